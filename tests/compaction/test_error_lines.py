@@ -28,6 +28,8 @@ from everthread.compaction.outcomes import MAX_ERRORS, MAX_LINE, error_lines, sa
         "docker: Error response from daemon: pull access denied",
         "✗ renders the header",
         "npm ERR! missing script: build",
+        "../tui/test/chat.ts(28,2): error TS2739: Type '{ noMatch: any; }' is missing a property",
+        "src/a.ts(3,1): error TS2345: Argument of type '(s: string) => string' is not assignable",
     ],
 )
 def test_a_line_that_states_an_error_is_taken_verbatim(line: str) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.pruning import CLEARED, LONG, prune
+from everthread.compaction.tool_calls import EFFECT_CHARS, MOST_ERRORS
 from everthread.core.messages import Message, calls_of, images_in, results_of
 from everthread.core.outputs import output_id, persisted_block
 from everthread.core.transcript import groups, latest_user_index, spans, turns
@@ -42,6 +43,18 @@ def whole(*messages: Any) -> list[Message]:
 def test_a_long_result_becomes_one_line() -> None:
     pruned = whole(made(command="pytest tests/"), result(content="x\n" * 2_999 + "[exit 1]"))
     assert pruned[1] == result(content="[bash] ran `pytest tests/` -> exit 1, 3000 lines output")
+
+
+def test_the_error_of_a_failed_call_stays_word_for_word() -> None:
+    error = "src/tax.ts(3,7): error TS2551: Property 'rateOfTheCountry' does not exist on type 'TaxTable' of 2026."
+    error += " Did you mean 'rateOfTheCountryAndItsRegions'?"
+    command = made(command="cd packages/a-long-folder-name && npx tsc --project tsconfig.json --noEmit --pretty false")
+    long = whole(command, result(content="ok\n" * 400 + f"{error}\n[exit code 1]"))
+    assert str(long[1]["content"]).endswith(f"-> exit 1, 401 lines output\n{error}")
+    assert whole(*long) == long, "pruning again changes nothing"
+    short = [command, result(content=f"checking 14 files of the project\n{error}\nsee above\n[exit code 1]")]
+    assert len(str(short[1]["content"])) < 3 * LONG
+    assert error in str(whole(*short)[1]["content"])
 
 
 def test_a_short_result_stays() -> None:
@@ -272,7 +285,10 @@ def check(messages: list[Message], pruned: list[Message], start: int, end: int) 
     latest = latest_user_index(messages)
     for index in range(start, min(end, len(messages))):
         message = pruned[index]
-        assert all(len(found.text) <= LONG for found in results_of(message))
+        for found in results_of(message):
+            line, *errors = found.text.split("\n")
+            is_short = len(line) <= LONG and len(errors) <= MOST_ERRORS and all(len(e) <= EFFECT_CHARS for e in errors)
+            assert is_short or (message is messages[index] and len(found.text) <= 3 * LONG), "a short failed output"
         if index != latest:
             assert not any(PIXELS in json.dumps(image) for image in images_in(message.get("content")))
         for old_call, new_call in zip(calls_of(messages[index]), calls_of(message), strict=True):

@@ -336,12 +336,14 @@ _STATES_ERROR = re.compile(
 # Source code that speaks of errors, counts of none, what npm prints around the error.
 _SOURCE_CODE = re.compile(
     r"[;{]\s*$|=>|^npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
-    r"|^\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.|- |\+ |(?:import|from|def|class|return|throw|"
+    r"|^\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
     r"raise|except|catch|if|elif|else|for|while|const|let|var|function|export|try|assert|case|async|await|"
     r"public|private|func|fn|pub)\b)|\b(?:console|logger|log|logging)\.\w+\(|\bcatch\s*\(|\bnew \w*Error\(|"
     r"\braise \w+|\bno errors?\b|\b0 (?:errors?|failed|failures?)\b(?!.*\b[1-9]\d* (?:failed|errors?))",
     re.IGNORECASE,
 )
+_DIAGNOSTIC = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
+"""What a compiler says of a place: the code that it quotes does not make it code."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|\s+", re.IGNORECASE)
 
 
@@ -356,7 +358,7 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
     for start in sorted(_lines_with(text, _SUSPECT_WORDS)):
         line = text[start : start + MAX_LINE].split("\n", 1)[0]
         key = _NUMBERS.sub("", line)
-        if key not in found and _STATES_ERROR.search(line) and not _SOURCE_CODE.search(line):
+        if key not in found and _STATES_ERROR.search(line) and not _is_code(line):
             found[key] = line.strip()
             telling += not says_nothing(found[key])
             if telling == enough and len(found) <= MAX_ERRORS // 2:
@@ -368,9 +370,14 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
     return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
 
 
+def _is_code(line: str) -> bool:
+    """Whether a line that speaks of an error is source code, or what npm prints around the error."""
+    return _SOURCE_CODE.search(line) is not None and _DIAGNOSTIC.search(line) is None
+
+
 _SAYS_NOTHING = re.compile(
     r"\W*(?:(?:command|process) )?(?:exit(?:ed)?|return(?:ed)?|failed)(?: with)?(?: non-zero)?(?: exit)?"
-    r"(?: code| status)\W*\d+\W*"
+    r"(?: code| status)?\W*\d+\W*"
     r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
     r"|make(?:\[\d+\])?: \*\*\* .*",
     re.IGNORECASE,
@@ -393,7 +400,7 @@ def _last_words(text: str) -> list[str]:
     """The last line that tells of a failure, or the last at all."""
     rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
     rows = [row[:MAX_LINE] for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
-    telling = [row for row in rows if _TELLS_WHY.search(row) and not _SOURCE_CODE.search(row)]
+    telling = [row for row in rows if _TELLS_WHY.search(row) and not _is_code(row)]
     return (telling or rows)[-1:]
 
 

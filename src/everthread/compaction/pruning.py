@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from everthread.compaction.history import CompactionHistory
-from everthread.compaction.tool_calls import LINE, Action, action_of, describe
+from everthread.compaction.tool_calls import LINE, Action, CallFacts, action_of, describe
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -114,9 +114,9 @@ class Pruner:
     def _result(self, index: int, number: int, result: Result, holder: Mapping[str, Any]) -> Any:
         content, removed = _without_media(result.content)
         text = content_text(content)
-        if len(text) <= LONG:
-            return content
         call = self._history.asked[index][number]
+        if len(text) <= LONG or (text[:1] == "[" and self._history.facts[index].reading(number, call).is_line):
+            return content
         later = None if removed else self._later(index, number, text)
         say: Callable[..., str | None]
         if is_lookup(call.name if call else result.name) and not is_persisted(text):
@@ -127,7 +127,7 @@ class Pruner:
         elif removed:
             say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
         else:
-            say = self._history.facts[index].reading(number, call).line
+            return with_text(content, _with_errors(text, self._history.facts[index].reading(number, call)))
         return with_text(content, _in_a_line(text, say, f" [{removed} removed]" if removed else ""))
 
     def arguments(self, message: Message) -> Message:
@@ -167,6 +167,21 @@ def open_group(messages: Messages) -> int | None:
         if result.call_id in waiting:
             waiting.remove(result.call_id)
     return last if waiting else None
+
+
+def _with_errors(text: str, reading: CallFacts) -> str:
+    """A line for an output; behind it, word for word, the errors of a call that failed.
+
+    The short output of such a call stays as it is where that would hardly be smaller.
+    """
+    line = _in_a_line(text, reading.line, "")
+    errors = reading.errors()
+    if is_persisted(text) or all(error in line for error in errors):
+        return line
+    both = "\n".join([_in_a_line(text, partial(reading.line, with_error=False), ""), *errors])
+    if 4 * len(both.encode("utf-8", "surrogatepass")) <= 3 * len(text.encode("utf-8", "surrogatepass")):
+        return both
+    return text if len(text) <= 3 * LONG else line
 
 
 def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:

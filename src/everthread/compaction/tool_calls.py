@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import dropwhile
@@ -32,6 +32,10 @@ from everthread.core.outputs import Persisted, line_count, persisted
 LINE = 200
 """No line is longer, so that what a line has replaced is never replaced again."""
 ERROR_CHARS = 120
+EFFECT_CHARS = 240
+"""Of an error on a line of its own."""
+MOST_ERRORS = 3
+"""Lines of an output that say what went wrong."""
 """So much of an error stands in the line: the next compaction knows it from there."""
 _LEAST_TARGET = 50
 """Of a long line so much is for the call, the rest for how it went: the call itself still says what it was."""
@@ -82,15 +86,29 @@ class CallFacts:
         self.output = unwrap(self.stored.preview if self.stored else text or "")
         self._effect: Effect | None = None
 
-    def line(self, *, limit: int = LINE) -> str | None:
+    def line(self, *, limit: int = LINE, with_error: bool = True) -> str | None:
         """Both in one line; None where nothing can be said: neither tool nor stored output is known."""
         if self.action is None and self.stored is None:
             return None
         action = self.action or Action("tool")
-        outcome = _outcome(
-            action.kind, self.output, self.stored, failed=self.failed, room=max(limit * 11 // 20, limit - _LEAST_TARGET)
-        )
-        return action.line(outcome, limit=limit)
+        room = max(limit * 11 // 20, limit - _LEAST_TARGET)
+        found = _found(action.kind, self.output, failed=self.failed) if with_error else _ran(self.output, "")
+        return action.line(_outcome(action.kind, self.output, self.stored, found, room=room), limit=limit)
+
+    @property
+    def is_line(self) -> bool:
+        """Whether the output is a line that once replaced it, with the errors behind it where there were any."""
+        tool = self.action.tool if self.action else "tool"
+        text = self.text or ""
+        line, *errors = text[: LINE + 50 + MOST_ERRORS * (EFFECT_CHARS + 1)].split("\n", MOST_ERRORS + 1)
+        is_ours = line.startswith(f"[{tool}] ") and len(line) <= LINE + 40 and len(errors) <= MOST_ERRORS
+        return is_ours and (" -> " in line if errors else True) and all(len(error) <= EFFECT_CHARS for error in errors)
+
+    def errors(self) -> list[str]:
+        """The errors of the call, each on its line; of one that is not known to have failed the clear one."""
+        is_run = self.action is None or self.action.kind in ("shell", _OTHER)
+        stated = self.effect().errors or ((_error_of(self.output, failed=self.failed),) if is_run else ())
+        return [clip(one_line(error), EFFECT_CHARS) for error in stated if " " in error]
 
     def effect(self) -> Effect:
         """What the call did and how it went."""
@@ -128,21 +146,21 @@ def snake_arguments(call: Call) -> dict[str, Any]:
 def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE // 2) -> str:
     """How a call went and how much it put out, in a few words. Where room is short, size and citation stay."""
     stored = persisted(text)
-    return _outcome(kind, unwrap(stored.preview if stored else text), stored, failed=failed, room=room)
+    output = unwrap(stored.preview if stored else text)
+    return _outcome(kind, output, stored, _found(kind, output, failed=failed), room=room)
 
 
-def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, *, failed: bool, room: int) -> str:
+def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, parts: Sequence[str], *, room: int) -> str:
     end = _size(kind, stored or _measured(_without_frame(output.body) if kind == "shell" else output.body))
     if stored:
         end += f", stored as {stored.id}"
-    found = one_line(", ".join(part for part in _found(kind, output, failed=failed) if part))
-    found = clip(found, room - len(end) - 2)
+    found = clip(one_line(", ".join(part for part in parts if part)), room - len(end) - 2)
     return f"{found}, {end}" if found else end
 
 
 def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "shell":
-        return _ran(output, failed=failed)
+        return _ran(output, _error_of(output, failed=failed))
     body = output.body
     error = output.error or leading_error(body) or (error_line(body, failed=True) if failed else "")
     if error or kind in ("read", "list"):
@@ -153,17 +171,20 @@ def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "web":
         status = _HTTP.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _gist(output)]
-    ran = _ran(output, failed=failed) if kind == _OTHER else []
+    ran = _ran(output, _error_of(output, failed=failed)) if kind == _OTHER else []
     return ran or [_gist(output)]
 
 
-def _ran(output: UnwrappedOutput, *, failed: bool) -> list[str]:
+def _ran(output: UnwrappedOutput, error: str) -> list[str]:
     """Exit code, tests and error of what was run."""
-    code, halt = output.code, output.halt
-    bad = failed or bool(code) or bool(halt)
-    error = "" if code == 0 else output.error or error_line(output.body, failed=bad)
-    found = ["" if code is None else f"exit {code}", halt, output.tests, clip(one_line(error), ERROR_CHARS)]
-    return [part for part in found if part]
+    code = "" if output.code is None else f"exit {output.code}"
+    return [part for part in (code, output.halt, output.tests, clip(one_line(error), ERROR_CHARS)) if part]
+
+
+def _error_of(output: UnwrappedOutput, *, failed: bool) -> str:
+    if output.code == 0:
+        return ""
+    return output.error or error_line(output.body, failed=failed or bool(output.code) or bool(output.halt))
 
 
 def _gist(output: UnwrappedOutput) -> str:
@@ -383,8 +404,8 @@ _NO_CALL = Call("", "", "")
 def _effect_of(reading: CallFacts) -> Effect:
     call, text, arguments = reading.call or _NO_CALL, reading.text, reading.arguments
     action = reading.action or Action("tool")
-    if text and text.startswith(f"[{action.tool}] ") and len(text) <= LINE + 40:
-        return _from_line(action, text)
+    if text and reading.is_line:
+        return _from_line(action, *text.split("\n"))
     kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _only_looks(call.name) else "called")
     if kind == "ran" and _only_reads(action.target):
         kind = "looked"
@@ -398,8 +419,11 @@ def _effect_of(reading: CallFacts) -> Effect:
     bad = reading.failed or bool(code) or bool(halt) or bool(said)
     lines: list[str] = []
     if bad and text:
-        lines = [clip(one_line(line), 240) for line in error_lines(output.error or output.body, failed=True, enough=3)]
-        lines = [line for line in lines if not says_nothing(line)][:3] or ([clip(one_line(said), 240)] if said else [])
+        stated = error_lines(output.error or output.body, failed=True, enough=MOST_ERRORS)
+        lines = [clip(one_line(line), EFFECT_CHARS) for line in stated if not says_nothing(one_line(line))][
+            :MOST_ERRORS
+        ]
+        lines = lines or ([clip(one_line(said), EFFECT_CHARS)] if said else [])
     parts = [halt, f"exit {code}" if code is not None else "failed" if bad else ""]
     if tests:
         parts.append(tests)
@@ -417,16 +441,16 @@ def _branch(command: str, output: str) -> str:
     return found[1] if found else ""
 
 
-def _from_line(action: Action, line: str) -> Effect:
-    """What a line tells that once replaced the output: the call, its outcome and its error."""
+def _from_line(action: Action, line: str, *errors: str) -> Effect:
+    """What a line tells that once replaced the output: the call, its outcome and its errors, in it or behind it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE.match(outcome)
     kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS else "called")
-    bad = bool(code and code[1] != "0")
+    bad = bool(errors or (code and code[1] != "0"))
     rest = _SIZE_IN_LINE.sub("", outcome[code.end() :]).split(", ") if code and bad else []
-    error = ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
+    error = "" if errors else ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
     return Effect(
-        kind, action.tool, action.target, code[0] if code else "", bad, (error,) if error else (),
+        kind, action.tool, action.target, code[0] if code else "", bad, (error,) if error else errors,
         () if bad else _own_paths(action),
     )  # fmt: skip
 
