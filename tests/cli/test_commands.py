@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,12 @@ class TestConfig:
         done = everthread("config", "check", write(tmp_path / "c.yaml", "compression: {threshold: 7}"))
         assert done.returncode == 2
         assert "compression.threshold = 7" in done.stderr
+
+
+def test_help_names_values_and_not_their_types(everthread: Any) -> None:
+    text = everthread("compress", "--help").stdout
+    assert "--focus               FOCUS" in text
+    assert not re.search(r"--\w+ .*<(?:bool|int|float|str)>", text)
 
 
 def test_help_and_version(everthread: Any) -> None:

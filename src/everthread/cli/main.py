@@ -96,18 +96,18 @@ def load_command(name: str) -> Any:
         holder.command(name, **getattr(module, "COMMAND", {}))(getattr(module, name))
         holder.callback()(_placeholder)
     command = get_group(holder).commands[name]
-    _hide_flag_types(command)
+    _name_values(command)
     return command
 
 
-def _hide_flag_types(command: Any) -> None:
-    """Leave the type of a flag out of the help."""
+def _name_values(command: Any) -> None:
+    """Show what a value is (`--model MODEL`) instead of its type, and nothing after a flag."""
     for parameter in command.params:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
+        if parameter.metavar is None and parameter.param_type_name == "option":
+            parameter.metavar = "" if parameter.is_flag else parameter.name.upper()
     command.get_help_option(typer.Context(command, help_option_names=HELP)).metavar = ""
     for inner in getattr(command, "commands", {}).values():
-        _hide_flag_types(inner)
+        _name_values(inner)
 
 
 def register_commands(app: typer.Typer) -> None:

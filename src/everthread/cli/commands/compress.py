@@ -27,7 +27,7 @@ def compress(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
     window: Annotated[int | None, number_option(least=1, text="The model's window, in tokens.")] = None,
     focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
-    summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or extractive.")] = "auto",
+    summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or journal.")] = "auto",
     template: Annotated[str, typer.Option(help="The summary's layout: handoff or classic.")] = "handoff",
     preview: Annotated[bool, typer.Option("--preview", help="Show what would be kept, cut and summarised.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the summary.")] = False,
