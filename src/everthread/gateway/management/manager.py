@@ -595,16 +595,23 @@ class ProxyManager:
         return SummarizerContext(route, TokenCounter(turn.model), lambda: None, report, lose)
 
     def _prepare_ahead(self, turn: ManagedTurn, outcome: Outcome) -> None:
-        """From 80 % of the threshold on the next rewrite is made beside the conversation."""
+        """From 80 % of the threshold on the next rewrite is made beside the conversation.
+
+        What is said after it stays in the prompt. So a rewrite that no model has to write is made just before it is due,
+        and buys more calls.
+        """
         if turn.ready is not None or turn.held or turn.sliced.single:
             return
         said = outcome.usage.output_tokens if outcome.usage else 0
         size = self.size(turn, self.tokens(turn, turn.used) + said)
         if size.tokens < size.budget.background_start:
             return
-        if not self.policy.prepares(size, turn.memory.context, self._prices(turn)):
+        prices, context = self._prices(turn), turn.memory.context
+        if not self.policy.prepares(size, context, prices):
             return
-        factor = max(turn.memory.context.calibration.factor(turn.model), 0.1)
+        if prices.free_summary and size.tokens + context.rhythm.growth < size.budget.threshold:
+            return
+        factor = max(context.calibration.factor(turn.model), 0.1)
         ripe = turn.size + max(0, round((size.budget.threshold - size.tokens) / factor))
         self._job(turn, background=True, ripe=ripe)
 
