@@ -42,6 +42,18 @@ def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_sma
     assert found.calls == 3
 
 
+def test_a_learnt_output_cap_is_not_taken_for_the_window(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store)
+        before = (await me.get(f"/dashboard/threads/{thread}")).words
+        await here.store.learn_limit("http://lab.test", MODEL, 4_321, source="stated", kind="output")
+        assert (await me.get(f"/dashboard/threads/{thread}")).words == before
+        await here.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
+        assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
+
+    see(tmp_path, work)
+
+
 def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:
     async def work(_here: Desk, me: Browser) -> None:
         assert "No conversation yet" in (await me.get("/")).words

@@ -14,8 +14,9 @@ import pytest
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation import events
 from everthread.core.outputs import persisted_block
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.transcript import SUMMARY_START
-from everthread.core.types import Api
+from everthread.core.types import Api, Reply
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
 from everthread.gateway.management.events import Drifted, Rewritten, Unmanaged
@@ -172,6 +173,26 @@ async def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_tim
         sent = await answer(place.manager(), client)
         assert sent.rewritten, "another process uses it, too"
         assert len(place.of(Rewritten)) == 1
+
+    await running(tmp_path, run)
+
+
+async def test_a_journal_is_made_just_before_it_is_due_where_the_growth_is_known(tmp_path: Path) -> None:
+    """What is said between its making and its use stays in the prompt."""
+
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client, prompt = Client("openai_chat"), 0
+        while not place.of(Rewritten):
+            assert prompt < 4_000
+            client.says(words(120, f"entry {prompt}"))
+            turn = await manager.prepare(client.incoming())
+            prompt = int(turn.sent.headers.get("x-everthread-tokens", "0/300").split("/")[1])
+            reply = Reply({"role": "assistant", "content": "Yes."}, "stop")
+            client.hears(reply)
+            await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)))
+            await manager.settle()
+        assert 3_600 < prompt < 4_000, "the threshold is 4,000, and a call brings some 170 tokens"
 
     await running(tmp_path, run)
 

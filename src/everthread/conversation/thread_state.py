@@ -28,7 +28,7 @@ async def load_title(store: Store, session: Session) -> str:
     first = await store.history(session.id, limit=_FIRST)
     words = next((words for message in first if (words := user_text(message.body))), "")
     if first and not words:
-        words = content_text(session.system)
+        words = content_text(session.system).strip().partition("\n")[0]
     lines = [line for line in redact(words[:_MOST]).splitlines() if line.strip()]
     spoken = [line for line in lines if not line.startswith("#")]
     return "\n".join(spoken or [line.lstrip("# ") for line in lines])

@@ -84,7 +84,7 @@ class ScriptedModel:
         if self.done >= self.steps:
             return f"All {self.done} rounds are read, and the entries agree."
         self.done += 1
-        return self._read(names) if self.tools else file_text(self.done, self.characters)
+        return self._read(names) if self.tools else file_text(self.done - 1, self.characters)  # the first stays in view
 
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
         """A title, a check of the quota, a subagent: nothing of the task is said, or no tool to read is there."""

@@ -163,7 +163,8 @@ class PageReader:
         """Windows that were learnt, by model."""
         windows: dict[str, int] = {}
         for limit in await self.store.limits():
-            windows[limit.model] = min(limit.limit, windows.get(limit.model, limit.limit))
+            if limit.kind == "window":
+                windows[limit.model] = min(limit.limit, windows.get(limit.model, limit.limit))
         return windows
 
     async def _savings(self, threads: Sequence[str], limits: Mapping[str, int]) -> dict[str, CostComparison]:

@@ -597,8 +597,8 @@ class ProxyManager:
     def _prepare_ahead(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """From 80 % of the threshold on the next rewrite is made beside the conversation.
 
-        What is said after it stays in the prompt. So a rewrite that no model has to write is made just before it is due,
-        and buys more calls.
+        What is said after it stays in the prompt. So a rewrite that no model has to write is made just before it is
+        due, where the thread's growth is known, and buys more calls.
         """
         if turn.ready is not None or turn.held or turn.sliced.single:
             return
@@ -609,7 +609,8 @@ class ProxyManager:
         prices, context = self._prices(turn), turn.memory.context
         if not self.policy.prepares(size, context, prices):
             return
-        if prices.free_summary and size.tokens + context.rhythm.growth < size.budget.threshold:
+        growth = context.rhythm.growth
+        if prices.free_summary and growth and size.tokens + growth < size.budget.threshold:
             return
         factor = max(context.calibration.factor(turn.model), 0.1)
         ripe = turn.size + max(0, round((size.budget.threshold - size.tokens) / factor))
