@@ -21,6 +21,7 @@ from starlette.types import Message, Send
 from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, StoreUnreachableError
+from everthread.gateway.deadlines import run_beside
 from everthread.gateway.management.events import RecordFailed, Rewritten, Unmanaged
 
 LogForm = Literal["text", "json"]
@@ -226,14 +227,13 @@ class StoreWatch:
         if self.is_known_away:
             work.close()
             raise StoreUnreachableError("the store does not answer")
-        doing = asyncio.ensure_future(work)
-        try:
-            while not (await asyncio.wait({doing}, timeout=self._seconds))[0]:
-                if await self.is_away() and not doing.done():
-                    raise StoreUnreachableError("the store does not answer")
-            return await doing
-        finally:
-            doing.cancel()
+
+        async def watch() -> None:
+            while not await self.is_away():  # noqa: ASYNC110  the store tells nothing by itself
+                await asyncio.sleep(self._seconds)
+            raise StoreUnreachableError("the store does not answer")
+
+        return await run_beside(work, watch, after=self._seconds)
 
     async def _ask(self) -> bool:
         try:

@@ -21,6 +21,7 @@ from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import ExcessError, OuterFields
+from everthread.gateway.deadlines import run_beside, run_within
 from everthread.gateway.encoding import decoded
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
@@ -124,8 +125,8 @@ class FailOpenManager:
     ) -> T | None:
         """The result of the work; None where it fails, takes too long, or a client waits and the store is away."""
         try:
-            async with asyncio.timeout(self._seconds):
-                return await (self._watch.during(work) if self._watch is not None and is_awaited else work)
+            guarded = self._watch.during(work) if self._watch is not None and is_awaited else work
+            return await run_within(self._seconds, guarded)
         except Exception as error:  # noqa: BLE001  the client must get its answer whatever fails here; it is seen
             self._metrics.count("failed_open", step=step)
             if self.failures is not None:
@@ -162,8 +163,9 @@ class FailOpenTurn:
         """No client waits long for it: where it cannot be known now, it is not told."""
         known: Mapping[str, str] | None
         try:
-            async with asyncio.timeout(_HEADER_SECONDS):
-                known = await self._manager.attempt("headers", self._incoming, self._turn.response_headers())
+            known = await run_within(
+                _HEADER_SECONDS, self._manager.attempt("headers", self._incoming, self._turn.response_headers())
+            )
         except TimeoutError:  # nothing failed: the thread is stored after the answer has begun
             known = None
         return {name: value for name, value in self.sent.headers.items() if name != THREAD} if known is None else known
@@ -807,18 +809,12 @@ async def _while_there(
     work: Coroutine[Any, Any, None], receive: Receive, uploaded: asyncio.Event | None = None
 ) -> None:
     """Do the work while the client is there; its leaving cancels it, and the upstream's part with it."""
-    doing = asyncio.create_task(work)
-    gone = asyncio.create_task(until_gone(receive, uploaded))
-    try:
-        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
-        left = not doing.done()
-    finally:
-        gone.cancel()
-        doing.cancel()
-        await asyncio.wait({doing, gone})
-    if left and (doing.cancelled() or doing.exception()):
+
+    async def watch() -> None:
+        await until_gone(receive, uploaded)
         raise ClientGone
-    doing.result()
+
+    await run_beside(work, watch)
 
 
 def _model_in(path: str) -> str | None:

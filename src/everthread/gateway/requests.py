@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope
 
 from everthread.core.types import Api
+from everthread.gateway.deadlines import run_within
 from everthread.gateway.encoding import too_large
 from everthread.gateway.errors import Refused, spoken
 from everthread.gateway.keys import without_keys
@@ -69,18 +70,21 @@ async def read_body(receive: Receive, call: RequestHead, limits: Limits) -> byte
     stated = call.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated) > limits.body_bytes:
         raise too_large()
-    pieces: list[bytes] = []
-    size = 0
     try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for piece in body_pieces(receive):
-                size += len(piece)
-                if size > limits.body_bytes:
-                    raise too_large()
-                pieces.append(piece)
+        return await run_within(limits.body_seconds, _collect_body(receive, limits.body_bytes))
     except TimeoutError:
         raise _too_slow(limits.body_seconds) from None
-    return b"".join(pieces)
+
+
+async def _collect_body(receive: Receive, most: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in body_pieces(receive):
+        size += len(piece)
+        if size > most:
+            raise too_large()
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _too_slow(seconds: float) -> Refused:

@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.gateway.base import THREAD
 from everthread.gateway.body import OuterFields, peek_field
+from everthread.gateway.deadlines import run_beside, run_within
 from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.errors import Refused, error_body, error_headers
 from everthread.gateway.limits import Limits
@@ -91,10 +92,13 @@ class ResponseWriter:
 
     async def _put(self, message: dict[str, object]) -> None:
         try:
-            async with asyncio.timeout(self._seconds):
-                await self._send(message)
+            await run_within(self._seconds, _sent(self._send, message))
         except TimeoutError:
             raise ClientGone from None
+
+
+async def _sent(send: Send, message: dict[str, object]) -> None:
+    await send(message)
 
 
 _MOST = 64 * 1024 * 1024
@@ -328,26 +332,21 @@ class StreamKeepAlive:
         self.begun = False
         """The answer's first lines are sent, and nothing but comments behind them."""
 
-    async def compacting(self, work: Awaitable[T]) -> T:
+    async def compacting(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something of ours, of which the upstream knows nothing yet."""
         first = self._limits.keepalive_seconds if self.begun else self._limits.silence_seconds
         return await self._waiting(work, first, Head)
 
-    async def holding(self, work: Awaitable[T], head: Head | None) -> T:
+    async def holding(self, work: Coroutine[Any, Any, T], head: Head | None) -> T:
         """Wait for the first words of a stream; None: it is compressed, and a comment would break it."""
         return await self._waiting(work, self._limits.keepalive_seconds, lambda: head)
 
-    async def _waiting(self, work: Awaitable[T], first: float, head: Callable[[], Head | None]) -> T:
-        task = asyncio.ensure_future(work)
-        patience: float | None = first
-        try:
-            while not (await asyncio.wait({task}, timeout=patience))[0]:
-                patience = self._limits.keepalive_seconds if await self._beat(head()) else None
-            return task.result()
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+    async def _waiting(self, work: Coroutine[Any, Any, T], first: float, head: Callable[[], Head | None]) -> T:
+        async def beat() -> None:
+            while await self._beat(head()):  # noqa: ASYNC110  a comment at each interval
+                await asyncio.sleep(self._limits.keepalive_seconds)
+
+        return await run_beside(work, beat, after=first)
 
     async def _beat(self, head: Head | None) -> bool:
         """Say that somebody is there; False where that cannot be said."""

@@ -1,0 +1,91 @@
+"""Time limits and watchers that cost nothing where nobody waits: most of what a request awaits is there already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class StartedCoroutine(Generic[T]):
+    """A coroutine that was run up to its first wait. Whoever awaits it goes on with it, in the same task."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._result: T | None = None
+        self._waits_for: Any = None
+        self.is_done = False
+        try:
+            self._waits_for = work.send(None)
+        except StopIteration as end:
+            self._result, self.is_done = end.value, True
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        while not self.is_done:
+            try:
+                try:
+                    value = yield self._waits_for
+                except BaseException as error:  # noqa: BLE001  a cancellation too is the coroutine's to handle
+                    self._waits_for = self._work.throw(error)
+                else:
+                    self._waits_for = self._work.send(value)
+            except StopIteration as end:
+                self._result, self.is_done = end.value, True
+        return cast("T", self._result)
+
+
+async def run_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work. `TimeoutError` where it takes longer; the clock is set only where it has to wait."""
+    started = StartedCoroutine(work)
+    if started.is_done:
+        return await started
+    async with asyncio.timeout(seconds):
+        return await started
+
+
+async def run_beside(
+    work: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any, Any, None]], *, after: float = 0.0
+) -> T:
+    """The result of the work. `watch` runs beside it from `after` seconds on; what it raises ends the work."""
+    started = StartedCoroutine(work)
+    if started.is_done:
+        return await started
+    watcher = _Watcher(watch)
+    timer = asyncio.get_running_loop().call_later(after, watcher.start) if after else watcher.start()
+    try:
+        async with asyncio.timeout(None) as watcher.limit:
+            return await started
+    except TimeoutError:
+        if watcher.error is not None:
+            raise watcher.error from None
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+        watcher.stop()
+
+
+class _Watcher:
+    """The task beside some work; its failure ends that."""
+
+    def __init__(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._watch = watch
+        self._task: asyncio.Task[None] | None = None
+        self.limit: asyncio.Timeout | None = None
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._task.add_done_callback(self._end)
+
+    def stop(self) -> None:
+        self.limit = None
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self.error = None if task.cancelled() else task.exception()
+        if self.error is not None and self.limit is not None:
+            self.limit.reschedule(asyncio.get_running_loop().time())
