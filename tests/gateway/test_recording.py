@@ -140,3 +140,37 @@ async def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> Non
         place.store = whole
 
     await running(tmp_path, run)
+
+
+class Counted:
+    """A store that counts how often a history is looked for in it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.searches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.searches += name in ("find_link", "find_skeletons")
+        return getattr(self._store, name)
+
+
+async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        whole, counted = place.store, Counted(place.store)
+        place.store = cast("Store", counted)
+        manager, client = place.manager(), Client("anthropic")
+        client.says("Once more, please.")
+        reply = Reply({"role": "assistant", "content": "Gladly."}, "stop")
+        first = await manager.prepare(client.incoming())
+        await first.record(Outcome(200, reply))
+        before = counted.searches
+        again = await manager.prepare(client.incoming())
+        await again.record(Outcome(200, reply))
+        assert counted.searches == before
+        assert thread_of(again.sent) == thread_of(first.sent)
+        place.store = whole
+        [row] = await whole.list_threads(tenant="t")
+        said = [text_of(message.body) for message in await whole.history(row.first.id)]
+        assert said == ["Once more, please.", "Gladly."]
+
+    await running(tmp_path, run)

@@ -43,12 +43,16 @@ class Accounting:
         task: UsageTask = "main",
         estimated: bool = False,
         provider: str = "auto",
+        state: tuple[str, Any] | None = None,
     ) -> Decimal | None:
-        """Write down what a call used; its price in dollars, None where that is unknown."""
+        """Write down what a call used; its price in dollars, None where that is unknown.
+
+        `state`: a key and a value that are kept with the session in the same transaction.
+        """
         named = None if provider in UNNAMED else provider
         price = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named)
         record = NewUsage(session, model, usage, task=task, cost=price, estimated=estimated)
-        await self._store.record_usage(record, early=self._early)
+        await self._store.record_usage(record, early=self._early, thread_state=state)
         self._report(record)
         return price
 

@@ -6,7 +6,7 @@ Whoever asks brings the size of the next prompt and what the thread's calls taug
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -143,6 +143,12 @@ class CompactionPause:
         self.strikes, self.since, self.tokens = 0, None, 0
         return False
 
+    def dump(self) -> dict[str, Any]:
+        return {
+            "judged": self.judged, "strikes": self.strikes, "since": self.since, "tokens": self.tokens,
+            "relieved": self.relieved,
+        }  # fmt: skip
+
     @classmethod
     def load(cls, state: Any) -> CompactionPause:
         """From what `dump` gave; whatever is not of that shape is as if it had never been."""
@@ -184,7 +190,7 @@ class ContextState:
 
     def dump(self) -> dict[str, Any]:
         """What another process goes on with, as JSON values."""
-        own = {"pause": asdict(self.pause), "rhythm": self.rhythm.dump(), "compacted": self.compacted}
+        own = {"pause": self.pause.dump(), "rhythm": self.rhythm.dump(), "compacted": self.compacted}
         return {**self.calibration.dump(), **own}
 
     @classmethod

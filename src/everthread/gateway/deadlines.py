@@ -53,7 +53,11 @@ async def run_beside(
     if started.is_done:
         return await started
     watcher = _Watcher(watch)
-    timer = asyncio.get_running_loop().call_later(after, watcher.start) if after else watcher.start()
+    timer: asyncio.TimerHandle | None = None
+    if after:
+        timer = asyncio.get_running_loop().call_later(after, watcher.start)
+    else:
+        watcher.start()
     try:
         async with asyncio.timeout(None) as watcher.limit:
             return await started

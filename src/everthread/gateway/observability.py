@@ -264,6 +264,8 @@ class Metrics:
             name: Counter(f"everthread_{name}", words, labels, registry=self._registry)
             for name, (words, labels) in _COUNTERS.items()
         }
+        self._series: dict[tuple[Any, ...], Counter] = {}
+        """The counters that were used, by name and labels: prometheus-client looks for them under a lock."""
         self._in_flight = Gauge(
             "everthread_in_flight", "Requests being answered now.", registry=self._registry, multiprocess_mode="livesum"
         )
@@ -276,8 +278,14 @@ class Metrics:
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
         """Add to `everthread_<name>_total`."""
-        counter = self._counters[name]
-        (counter.labels(**labels) if labels else counter).inc(by)
+        if not labels:
+            self._counters[name].inc(by)
+            return
+        key = (name, *labels.items())
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = self._counters[name].labels(**labels)
+        series.inc(by)
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of what has at least these labels."""

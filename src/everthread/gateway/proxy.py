@@ -302,7 +302,8 @@ class ProxyExchange:
         hidden = tuple(self._hidden)
         for used in (*hidden, *([usage] if usage is not None else [])):
             for bucket in ("input", "output", "cache_read", "cache_write"):
-                self._desk.metrics.count("tokens", getattr(used, f"{bucket}_tokens"), bucket=bucket, task="main")
+                if tokens := getattr(used, f"{bucket}_tokens"):
+                    self._desk.metrics.count("tokens", tokens, bucket=bucket, task="main")
         outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None, hidden=hidden)
         if self._observed is not None:
             self._observed.end(self.sent, outcome)

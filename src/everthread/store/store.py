@@ -236,10 +236,18 @@ class Store:
 
     # Usage
 
-    async def record_usage(self, new: NewUsage, *, early: bool = False) -> None:
-        """`early`: it is on the disk a moment after this returns."""
+    async def record_usage(
+        self, new: NewUsage, *, early: bool = False, thread_state: tuple[str, Any] | None = None
+    ) -> None:
+        """`early`: it is on the disk a moment after this returns. `thread_state`: a key and value of it."""
         now = self._clock()
-        await self._writer.write(lambda tx: usage_sql.record_usage(tx, new, now), session=new.session, early=early)
+
+        def work(tx: Tx) -> None:
+            usage_sql.record_usage(tx, new, now)
+            if thread_state is not None:
+                state.put_state(tx, new.session, *thread_state, now)
+
+        await self._writer.write(work, session=new.session, early=early)
 
     usage = reads(usage_sql.list_usage)
     insights = reads(usage_sql.load_insights)

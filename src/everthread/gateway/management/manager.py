@@ -175,6 +175,13 @@ class ProxyManager:
             return UnmanagedTurn(incoming)  # nothing was said: there is no thread it could belong to
         turn.expanded = whole is not None or plain is not incoming
         self._recorder.begin(turn)
+        try:
+            await self._decide_what_goes(turn)
+        finally:  # also where that failed, or the client left: others may wait for what was said
+            self._recorder.start(turn)
+        return turn
+
+    async def _decide_what_goes(self, turn: ManagedTurn) -> None:
         if turn.rewritable and self.setup.options.enabled:
             await self._fit(turn)
         if turn.rewritable:
@@ -182,10 +189,8 @@ class ProxyManager:
         else:
             turn.estimate = turn.fixed + turn.size
             turn.sent = send_untouched(turn)
-            if turn.unmanaged_reason and incoming.mode == "managed":
+            if turn.unmanaged_reason and turn.incoming.mode == "managed":
                 self.setup.listener(Unmanaged(turn.place.thread, turn.unmanaged_reason))
-        self._recorder.go_on(turn)
-        return turn
 
     def _without_ours(self, incoming: Incoming) -> Incoming:
         """The request without what a client keeps of ours: lines for the person, and items that stand for messages."""
@@ -229,13 +234,14 @@ class ProxyManager:
             if prompt:
                 await self.limits.succeed(turn.limit_key, prompt)
             self._judge(turn, prompt)
-        writes: list[Awaitable[Any]] = [
-            self.setup.store.put_state(place.thread, _STATE, turn.memory.context.dump(), early=True)
-        ]
+        state = turn.memory.context.dump()
+        writes: list[Awaitable[Any]] = []
+        if answered or outcome.usage is not None:
+            writes.append(self._account(turn, place, outcome, state))
+        else:
+            writes.append(self.setup.store.put_state(place.thread, _STATE, state, early=True))
         if self.accounting.has_lost(place.thread):
             writes.append(self.accounting.record_lost(place.thread))
-        if answered or outcome.usage is not None:
-            writes.append(self._account(turn, place, outcome))
         if said is not None:
             writes.append(self._recorder.answer(said, place, turn))
         if said is not None and turn.recall.calls:
@@ -248,15 +254,15 @@ class ProxyManager:
         except EverthreadError as error:
             self.setup.listener(RecordFailed(place.thread, str(error)))
 
-    async def _account(self, turn: ManagedTurn, place: ThreadMatch, outcome: Outcome) -> None:
-        """The client's call; estimated where the provider said nothing."""
+    async def _account(self, turn: ManagedTurn, place: ThreadMatch, outcome: Outcome, state: Mapping[str, Any]) -> None:
+        """The client's call, estimated where the provider said nothing; with it what the thread's calls taught."""
         usage, estimated = outcome.usage, outcome.estimated
         if usage is None:
             counter = TokenCounter(turn.model)
             usage, estimated = complete_usage(CanonicalUsage(), outcome.reply, turn.estimate, counter)
         for round_usage in outcome.hidden:
             await self.accounting.record(place.thread, turn.model, round_usage)
-        await self.accounting.record(place.thread, turn.model, usage, estimated=estimated)
+        await self.accounting.record(place.thread, turn.model, usage, estimated=estimated, state=(_STATE, state))
 
     def _report_usage(self, record: NewUsage) -> None:
         self.setup.listener(

@@ -336,6 +336,7 @@ def _hash(value: Any) -> str:
 
 PLATFORM = "gateway"
 _MOST_POINTS = 10_000
+_MOST_PASSED = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +496,8 @@ class ThreadIndex:
         self._store = store
         self._tips: OrderedDict[_Point, ThreadLinkMatch] = OrderedDict()
         """The last known point of threads, by digest and by skeleton."""
+        self._passed: OrderedDict[_Point, ThreadLinkMatch] = OrderedDict()
+        """Points that threads have gone on from, by digest: a request that comes again ends at one."""
         self._expected: dict[_Point, PendingPoint] = {}
         self._named: dict[tuple[str, str], str] = {}
         self._reminders: dict[str, Sequence[Reminder]] = {}
@@ -663,13 +666,17 @@ class ThreadIndex:
         self._forget(place.previous)
 
     def _forget(self, digest: str) -> None:
-        for key in [key for key, known in self._tips.items() if known.link.digest == digest]:
-            del self._tips[key]
+        for points in (self._tips, self._passed):
+            for key in [key for key, known in points.items() if known.link.digest == digest]:
+                del points[key]
 
     # Memory
 
     def _remembered(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
-        """The last point of a thread, where the history goes on from it; earlier points only the store knows."""
+        """The last point of a thread, where the history goes on from it; an earlier one only where it ends there."""
+        again = self._passed.get((tenant, scope, history.digest(len(history))))
+        if again is not None:
+            return again, len(history)
         for length in range(len(history), 0, -1):
             known = self._tips.get((tenant, scope, history.digest(length)))
             if known is None and history.skeleton(length):
@@ -683,7 +690,11 @@ class ThreadIndex:
     def _remember(self, link: ThreadLink, history: History) -> None:
         """A new last point; it takes the place of the one before it."""
         for key in _keys(link.tenant, link.scope, link.previous, history, link.length):
-            self._tips.pop(key, None)
+            passed = self._tips.pop(key, None)
+            if passed is not None and passed.link.digest == key[2] != link.digest:
+                self._passed[key] = ThreadLinkMatch(passed.link, link.digest, "")
+        while len(self._passed) > _MOST_PASSED:
+            self._passed.popitem(last=False)
         known = ThreadLinkMatch(link, None, history.results(0, link.length))
         self._tips[link.tenant, link.scope, link.digest] = known
         if link.skeleton:
@@ -802,9 +813,6 @@ def named_thread_id(tenant: str, name: str) -> str:
 
 # Storing a request and its answer
 
-DELAY, SENT_DELAY = 0.02, 0.001
-"""Seconds until a request is stored, and once it is ready: it is on its way then, and there is time for it."""
-
 
 class ThreadRecorder:
     def __init__(self, threads: ThreadIndex, listener: Listener) -> None:
@@ -812,19 +820,15 @@ class ThreadRecorder:
         self._tell = listener
 
     def begin(self, turn: ManagedTurn) -> None:
-        """Who goes on from this request is known from now on, and it is stored soon."""
+        """Who goes on from this request is known from now on."""
         turn.expected = self._threads.expect(turn.place, turn.history)
-        asyncio.get_running_loop().call_later(DELAY, self._begun, turn)
-
-    def go_on(self, turn: ManagedTurn) -> None:
-        """It is about to be sent."""
-        asyncio.get_running_loop().call_later(SENT_DELAY, self._begun, turn)
 
     async def request(self, turn: ManagedTurn) -> ThreadMatch:
         """The request's new messages into its thread, now; also where who waits for it leaves."""
-        return await asyncio.shield(self._begun(turn))
+        return await asyncio.shield(self.start(turn))
 
-    def _begun(self, turn: ManagedTurn) -> asyncio.Task[ThreadMatch]:
+    def start(self, turn: ManagedTurn) -> asyncio.Task[ThreadMatch]:
+        """Store it from the next turn of the event loop on: what is about to be sent is on its way then."""
         if turn.storing is None:
             turn.storing = asyncio.get_running_loop().create_task(self._record(turn))
         return turn.storing

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from everthread.agent.tools.conversation import RECALL_SCHEMA
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import LimitKey, RecoveryAttempts
-from everthread.core.cache_control import cache_route, mark_system, place_marks, without_cache_control
-from everthread.core.messages import content_text, json_value, kind_of, parts_of
+from everthread.core.cache_control import cache_route, mark_system, place_marks
+from everthread.core.messages import content_text, json_value, kind_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
@@ -330,9 +330,7 @@ def marked_messages(api: Api, elements: Sequence[Element], ttl: str, previous: i
 
 def _is_on_block(message: Any) -> bool:
     """A mark stands on a block; on the message itself it is none the wire knows."""
-    if "cache_control" in message:
-        return False
-    return any(without_cache_control(part) is not part for part in parts_of(message))
+    return "cache_control" not in message
 
 
 # The bytes that go upstream
