@@ -17,6 +17,9 @@ import httpx2
 import openai
 import pytest
 
+from everthread.cli.commands.serve import describe_writer
+from everthread.config import parse_config
+
 COMMAND = [sys.executable, "-m", "everthread"]
 
 
@@ -102,3 +105,18 @@ def test_bad_serve_options_are_refused(words: tuple[str, ...], reason: str, tmp_
     assert done.returncode == 2
     assert reason in done.stderr
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("{model: gpt-4o-mini, provider: openai}", "for gpt-4o-mini cannot be used: OPENAI_API_KEY is not set."),
+        ("{model: writer, provider: openai, api_key_env: NO_SUCH_KEY}", "NO_SUCH_KEY is not set."),
+        ("{model: writer, provider: custom, base_url: 'http://127.0.0.1:1/v1'}", "by writer, else by the journal"),
+    ],
+)
+def test_the_start_says_when_the_auxiliary_model_cannot_be_used(
+    settings: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert words in describe_writer(parse_config(f"auxiliary: {{compression: {settings}}}"))

@@ -159,6 +159,14 @@ def test_no_configuration_at_all(text: str) -> None:
         parse_config(text)
 
 
+def test_a_section_with_nothing_under_it_sets_nothing() -> None:
+    text = "compression:\n  # threshold: 0.4\nmodel:\nauxiliary:\n  compression:\ngateway: {limits: null}\n"
+    assert parse_config(text) == Config()
+    with pytest.raises(ConfigError) as caught:
+        parse_config("compression: 5")
+    assert "Options" not in str(caught.value)
+
+
 def test_a_duplicate_key_is_refused() -> None:
     with pytest.raises(ConfigError, match="'threshold' occurs twice"):
         parse_config("compression:\n  threshold: 0.4\n  threshold: 0.5\n")

@@ -166,7 +166,7 @@ class TestRemovedKeys:
         with pytest.raises(ConfigError, match=r"compression\.keep_importent: unknown key"):
             parse_config("compression: {keep_importent: 0.1, keep_important: 0.1}")
 
-    @pytest.mark.parametrize("text", ["compression: 3", "recall: [embeddings]", "compression: null"])
+    @pytest.mark.parametrize("text", ["compression: 3", "recall: [embeddings]"])
     def test_a_section_that_is_none(self, text: str) -> None:
         with pytest.raises(ConfigError):
             parse_config(text)

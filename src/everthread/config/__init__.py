@@ -129,7 +129,8 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
         if detail["type"] == "extra_forbidden":
             yield f"{key}: unknown key{_suggest_key(path)}"
         else:
-            allowed = detail["msg"].removeprefix("Value error, ")
+            is_section = detail["type"] == "model_type"
+            allowed = "must hold keys and values" if is_section else detail["msg"].removeprefix("Value error, ")
             value = "" if isinstance(detail["input"], dict) else f" = {_format_value(detail['input'])}"
             yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
 

@@ -80,6 +80,19 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty_sections(cls, values: Any) -> Any:
+        """A section with nothing under it, or with comments only, sets nothing."""
+        if not isinstance(values, dict):
+            return values
+        sections = {name for name, field in cls.model_fields.items() if _is_section(field.annotation)}
+        return {name: value for name, value in values.items() if value is not None or name not in sections}
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Options)
+
 
 class ModelEndpoint(Options):
     """How a model is reached."""

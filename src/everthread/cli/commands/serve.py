@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ import typer
 from everthread.cli.options import StoreUrl, number_option, watch_end_signals, with_store
 from everthread.cli.output import json_text, visible
 from everthread.config import Config, load_config
-from everthread.errors import InputError
+from everthread.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from everthread.gateway.base import Auth, Mode
@@ -234,10 +235,27 @@ def describe_writer(config: Config) -> str:
         return "compression.enabled is false: nothing is compacted."
     auxiliary = config.auxiliary.compression
     if auxiliary.model:
+        trouble = _auxiliary_trouble(config)
+        if trouble:
+            return f"Summaries are written by the journal, for {auxiliary.model} cannot be used: {trouble}."
         return f"Summaries are written by {auxiliary.model}, else by the journal, which calls no model."
     if auxiliary.provider == "main":
         return "Summaries are written by the client's own model, else by the journal, which calls no model."
     return "Summaries are written by the journal, which calls no model."
+
+
+def _auxiliary_trouble(config: Config) -> str:
+    """Why the configured auxiliary model cannot be used; empty where it can."""
+    from everthread.factory.models import choice_of, lacks_key
+
+    options = config.auxiliary.compression
+    if options.provider == "main":
+        return ""
+    try:
+        choice = choice_of(options, options.model, environment=os.environ)
+    except ConfigError as error:
+        return str(error)
+    return f"{choice.key_env} is not set" if lacks_key(choice, os.environ) else ""
 
 
 def dashboard(
