@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from everthread.core.pricing import CanonicalUsage
-from everthread.errors import InputError
+from everthread.errors import InputError, UnknownIdError
 from everthread.store.database import PICO, Row, Tx, as_pico, chunks, decode_json, encode_json, placeholders
 from everthread.store.models import (
     CallRow,
@@ -45,9 +45,9 @@ USAGE_SUMS = (
 
 
 def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
-    thread = find_thread(tx, new.session)
-    session = tx.one("SELECT tenant, platform FROM sessions WHERE id = ?", (new.session,))
-    assert session is not None
+    session = tx.one("SELECT thread_id, tenant, platform FROM sessions WHERE id = ?", (new.session,))
+    if session is None:
+        raise UnknownIdError(f"there is no thread or session {new.session!r}")
     usage = new.usage
     if usage.total_tokens > MOST_TOKENS:
         raise InputError(f"{usage.total_tokens} tokens in one call cannot be true; they are not recorded")
@@ -57,7 +57,7 @@ def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
         "cache_write, reasoning, pico_dollars, estimated, raw, created) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, event) DO NOTHING",
         (
-            new.event, new.session, thread, *session, new.model, new.task, usage.input_tokens, usage.output_tokens,
+            new.event, new.session, *session, new.model, new.task, usage.input_tokens, usage.output_tokens,
             usage.cache_read_tokens, usage.cache_write_tokens, usage.reasoning_tokens, as_pico(new.cost),
             int(new.estimated), encode_json(raw), now if new.created is None else new.created,
         ),
