@@ -1,4 +1,7 @@
-"""The plug-in of pi in the real pi: its compaction is the gateway's, and the conversation goes on."""
+"""The plug-ins of pi and Claude Code in the real programs.
+
+pi's compaction is the gateway's. Claude Code's is its own, and what the user said comes back behind it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from tests.gateway.clients import words
 from tests.gateway.house import house
 from tests.torture.clients.install import AbsentError, install_npm
 
-PLUGIN = Path(__file__).parents[2] / "plugins" / "pi" / "everthread.ts"
-PACKAGE = "@earendil-works/pi-coding-agent@0.74.2"
+PLUGINS = Path(__file__).parents[2] / "plugins"
+PI_PLUGIN, CLAUDE_PLUGIN = str(PLUGINS / "pi" / "everthread.ts"), str(PLUGINS / "claude-code")
+PI, CLAUDE = "@earendil-works/pi-coding-agent@0.74.2", "@anthropic-ai/claude-code@2.1.325"
+CLAUDE_MODELS = ("claude-opus-5-5", "claude-haiku-4-5", "claude-haiku-4-5-20251001")
 RULE = "Never push to main. Answer in one line."
 WINDOW = 40_000
 
@@ -45,17 +50,17 @@ class Pi:
         raise AssertionError("pi ended")
 
 
-def find_pi() -> tuple[str, str]:
+def find_program(name: str, package: str) -> tuple[str, str]:
     try:
-        folders = install_npm([PACKAGE])
+        folders = install_npm([package])
     except AbsentError as error:
-        pytest.skip(str(error))
+        pytest.skip(f"{name} cannot be installed here: {error}")
     path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
-    return shutil.which("pi", path=path) or "pi", path
+    return shutil.which(name, path=path) or name, path
 
 
 async def test_pi_compacts_through_the_gateway(tmp_path: Path) -> None:
-    program, path = find_pi()
+    program, path = find_program("pi", PI)
     agent = tmp_path / "agent"
     agent.mkdir()
     models = [ServedModel("lab-coder", WINDOW)]
@@ -73,7 +78,7 @@ async def test_pi_compacts_through_the_gateway(tmp_path: Path) -> None:
             "EVERTHREAD_URL": gateway,
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(
-            program, "--mode", "rpc", "--provider", "lab", "--model", "lab-coder", "--extension", str(PLUGIN),
+            program, "--mode", "rpc", "--provider", "lab", "--model", "lab-coder", "--extension", PI_PLUGIN,
             cwd=tmp_path, env=environment, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             limit=64 * 1024 * 1024,
         )  # fmt: skip
@@ -97,3 +102,45 @@ async def test_pi_compacts_through_the_gateway(tmp_path: Path) -> None:
         finally:
             process.kill()
             await process.wait()
+
+
+def claude_model(request: Request) -> str:
+    """Its own summary says nothing of what the user said."""
+    if "<summary>" in json.dumps(request.messages[-1]):
+        return "<summary>The ledger was kept.</summary>"
+    return bookkeeper(request)
+
+
+async def test_claude_code_gets_the_users_words_back_after_its_own_compaction(tmp_path: Path) -> None:
+    program, path = find_program("claude", CLAUDE)
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    home.mkdir()
+    models = [ServedModel(name, 200_000) for name in CLAUDE_MODELS]
+    async with house(tmp_path) as place, Provider(models, claude_model) as provider:
+        environment = {
+            "PATH": path, "HOME": str(home), "TMPDIR": str(tmp_path), "IS_SANDBOX": "1", "ANTHROPIC_API_KEY": "any",
+            "ANTHROPIC_BASE_URL": provider.url, "EVERTHREAD_URL": await place.gateway("none", key=None),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }  # fmt: skip
+
+        async def say(*arguments: str) -> None:
+            process = await asyncio.create_subprocess_exec(
+                program, "--plugin-dir", CLAUDE_PLUGIN, "--dangerously-skip-permissions", "-p", *arguments,
+                cwd=work, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            heard, _ = await asyncio.wait_for(process.communicate(), 300)
+            assert process.returncode == 0, heard.decode()
+
+        await say(RULE)
+        for turn in range(2):
+            await say(f"Ledger {turn}: {words(1_200, f'ledger {turn}')}", "--continue")
+        await say("/compact", "--continue")
+        await say("And now?", "--continue")
+        sent = provider.log[-1]
+        assert sent.status == 200
+        asked = json.dumps(sent.body)
+        assert "The ledger was kept." in asked, "its own summary"
+        assert "made by Everthread" in asked
+        assert RULE in asked
