@@ -86,3 +86,31 @@ def test_without_the_sdk_the_error_names_the_package() -> None:
     assert ran.returncode == 2
     assert "pip install 'everthread[mcp]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
+
+
+WITHOUT_SDK = """
+import asyncio, sys
+sys.modules["mcp"] = None
+import httpx2
+from everthread.config import parse_config
+from everthread.factory.gateway import open_gateway
+
+
+async def main():
+    config = parse_config("gateway: {port: 0, upstreams: [{name: none, url: 'http://127.0.0.1:9'}]}")
+    async with open_gateway(config) as gateway, httpx2.AsyncClient() as client:
+        answer = await client.post(f"{gateway.url}/mcp", json={})
+        print(answer.status_code, answer.json()["error"]["message"])
+
+
+asyncio.run(main())
+"""
+
+
+def test_without_the_sdk_the_gateway_answers_mcp_itself(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SDK], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert ran.stdout.startswith("501 "), ran.stderr
+    assert "pip install 'everthread[mcp]'" in ran.stdout

@@ -280,12 +280,14 @@ async def _preload() -> None:
 
 
 async def _mount_mcp(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
-    """Mount `/mcp`, where its SDK is installed."""
+    """Mount `/mcp`. Without its SDK the path says what to install; it is never passed upstream."""
     try:
         from everthread.gateway.mcp import PATH, application, make_server
     except ImportError as error:
-        _LOG.info("/mcp is not served: %s (pip install 'everthread[mcp]')", error)
-        return {}
+        from starlette.responses import JSONResponse
+
+        message = f"/mcp needs a package that is not installed ({error}): pip install 'everthread[mcp]'"
+        return {"/mcp": JSONResponse({"error": {"code": "not_installed", "message": message}}, status_code=501)}
     from everthread.gateway.mcp import LookupTools
 
     return {PATH: await stack.enter_async_context(application(make_server(LookupTools(store))))}
