@@ -34,6 +34,7 @@ class UnwrappedOutput:
     _code: Any = _UNREAD
     _halt: Any = _UNREAD
     _tests: Any = _UNREAD
+    _stated: Any = _UNREAD
 
     @property
     def code(self) -> int | None:
@@ -56,6 +57,13 @@ class UnwrappedOutput:
         if self._tests is _UNREAD:
             self._tests = counted_tests(self.body)
         return str(self._tests)
+
+    def stated_error(self, *, failed: bool) -> str:
+        """The error of a call that did not end with exit 0 (`error_line`)."""
+        if self._stated is _UNREAD:
+            bad = failed or bool(self.code) or bool(self.halt)
+            self._stated = "" if self.code == 0 else self.error or error_line(self.body, failed=bad)
+        return str(self._stated)
 
 
 def unwrap(text: str) -> UnwrappedOutput:

@@ -47,6 +47,7 @@ _EXIT_IN_LINE = re.compile(r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipp
 _SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
 _QUOTED = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
 _FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
+_COMMENT = re.compile(r"^[ \t]*(?:#|//)[#/ ]*([^\s#/].*)", re.MULTILINE)
 _STAGES = re.compile(r"\|\||&&|[|;\n]")
 _REDIRECTED = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
 _HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b", re.IGNORECASE)
@@ -107,7 +108,7 @@ class CallFacts:
     def errors(self) -> list[str]:
         """The errors of the call, each on its line; of one that is not known to have failed the clear one."""
         is_run = self.action is None or self.action.kind in ("shell", _OTHER)
-        stated = self.effect().errors or ((_error_of(self.output, failed=self.failed),) if is_run else ())
+        stated = self.effect().errors or ((self.output.stated_error(failed=self.failed),) if is_run else ())
         return [clip(one_line(error), EFFECT_CHARS) for error in stated if " " in error]
 
     def effect(self) -> Effect:
@@ -160,7 +161,7 @@ def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, parts
 
 def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "shell":
-        return _ran(output, _error_of(output, failed=failed))
+        return _ran(output, output.stated_error(failed=failed))
     body = output.body
     error = output.error or leading_error(body) or (error_line(body, failed=True) if failed else "")
     if error or kind in ("read", "list"):
@@ -171,7 +172,7 @@ def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "web":
         status = _HTTP.search(body[:300])
         return [f"HTTP {status[1]}" if status else "", _gist(output)]
-    ran = _ran(output, _error_of(output, failed=failed)) if kind == _OTHER else []
+    ran = _ran(output, output.stated_error(failed=failed)) if kind == _OTHER else []
     return ran or [_gist(output)]
 
 
@@ -179,12 +180,6 @@ def _ran(output: UnwrappedOutput, error: str) -> list[str]:
     """Exit code, tests and error of what was run."""
     code = "" if output.code is None else f"exit {output.code}"
     return [part for part in (code, output.halt, output.tests, clip(one_line(error), ERROR_CHARS)) if part]
-
-
-def _error_of(output: UnwrappedOutput, *, failed: bool) -> str:
-    if output.code == 0:
-        return ""
-    return output.error or error_line(output.body, failed=failed or bool(output.code) or bool(output.halt))
 
 
 def _gist(output: UnwrappedOutput) -> str:
@@ -326,10 +321,12 @@ def _given(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
 
 def _code_line(code: str) -> str:
     """What tells a piece of code: its first comment, else its first line that does something."""
+    comment = _COMMENT.search(code, 0, 4_000)
+    if comment is not None:
+        return clip(one_line(comment[1]), LINE)
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
-    comment = next((line.lstrip("#/ ") for line in lines if line.startswith(("#", "//"))), "")
     acts = (line for line in lines if not line.startswith(("import ", "from ", "def ", "class ", "@", '"""')))
-    return clip(one_line(comment or next(acts, lines[0] if lines else "")), LINE)
+    return clip(one_line(next(acts, lines[0] if lines else "")), LINE)
 
 
 def _patched(call: Call) -> str:
