@@ -108,8 +108,11 @@ class CallFacts:
     def errors(self) -> list[str]:
         """The errors of the call, each on its line; of one that is not known to have failed the clear one."""
         is_run = self.action is None or self.action.kind in ("shell", _OTHER)
-        stated = self.effect().errors or ((self.output.stated_error(failed=self.failed),) if is_run else ())
-        return [clip(one_line(error), EFFECT_CHARS) for error in stated if " " in error]
+        has_failed = self.failed or (is_run and bool(self.output.code or self.output.halt))
+        lines = self.effect().errors if has_failed else ()
+        if not lines and is_run:
+            lines = (self.output.stated_error(failed=self.failed),)
+        return [clip(one_line(error), EFFECT_CHARS) for error in lines if " " in error]
 
     def effect(self) -> Effect:
         """What the call did and how it went."""
