@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from everthread.errors import StoreUnreachableError
@@ -82,3 +83,33 @@ async def test_requests_go_through_and_say_so() -> None:
             assert "x-everthread-notice" not in (await ask(running.url, chat)).names
             assert (await ask(running.url, post("/mcp", b"{}"))).status == 200
     assert len(upstream.heard) == 8
+
+
+async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
+    probe = Probe()
+    probe.state = "hangs"
+    busy = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
+    assert not await busy.is_away()
+    assert not busy.is_known_away
+    assert not await busy.is_away(), "that is asked again: it says nothing of the next moment"
+    assert probe.asked == 2
+    begun = time.monotonic()
+    silent = StoreWatch(probe, seconds=0.01, answered_at=lambda: begun - 1.0)
+    assert await silent.is_away()
+    assert silent.is_known_away
+    probe.state = "fails"
+    refusing = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
+    assert await refusing.is_away(), "what refuses is away, whatever it said before"
+
+
+async def test_work_goes_on_while_a_busy_store_answers_others() -> None:
+    probe = Probe()
+    probe.state = "hangs"
+    watch = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
+
+    async def work() -> str:
+        while probe.asked < 2:  # noqa: ASYNC110  until it was looked at twice
+            await asyncio.sleep(0.001)
+        return "managed"
+
+    assert await watch.during(work()) == "managed"

@@ -447,7 +447,7 @@ def _make_watch(store: Store) -> StoreWatch | None:
 
     if store.database.dialect.name != "postgresql":
         return None
-    return StoreWatch(lambda: store.get_state("gateway", "watch"))
+    return StoreWatch(lambda: store.get_state("gateway", "watch"), answered_at=lambda: store.answered_at)
 
 
 def _make_readiness_check(store: Store) -> Any:

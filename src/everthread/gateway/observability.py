@@ -190,7 +190,8 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
 class StoreWatch:
     """Whether a store that may be away (a database server) answers; nobody waits more than a second for it.
 
-    What was found out holds for a second, so that an outage costs one request a wait and the others nothing.
+    What was found out holds for a second, so that an outage costs one request a wait and the others nothing. A store
+    that answers others while it is asked is busy, not away: that holds for nobody but who asked.
     """
 
     def __init__(
@@ -199,8 +200,11 @@ class StoreWatch:
         *,
         seconds: float = STORE_SECONDS / 2,
         clock: Clock = time.monotonic,
+        answered_at: Clock = lambda: -1.0,
     ) -> None:
+        """`answered_at`: when the store last answered anybody, on the same clock."""
         self._probe = probe
+        self._answered_at = answered_at
         self._seconds = seconds
         self._clock = clock
         self._until = 0.0
@@ -236,11 +240,14 @@ class StoreWatch:
         return await run_beside(work, watch, after=self._seconds)
 
     async def _ask(self) -> bool:
+        begun = self._clock()
         try:
             async with asyncio.timeout(self._seconds):
                 await self._probe()
             away = False
         except (EverthreadError, TimeoutError) as error:
+            if isinstance(error, TimeoutError) and self._answered_at() >= begun:
+                return False
             away = True
             _LOG.warning("the store does not answer (%s); requests go through unmanaged", type(error).__name__)
         self._away, self._until = away, self._clock() + 1.0

@@ -426,6 +426,11 @@ class Store:
         """Whether the database did not answer a read a moment ago."""
         return self._readers.is_away
 
+    @property
+    def answered_at(self) -> float:
+        """When the database last answered anybody in this process, on the clock that only grows."""
+        return max(self._readers.answered_at, self._writer.answered_at)
+
     def listen(self, tell: Callable[[str], None]) -> None:
         """Call `tell`, in this event loop, with each thread whose queue another process changed, until `close`.
 

@@ -61,6 +61,8 @@ class StoreWriter:
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._closed = False
+        self.answered_at = 0.0
+        """When the database last took something, on the clock that only grows."""
 
     async def write(
         self,
@@ -163,6 +165,7 @@ class StoreWriter:
                 if in_doubt is None or not connection.committed(in_doubt):
                     in_doubt = None
                     self._attempt(connection, ready)
+                self.answered_at = time.monotonic()
                 break
             except BaseException as error:  # noqa: BLE001 - every caller of the batch is told
                 in_doubt = (connection.in_doubt if connection else None) or in_doubt
@@ -370,6 +373,8 @@ class ReaderPool:
         self._open: set[Connection] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self.answered_at = 0.0
+        """When the database last answered any reader, on the clock that only grows."""
 
     async def read(self, work: Callable[[Tx], T]) -> T:
         if self._closed:
@@ -389,10 +394,12 @@ class ReaderPool:
 
     async def _wait_until_reached(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
         while self._away_seconds is not None:
+            begun = time.monotonic()
             done, _ = await asyncio.wait({reading}, timeout=self._away_seconds)
             if done:
                 break
-            if not job.is_reached and (job.is_begun or self._is_failing):
+            is_waiting = not job.is_reached and (job.is_begun or self._is_failing)
+            if is_waiting and self.answered_at < begun:  # one that answers others meanwhile is slow, not away
                 self._away_until = time.monotonic() + AWAY_PAUSE
                 raise self._unreachable()
 
@@ -437,10 +444,12 @@ class ReaderPool:
                 self._open.add(connection)
         connection.begin()
         job.is_reached, self._is_failing, self._away_until = True, False, 0.0
+        self.answered_at = time.monotonic()
         try:
             return job.work(connection)
         finally:
             connection.rollback()
+            self.answered_at = time.monotonic()
 
     def _forget(self) -> None:
         """Give up this thread's connection: whatever happened to it, the next one is fresh."""
