@@ -1,4 +1,4 @@
-"""Leave: what it is given for, how long it takes, and what stays behind of what it allowed."""
+"""Permissions: what they cover, how long an approval takes, and what becomes of approved processes."""
 
 from __future__ import annotations
 

@@ -98,3 +98,10 @@ def fill(home: Path) -> Any:
         return asyncio.run(inside())
 
     return run
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder

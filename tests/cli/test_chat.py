@@ -29,13 +29,6 @@ LONG = "word " * 200
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def terminal_of(home: Path, zygote: Zygote) -> Any:
     """The command at a terminal, in this home."""
 

@@ -27,13 +27,6 @@ ECHO = ("terminal", {"command": "echo hi"})
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def task(everthread: Any, workspace: Path) -> Any:
     def run(*arguments: str, **more: Any) -> Any:
         return everthread("run", "-w", str(workspace), *arguments, **more)

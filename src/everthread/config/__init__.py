@@ -7,6 +7,7 @@ successor. Secrets come from the environment: the file names the variable (`api_
 
 from __future__ import annotations
 
+import copy
 import difflib
 import logging
 import os
@@ -192,14 +193,17 @@ def find_removed(values: Any) -> Iterator[RemovedKey]:
 
 
 def without_removed(values: dict[str, Any]) -> dict[str, Any]:
-    """The same configuration without its removed keys."""
+    """A copy of a parsed configuration without its removed keys."""
+    values = copy.deepcopy(values)
     for removed in find_removed(values):
-        values = _without(values, removed.key.split("."))
+        remove_key(values, removed.key)
     return values
 
 
-def _without(values: dict[str, Any], steps: list[str]) -> dict[str, Any]:
-    first, *rest = steps
-    if not rest:
-        return {key: value for key, value in values.items() if key != first}
-    return {**values, first: _without(values[first], rest)}
+def remove_key(values: Any, key: str) -> None:
+    """Remove a key by its full path, in place, where it is there."""
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values.get(section) if isinstance(values, dict) else None
+    if isinstance(values, dict):
+        values.pop(last, None)

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from everthread.config import find_removed, parse_config, without_removed
+from everthread.config import find_removed, parse_config, remove_key, without_removed
 from everthread.errors import ConfigError
 
 _BOM = "\ufeff"
@@ -41,8 +41,8 @@ def set_keys(path: Path, values: Mapping[str, Any]) -> bool:
     if after == before and old:
         return False
     for key in values:
-        _remove_key(before, key.split("."))
-        _remove_key(after, key.split("."))
+        remove_key(before, key)
+        remove_key(after, key)
     if before != after or not _keeps_comments(old, new):
         raise ConfigError(f"{path}: is written in a way that cannot be changed safely; edit {', '.join(values)} there")
     _replace_file(path, new)
@@ -61,7 +61,7 @@ def drop_removed_keys(path: Path) -> list[str]:
         return []
     document = _load(old, path)
     for key in keys:
-        _remove_key(document, key.split("."))
+        remove_key(document, key)
     new = _dump(document, old)
     if yaml.safe_load(new) != without_removed(values):
         raise ConfigError(f"{path}: is written in a way that cannot be changed safely; take {', '.join(keys)} out")
@@ -83,14 +83,6 @@ def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
     if isinstance(value, str) and yaml.safe_load(value) != value:
         value = DoubleQuotedScalarString(value)  # unquoted it would be read as another type
     document[steps[-1]] = value
-
-
-def _remove_key(values: Any, steps: Iterable[str]) -> None:
-    *sections, last = steps
-    for step in sections:
-        values = values.get(step) if isinstance(values, dict) else None
-    if isinstance(values, dict):
-        values.pop(last, None)
 
 
 def _make_yaml() -> YAML:

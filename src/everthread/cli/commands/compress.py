@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from everthread.cli.options import number_option, resolve_window_option
+from everthread.cli.options import AsJson, number_option, resolve_window_option
 from everthread.cli.output import console, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.config import load_config
@@ -41,7 +41,7 @@ def compress(
     ] = None,
     times: Annotated[int, number_option(least=1, most=100, text="Compact N times in a row.")] = 1,
     model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
     from everthread.factory import compress as compact

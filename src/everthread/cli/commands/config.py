@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from everthread.cli.options import AsJson
 from everthread.cli.output import print_json
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.errors import ConfigError, EverthreadError
@@ -22,7 +23,7 @@ Source = Annotated[str | None, typer.Argument(help="A configuration file. Defaul
 @app.command()
 def show(
     file: Source = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only what differs from the defaults.")] = False,
 ) -> None:
     """Print every setting in force."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from everthread.cli.options import number_option, resolve_window_option
+from everthread.cli.options import AsJson, number_option, resolve_window_option
 from everthread.cli.output import console, format_share, print_json, print_table
 from everthread.core.messages import Message, Messages, calls_of, excerpt, results_of, text_of
 from everthread.core.tokens import TokenCounter
@@ -23,7 +23,7 @@ SHOWN = 20
 def inspect(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
     every: Annotated[bool, typer.Option("--all", help="Every row, not only the first twenty.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show turns, tool groups, validity problems and what repair would do."""
     report = inspect_conversation(read_conversation(file))
@@ -121,7 +121,7 @@ def tokens(
     window: Annotated[int | None, number_option(least=1, text="The model's window, for the share.")] = None,
     top: Annotated[int, number_option(text="How many of the biggest messages to show.")] = 10,
     messages: Annotated[bool, typer.Option("--messages", help="List every message.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count the tokens of a conversation: by role, by tool, by message."""
     recording = read_conversation(file)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from everthread.cli.options import AsJson
 from everthread.cli.output import print_json, print_text
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
@@ -19,9 +20,7 @@ app = typer.Typer(help="Context engines: list them, and choose one.")
 
 
 @app.callback(invoke_without_command=True)
-def plugins(
-    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
+def plugins(context: typer.Context, as_json: AsJson = False) -> None:
     """List the engines, where they come from and the active one. Runs none of their code."""
     if context.invoked_subcommand is not None:
         return

@@ -272,26 +272,21 @@ def _parse_file(text: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        if len(lines) < 2 or not lines[0][1].lstrip().startswith("{") or not _is_json(lines[0][1]):
-            raise TranscriptError(f"is not JSON: {error}") from error
-        return [_json_line(number, line) for number, line in lines]
+        return _parse_json_lines(text, error)
     except RecursionError as error:
         raise TranscriptError("is nested too deeply to be a conversation") from error
     # One line of JSONL is an object like any other; a lone message is a conversation of one.
     return [value] if isinstance(value, dict) and "role" in value and "messages" not in value else value
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _json_line(number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise TranscriptError(f"line {number} is not JSON: {error}") from error
+def _parse_json_lines(text: str, problem: ValueError) -> list[Any]:
+    """The objects of a JSONL text. `problem`: what is wrong with it as one JSON value."""
+    values: list[Any] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            values += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            if values and isinstance(values[0], dict):
+                raise TranscriptError(f"line {number} is not JSON: {error}") from error
+            raise TranscriptError(f"is not JSON: {problem}") from problem
+    return values
