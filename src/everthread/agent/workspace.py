@@ -115,8 +115,8 @@ class Workspace:
         """Refuse Everthread's own files, such as its approval rules, where the workspace contains them."""
         real = Path(os.path.realpath(home))
         if real != self.root and real.is_relative_to(self.root) and path.is_relative_to(real):
-            shown = quote_name(self.relative(path))
-            raise InputError(f"{shown} belongs to Everthread itself; file tools do not write there")
+            name = quote_name(self.relative(path))
+            raise InputError(f"{name} belongs to Everthread itself; file tools do not write there")
 
     def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
         name = quote_name(self.relative(path))

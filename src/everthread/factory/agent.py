@@ -75,7 +75,7 @@ async def open_agent(
             model, config=settings, store=opened_store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.on_event,
             hooks=equipment, session=session, api=api, fallback=fallback,
-            model_events=equipment.on_model_event, found=equipment.use_route,
+            model_events=equipment.on_model_event, on_route=equipment.use_route,
         )  # fmt: skip
     except BaseException:
         for close in opened:

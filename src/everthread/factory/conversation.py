@@ -167,7 +167,7 @@ async def open_conversation(
     api: Api | None = None,
     fallback: Sequence[StreamingModel] = (),
     model_events: Callable[[ModelEvent], None] | None = None,
-    found: Callable[[Route], None] | None = None,
+    on_route: Callable[[Route], None] | None = None,
 ) -> Conversation:
     """Open a conversation with a model: a new one, or one resumed by any id of its thread.
 
@@ -175,8 +175,8 @@ async def open_conversation(
     `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
     window in tokens, when you know better. `own_client`: you send what `prepare` returns and pass the answer to
     `record`; no key is needed here. `fallback`: models for when the first is out of service. `model_events` gets
-    retries instead of the conversation. `found` gets the route before the system prompt is written. What is opened here
-    is closed with the conversation.
+    retries instead of the conversation. `on_route` gets the route before the system prompt is written. What is opened
+    here is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
 
@@ -197,8 +197,8 @@ async def open_conversation(
         )
         if route.model is not model and route.model is not None:
             opened.insert(0, closing_of(route.model))
-        if found is not None:
-            found(route)
+        if on_route is not None:
+            on_route(route)
         setup = replace(
             _make_setup(opened_store, route, settings, opened, system=system, summarizer=summarizer),
             closing=opened, summary_key=await opened_store.shared_secret(SUMMARY_KEY),

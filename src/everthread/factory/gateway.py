@@ -175,13 +175,13 @@ async def open_gateway(
     native: ThreadsApi | None = None,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
-    place: WorkerPlace | None = None,
+    worker: WorkerPlace | None = None,
     warm: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
 
-    `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `place`: this is one of
-    several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
+    `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
+    one of several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
     """
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.limits import Limits
@@ -192,7 +192,7 @@ async def open_gateway(
     options = settings.gateway
     auth_mode, address = auth or options.auth, host or options.host
     routes = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
-    if place is None:  # the supervisor did it for its workers
+    if worker is None:  # the supervisor did it for its workers
         routes = with_keys(routes, auth_mode)
     async with AsyncExitStack() as stack:
         routes = await with_local(routes, settings, stack)
@@ -202,7 +202,7 @@ async def open_gateway(
         if authenticator is None:
             authenticator = await stack.enter_async_context(open_access(auth_mode, store, address))
         limits, watch = Limits(**options.limits.model_dump()), _make_watch(store)
-        workers = place.count if place else 1
+        workers = worker.count if worker else 1
         manager, proxy = await _open_proxy(settings, store, routes, stack, limits=limits, watch=watch, workers=workers)
         if native is None and options.native.enabled:
             app = native_app(settings, store, limits, keyless=authenticator is None)
@@ -214,7 +214,7 @@ async def open_gateway(
         if options.dashboard.enabled:
             pages = await make_dashboard(
                 settings, store, auth=auth_mode, sites=sites, trial=trial, announce=announce,
-                links=place.links if place else None,
+                links=worker.links if worker else None,
             )  # fmt: skip
         service = GatewayApp(
             proxy, authenticator=authenticator, native=native, ready=_make_readiness_check(store), sites=sites,
@@ -223,7 +223,7 @@ async def open_gateway(
         )  # fmt: skip
         server = Gateway(
             service, host=address, port=options.port if port is None else port,
-            listener=place.listener if place else None,
+            listener=worker.listener if worker else None,
         )  # fmt: skip
         gateway = await stack.enter_async_context(server)
         if warm:

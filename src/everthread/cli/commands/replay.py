@@ -150,7 +150,7 @@ def _compare_thresholds(
             at_share = replace(options, threshold=share, threshold_tokens=None, models={})
             step = progress(number, f"{log.source} at {share:.0%}")
             replays[share].append(play(log, options=at_share, compared=False, judged=True, progress=step, **arguments))
-    rows = [(share, *_sum_figures(found)) for share, found in replays.items()]
+    rows = [(share, *_sum_figures(results)) for share, results in replays.items()]
     if as_json:
         print_json([dict(zip(("threshold", *FIGURES), row, strict=True)) for row in rows])
         return
@@ -198,30 +198,30 @@ WAY_COLUMNS = (
 )  # fmt: skip
 
 
-def _print_replay(found: Replay, *, uncached: bool) -> None:
-    ours = found.ours
-    ways = [way for way in found.ways if uncached or way.name != "uncached"]
+def _print_replay(result: Replay, *, uncached: bool) -> None:
+    ours = result.ours
+    ways = [way for way in result.ways if uncached or way.name != "uncached"]
     calls = counted(len(ours.calls), "call")
-    title = f"{found.source}: {calls}, {found.model}, window {found.window:,}, compaction from {found.threshold:,}"
-    print_table(f"{title}, {found.engine}", WAY_COLUMNS, [_way_row(found, way) for way in ways])
-    saved = found.caching_saves()
+    title = f"{result.source}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
+    print_table(f"{title}, {result.engine}", WAY_COLUMNS, [_way_row(result, way) for way in ways])
+    saved = result.caching_saves()
     if uncached and saved is not None:
         print_text(
             f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
         )
-    if found.recorded_cost is not None:
-        print_text(f"The log itself states ${found.recorded_cost:,.2f} for these calls.")
+    if result.recorded_cost is not None:
+        print_text(f"The log itself states ${result.recorded_cost:,.2f} for these calls.")
     for way in ways:
         if way.refused is not None:
             print_text(
                 f"{way.what}: call {way.refused + 1:,} did not fit into the window; the conversation ended there."
             )
     print_table(
-        "Compactions" if found.compactions else "Compactions: none",
+        "Compactions" if result.compactions else "Compactions: none",
         ["before call>", "why", "tokens before>", "after>", "messages before>", "after>"],
         [
             (one.call + 1, one.reason, one.tokens_before, one.tokens_after, one.messages_before, one.messages_after)
-            for one in found.compactions
+            for one in result.compactions
         ],
     )
     misses = [
@@ -229,14 +229,14 @@ def _print_replay(found: Replay, *, uncached: bool) -> None:
         for cause, count in ours.misses.most_common()
     ]
     print_table("Cache misses", ["cause", "calls>", "tokens>"], misses)
-    _print_facts(found)
-    for note in found.notes:
+    _print_facts(result)
+    for note in result.notes:
         print_text(f"Note: {note}")
-    print_text(f"Replayed in {found.seconds:.1f} s; times: {found.timed}.")
+    print_text(f"Replayed in {result.seconds:.1f} s; times: {result.timed}.")
 
 
-def _way_row(found: Replay, way: Way) -> tuple[object, ...]:
-    saved = None if way is found.ours else found.saved(way)
+def _way_row(result: Replay, way: Way) -> tuple[object, ...]:
+    saved = None if way is result.ours else result.saved(way)
     return (
         way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,
         way.written, way.uncached, format_money(way.input_cost), format_money(way.cost),
@@ -244,24 +244,28 @@ def _way_row(found: Replay, way: Way) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _print_facts(found: Replay) -> None:
-    facts = found.ours.facts
+def _print_facts(result: Replay) -> None:
+    facts = result.ours.facts
     if facts is None or not facts.total:
         return
-    truncated = found.way("truncated").facts
+    truncated = result.way("truncated").facts
     rows = [(kind, *counts, truncated.kinds[kind][0] if truncated else "") for kind, counts in [*facts.kinds.items()]]
-    left = sum(counts[0] for counts in truncated.kinds.values()) if truncated else ""
-    rows.append(("in all", facts.retained, facts.recoverable, facts.lost, left))
+    truncated_total = sum(counts[0] for counts in truncated.kinds.values()) if truncated else ""
+    rows.append(("in all", facts.retained, facts.recoverable, facts.lost, truncated_total))
     heads = ["what was said", "in the context>", "by recall>", "lost>", "left by truncation>"]
     print_table("Facts at the end", heads, rows)
 
 
-def _print_sums(found: list[Replay], *, uncached: bool) -> None:
+def _print_sums(results: list[Replay], *, uncached: bool) -> None:
     from everthread.lab.replay.result import total
 
-    names = [(way.name, way.what) for way in found[0].ways if uncached or way.name != "uncached"]
+    names = [(way.name, way.what) for way in results[0].ways if uncached or way.name != "uncached"]
     rows = [
-        (what, sum(len(one.way(name).calls) for one in found), format_money(total(one.way(name).cost for one in found)))
+        (
+            what,
+            sum(len(one.way(name).calls) for one in results),
+            format_money(total(one.way(name).cost for one in results)),
+        )
         for name, what in names
     ]
-    print_table(f"All {len(found)} conversations", ["way", "calls>", "in all>"], rows)
+    print_table(f"All {len(results)} conversations", ["way", "calls>", "in all>"], rows)

@@ -164,7 +164,7 @@ async def _serve_in_worker(listener: socket.socket, arguments: tuple[ServeTask, 
     set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
     opened = open_gateway(
         task.config, host=task.host, upstreams=task.upstreams, auth=task.auth, trial=run_trial,
-        announce=lambda path: report(link=path), place=WorkerPlace(listener, count, links), warm=True,
+        announce=lambda path: report(link=path), worker=WorkerPlace(listener, count, links), warm=True,
     )  # fmt: skip
     async with opened as gateway:
         report(ready=True, page=gateway.page() if is_first else None)

@@ -222,7 +222,7 @@ def play_unmanaged(setting: Setting) -> tuple[Way, Way]:
     cached_calls: list[Played] = []
     refused: int | None = None
     for number, call in enumerate(setting.calls):
-        history += call.given
+        history += call.inputs
         request = marker.request(setting.models[number], history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
@@ -243,14 +243,14 @@ def play_unmanaged(setting: Setting) -> tuple[Way, Way]:
 def play_truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
     """Play with a cache, dropping the oldest messages to fit; also return the messages left at the end."""
     if cached.refused is None and cached.peak <= setting.fits:  # nothing is dropped, so it is the same
-        messages = [message for call in setting.calls for message in (*call.given, call.answer)]
+        messages = [message for call in setting.calls for message in (*call.inputs, call.answer)]
         return replace(cached, name=TRUNCATED, what=result.DROPPED), messages
     ledger, clock, marker = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
     record_call: list[Played] = []
     for number, call in enumerate(setting.calls):
-        history += call.given
+        history += call.inputs
         end_of_history = _fit_history(setting, history, setting.models[number])
         has_dropped = len(end_of_history) < len(history)
         history, marker = end_of_history, CacheMarker(setting.ttl) if has_dropped else marker

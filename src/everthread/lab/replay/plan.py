@@ -30,7 +30,7 @@ WARM_FACTOR = 0.8
 class PlannedCall:
     """One call to the model."""
 
-    given: tuple[Message, ...]
+    inputs: tuple[Message, ...]
     """The messages since the previous call."""
     answer: Message
     at: float = 0.0
@@ -42,7 +42,7 @@ class PlannedCall:
 
     @property
     def by_person(self) -> bool:
-        return any(message["role"] == "user" for message in self.given)
+        return any(message["role"] == "user" for message in self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ReplayPlan:
     @property
     def messages(self) -> list[Message]:
         """Every message, as it is replayed."""
-        return [message for call in self.calls for message in (*call.given, call.answer)]
+        return [message for call in self.calls for message in (*call.inputs, call.answer)]
 
 
 def plan_replay(

@@ -127,8 +127,8 @@ def _fact_rows(facts: FactCounts, truncated: FactCounts | None) -> list[tuple[st
         styled = zip(("kept", "found-part", "lost"), counts, strict=True)
         pieces = [Piece(style, f"{count:,}", count) for style, count in styled if count]
         chart_bar = bar(pieces, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
-        left = truncated.kinds[kind][0] if truncated else 0
-        rows.append((kind, *(f"{count:,}" for count in counts), chart_bar, f"{left:,}"))
+        truncated_count = truncated.kinds[kind][0] if truncated else 0
+        rows.append((kind, *(f"{count:,}" for count in counts), chart_bar, f"{truncated_count:,}"))
     return rows
 
 

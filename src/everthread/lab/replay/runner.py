@@ -145,7 +145,7 @@ class Player:
 
     async def _prepare_call(self, conversation: Conversation, number: int) -> tuple[PreparedRequest, Prompt]:
         """Prepare a request that the provider accepts: one over the window is refused and recovered."""
-        messages = list(self.setting.calls[number].given)
+        messages = list(self.setting.calls[number].inputs)
         if messages and self.compact:
             await conversation.add(messages)
             if self._is_forced(number, conversation):
