@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,3 +115,15 @@ def test_clipping_keeps_to_the_room() -> None:
     for room in (1, 3, 10, 50):
         assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(room, COUNT(GAP))
     assert shorten("short", 50, COUNT, Rarity(["short"])) == "short"
+
+
+def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
+    """The attack: each short line of a block marked all lines of the block again."""
+
+    def measure(lines: int) -> float:
+        begun = time.process_time()
+        found = split_sentences.__wrapped__("Look:\n" + "# a\n" * lines)
+        assert all(sentence.minor for sentence in found[1:])
+        return time.process_time() - begun
+
+    assert measure(200_000) < 40 * measure(20_000), "ten times as many lines, not a hundred times the work"

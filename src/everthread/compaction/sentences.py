@@ -70,8 +70,9 @@ def _pasted_lines(text: str) -> list[bool]:
             continue
         flags[number] = fenced
         row = row + 1 if _is_technical(line) else 0
-        if row >= _PASTED:
-            flags[number - row + 1 : number + 1] = [True] * row
+        if row == _PASTED:
+            flags[number - row + 1 : number] = [True] * (row - 1)
+        flags[number] = flags[number] or row >= _PASTED
     return flags
 
 
