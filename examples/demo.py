@@ -28,7 +28,7 @@ def run(*arguments: str) -> None:
 def demo() -> None:
     session = str(SESSION.relative_to(Path.cwd()) if SESSION.is_relative_to(Path.cwd()) else SESSION)
     say("# 1. Any client, one URL changed: the OpenAI SDK, through the gateway, to a small model on this machine\n")
-    missing = gateway.fetched()
+    missing = gateway.fetch_model()
     if missing:
         say(f"This part cannot run here, the others can: {missing}")
     else:

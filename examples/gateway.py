@@ -41,8 +41,8 @@ def say(text: str = "") -> None:
 
 
 @dataclass
-class Watched:
-    """What reached the model, seen from its side of the gateway."""
+class RecordingProxy:
+    """A proxy between the gateway and the model that records the requests."""
 
     address: str
     key: str
@@ -60,16 +60,16 @@ class Watched:
                 headers={"authorization": f"Bearer {self.key}", "content-type": "application/json"},
             )  # fmt: skip
         self.refused += answer.status_code >= 400
-        kept = {"content-type": answer.headers.get("content-type", "application/json")}
-        await Response(answer.content, answer.status_code, kept)(scope, receive, send)
+        headers = {"content-type": answer.headers.get("content-type", "application/json")}
+        await Response(answer.content, answer.status_code, headers)(scope, receive, send)
 
 
 @asynccontextmanager
-async def watched_model(path: Path) -> AsyncIterator[tuple[Watched, str]]:
-    """The local model with somebody who looks at what it is sent."""
+async def serve_recorded_model(path: Path) -> AsyncIterator[tuple[RecordingProxy, str]]:
+    """Serve the local model behind a recording proxy."""
     model = LocalModel(path, name=SMOLLM2.name, window=WINDOW)
     listener = listen(0)
-    watch = Watched(*await model.serve())
+    watch = RecordingProxy(*await model.serve())
     server = LoopServer(watch, listener)
     await server.start()
     try:
@@ -80,7 +80,7 @@ async def watched_model(path: Path) -> AsyncIterator[tuple[Watched, str]]:
 
 
 async def talk(client: AsyncOpenAI) -> list[Any]:
-    """Turns until the window was passed several times over; all that was said."""
+    """Talk until the window was passed several times; return the whole history."""
     history: list[Any] = [{"role": "system", "content": "You help with a release. Answer in one short sentence."}]
     compactions = 0
     for turn in range(TURNS):
@@ -116,7 +116,7 @@ async def main() -> None:
         f"model: {{default: {SMOLLM2.name}, context_length: {WINDOW}, max_tokens: 64}}\n"
         "compression: {protect_last_n: 4, background: false}"
     )
-    async with watched_model(path) as (watch, address):
+    async with serve_recorded_model(path) as (watch, address):
         upstream = Upstream("local", address)
         async with open_gateway(config, port=0, upstreams=[upstream]) as gateway:
             say(f"The gateway listens on {gateway.url}, in front of {SMOLLM2.name} with {WINDOW:,} tokens of context.")
@@ -137,8 +137,8 @@ async def main() -> None:
             say(f"\n{len(watch.bodies)} requests reached the model, {watch.refused} were refused.")
 
 
-def fetched() -> str:
-    """Nothing where the model is there, else why it cannot be."""
+def fetch_model() -> str:
+    """Fetch the local model; return why it cannot be used, or an empty text."""
     try:
         pull(home_directory(), say=say)
     except ModelError as error:
@@ -153,7 +153,7 @@ def fetched() -> str:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as home:
         os.environ.setdefault("EVERTHREAD_HOME", home)
-        missing = fetched()
+        missing = fetch_model()
         if missing:
             say(f"This part cannot run here: {missing}")
         else:

@@ -100,15 +100,15 @@ class Session:
 
     def use(self, text: str | None, *calls: tuple[str, dict[str, Any], str | None]) -> None:
         """An assistant message with calls, and their results; a result of None was never given."""
-        made, results = [], []
+        calls_made, results = [], []
         for name, arguments, result in calls:
             self.calls += 1
             call_id = f"call_{self.calls:04d}"
             written = json.dumps(arguments, ensure_ascii=False)
-            made.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": written}})
+            calls_made.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": written}})
             if result is not None:
                 results.append({"role": "tool", "tool_call_id": call_id, "content": result})
-        self.messages += [{"role": "assistant", "content": text, "tool_calls": made}, *results]
+        self.messages += [{"role": "assistant", "content": text, "tool_calls": calls_made}, *results]
 
     def pick(self, options: list[str]) -> str:
         return self.random.choice(options)

@@ -27,7 +27,7 @@ LONGEST = 4_000
 
 
 class Bot:
-    """One bot: asks Telegram for messages, sends each to its chat's thread, and the answer back."""
+    """A bot that fetches messages from Telegram, sends each to its chat's thread, and sends the answer back."""
 
     def __init__(
         self, telegram: httpx2.AsyncClient, api: httpx2.AsyncClient, users: Collection[int], state: Path
@@ -41,44 +41,44 @@ class Bot:
             self._state = json.loads(state.read_text("utf-8"))
 
     async def poll(self) -> None:
-        """Answer what came. The chats do not wait for each other; Telegram forgets it when all are answered."""
+        """Answer the new messages, the chats in parallel. Telegram repeats them until all are answered."""
         updates = await self._call("getUpdates", offset=self._state["offset"], timeout=POLL_SECONDS)
         chats: dict[int, list[Any]] = defaultdict(list)
         for update in updates:
             message = update.get("message") or {}
             if message.get("text") and message.get("from", {}).get("id") in self._users:
                 chats[message["chat"]["id"]].append(update)
-        await asyncio.gather(*(self._answer(chat, found) for chat, found in chats.items()))
+        await asyncio.gather(*(self._answer(chat, waiting_updates) for chat, waiting_updates in chats.items()))
         if updates:
             self._state["offset"] = updates[-1]["update_id"] + 1
             self._save()
 
     async def _answer(self, chat: int, updates: list[Any]) -> None:
         for update in updates:
-            thread = await self._thread(chat)
+            thread = await self._find_thread(chat)
             answer = await self._api.post(
                 f"/api/threads/{thread}/messages?wait=600",
                 json={"content": update["message"]["text"]},
                 headers={"idempotency-key": f"telegram-{update['update_id']}"},
             )
-            said = answer.json()
+            result = answer.json()
             if answer.status_code == 200:
-                text = (said.get("answer") or {}).get("text") or f"The turn ended as {said.get('state')}."
+                text = (result.get("answer") or {}).get("text") or f"The turn ended as {result.get('state')}."
             else:
-                text = said.get("error", {}).get("message", "That takes longer; ask again in a while.")
+                text = result.get("error", {}).get("message", "That takes longer; ask again in a while.")
             for start in range(0, len(text), LONGEST):
                 await self._call("sendMessage", chat_id=chat, text=text[start : start + LONGEST])
 
-    async def _thread(self, chat: int) -> str:
+    async def _find_thread(self, chat: int) -> str:
         threads: dict[str, str] = self._state["threads"]
         if str(chat) not in threads:
-            made = await self._api.post("/api/threads", json={"title": f"Telegram {chat}"})
-            threads[str(chat)] = made.raise_for_status().json()["id"]
+            created = await self._api.post("/api/threads", json={"title": f"Telegram {chat}"})
+            threads[str(chat)] = created.raise_for_status().json()["id"]
             self._save()
         return threads[str(chat)]
 
     async def _call(self, method: str, **arguments: Any) -> Any:
-        """The result. The token stands in the address, so no error names that."""
+        """Call Telegram. The token is part of the address, so errors do not name the address."""
         answer = (await self._telegram.post(method, json=arguments)).json()
         if not answer.get("ok"):
             raise RuntimeError(f"Telegram refused {method}: {answer.get('description')}")

@@ -28,14 +28,14 @@ from starlette.routing import Route
 
 TIMESTAMP, SIGNATURE = "x-everthread-timestamp", "x-everthread-signature"
 WINDOW = 300.0
-"""Seconds a signature counts, before and after its time."""
+"""Seconds for which a signature is valid, before and after its time."""
 
 
 def signed_headers(secret: str, now: float, body: bytes) -> dict[str, str]:
-    """HMAC-SHA256 over `timestamp.body`, so that neither can be changed nor used later."""
+    """Sign `timestamp.body` with HMAC-SHA256, so that neither can be changed or replayed later."""
     stamp = str(int(now))
-    made = hmac.new(secret.encode(), f"{stamp}.".encode() + body, hashlib.sha256)
-    return {TIMESTAMP: stamp, SIGNATURE: f"sha256={made.hexdigest()}"}
+    digest = hmac.new(secret.encode(), f"{stamp}.".encode() + body, hashlib.sha256)
+    return {TIMESTAMP: stamp, SIGNATURE: f"sha256={digest.hexdigest()}"}
 
 
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> bool:
@@ -47,7 +47,7 @@ def is_signed(secret: str, headers: Mapping[str, str], body: bytes, now: float) 
 
 
 class Webhook:
-    """The endpoint: a chat is a thread, an event a turn."""
+    """The endpoint: each chat is a thread, each event a turn."""
 
     def __init__(
         self, api: httpx2.AsyncClient, secret: str, state: Path, *, clock: Callable[[], float] = time.time
@@ -67,25 +67,25 @@ class Webhook:
             message = json.loads(body)
             event, chat, text = (str(message[name]) for name in ("event", "chat", "text"))
         except (ValueError, KeyError, TypeError):
-            return Response("The body is no JSON with `event`, `chat` and `text`.\n", 400)
-        thread = await self._thread(chat)
+            return Response("The body is not JSON with `event`, `chat` and `text`.\n", 400)
+        thread = await self._find_thread(chat)
         answer = await self._api.post(
             f"/api/threads/{thread}/messages?wait=600",
             json={"content": text},
             headers={"idempotency-key": hashlib.sha256(f"{chat}\0{event}".encode()).hexdigest()},
         )
-        said = answer.json()
+        result = answer.json()
         if answer.status_code >= 400:
-            return Response(json.dumps(said), answer.status_code, media_type="application/json")
-        told = {"thread": thread, "state": said.get("state"), "text": (said.get("answer") or {}).get("text", "")}
-        content = json.dumps(told).encode()
+            return Response(json.dumps(result), answer.status_code, media_type="application/json")
+        reply = {"thread": thread, "state": result.get("state"), "text": (result.get("answer") or {}).get("text", "")}
+        content = json.dumps(reply).encode()
         headers = signed_headers(self._secret, self._clock(), content)
         return Response(content, headers=headers, media_type="application/json")
 
-    async def _thread(self, chat: str) -> str:
+    async def _find_thread(self, chat: str) -> str:
         if chat not in self._threads:
-            made = await self._api.post("/api/threads", json={"title": f"Webhook {chat[:80]}"})
-            self._threads[chat] = made.raise_for_status().json()["id"]
+            created = await self._api.post("/api/threads", json={"title": f"Webhook {chat[:80]}"})
+            self._threads[chat] = created.raise_for_status().json()["id"]
             self._file.write_text(json.dumps(self._threads), "utf-8")
         return self._threads[chat]
 
