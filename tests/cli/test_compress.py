@@ -111,3 +111,13 @@ def test_a_summariser_of_ones_own() -> None:
     assert "Mine." in compress(TALK, window=16_000, summarizer=ScriptedSummarizer({"Goal": "Mine."})).summary
     with pytest.raises(InputError, match="magic"):
         compress(TALK, window=16_000, summarizer="magic")
+
+
+def test_disabled_compression_compacts_no_file(everthread: Any, home: Path, tmp_path: Path) -> None:
+    home.mkdir()
+    (home / "config.yaml").write_text("compression: {enabled: false}\n", "utf-8")
+    out = tmp_path / "small.json"
+    done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
+    assert done.returncode == 2
+    assert "compression.enabled: false" in done.stderr
+    assert not out.exists()

@@ -16,7 +16,7 @@ from everthread.cli.output import console, print_json, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.config import load_config
 from everthread.core.messages import counted, excerpt
-from everthread.errors import InputError
+from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
 from everthread.wire import anthropic, openai_chat, openai_responses
 
@@ -51,6 +51,8 @@ def compress(
     recording = read_conversation(file)
     size, _ = resolve_window_option(window)
     request, done, config = recording.request, [], load_config()
+    if not config.compression.enabled:
+        raise ConfigError("compression is disabled (compression.enabled: false); nothing was changed")
     # On standard error, so that standard output holds the result alone.
     with Console(stderr=True).status("compacting …"):
         for _ in range(times):

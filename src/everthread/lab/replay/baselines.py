@@ -83,7 +83,7 @@ class Prompts:
 def _move_mark(message: Message, blocks: Sequence[Block]) -> Sequence[Block]:
     """Move a mark on the message itself to its last block, as the wire does."""
     mark = message.get("cache_control")
-    if not mark or message["role"] == "tool" or blocks[-1].mark:
+    if not mark or blocks[-1].mark:
         return blocks
     return [*blocks[:-1], replace(blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1)]
 
