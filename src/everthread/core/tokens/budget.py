@@ -59,7 +59,7 @@ class Budget:
     """How much of a stored result is shown."""
 
     @classmethod
-    @functools.lru_cache(maxsize=256)
+    @functools.lru_cache(maxsize=256, typed=True)
     def for_window(  # noqa: PLR0913 - one keyword per setting
         cls,
         window: int,
