@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.outcomes import counted_tests, error_line, exit_code, leading_error, stopped, unwrap
+from everthread.compaction.outcomes import count_tests, error_line, exit_code, find_halt, leading_error, unwrap
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_exit_codes_in_many_spellings(text: str, code: int | None) -> None:
     ],
 )
 def test_what_did_not_finish(text: str, what: str) -> None:
-    assert stopped(text) == what
+    assert find_halt(text) == what
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_did_not_finish(text: str, what: str) -> None:
     ],
 )
 def test_figures_of_the_usual_runners(text: str, figures: str) -> None:
-    assert counted_tests("collecting\n" + text) == figures
+    assert count_tests("collecting\n" + text) == figures
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_what_is_no_json_or_too_much_of_it_stays_as_it_is(text: str) -> None:
 @given(st.text(alphabet=st.sampled_from('exit code:=[]()-0123456789\n"{}passedfil, #'), max_size=300))
 def test_no_text_makes_it_stumble(text: str) -> None:
     exit_code(text)
-    counted_tests(text)
+    count_tests(text)
     assert "\n" not in error_line(text, failed=True)
     assert "\n" not in leading_error(text)
-    assert stopped(text) == ""
+    assert find_halt(text) == ""
     unwrap(text)

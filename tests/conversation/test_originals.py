@@ -48,10 +48,10 @@ async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> 
     )  # fmt: skip
     await store.put_nodes([node])
     counted: Any = Counted(store)
-    known, costs, parts, offset = LookupCache(), [], [], 0
+    cache, costs, parts, offset = LookupCache(), [], [], 0
     while True:
         counted.given = 0  # each part by a lookup of its own, as a server makes one for every call
-        lookup = StoreLookup(counted, "default", session.thread, known=known)
+        lookup = StoreLookup(counted, "default", session.thread, cache=cache)
         part = await expand(lookup, node.id, offset=offset, limit=PART)
         costs.append(counted.given)
         parts.append(part.text)

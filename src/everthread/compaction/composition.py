@@ -187,7 +187,7 @@ def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Co
     if errors:
         marked[BLOCKED] = "\n".join(filter(None, (marked.get(BLOCKED, ""), *errors)))
     if missing:
-        named = files_text(state, room // 8, count, known=told)
+        named = files_text(state, room // 8, count, mentioned=told)
         changed = next((line for line in named.split("\n") if line.startswith("- changed")), "")
         marked[FILES] = "\n".join(filter(None, (marked.get(FILES, ""), changed)))
     facts = len(files) + len(state.open_errors(state.turn))

@@ -98,11 +98,11 @@ class MessageFacts:
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
         """What the user says, under its number in the thread, and the tokens that takes."""
         if self.told is None or self.told[0].number != number or self.told[1] is not counter:
-            said = user_message(number, self.said_safely())
+            said = user_message(number, self.redacted_words())
             self.told = said, counter, entry_tokens(said, counter.text)
         return self.told[0], self.told[2]
 
-    def said_safely(self) -> str:
+    def redacted_words(self) -> str:
         """What the user says, without secrets."""
         if self.said is None:
             self.said = redact(self.words) if self.words else ""

@@ -70,25 +70,25 @@ class Entry:
 
     @property
     def is_silent(self) -> bool:
-        """It tells nothing but how many messages it stands for."""
+        """Whether the entry holds nothing but its number of messages."""
         return not (self.lines or self.closing or self.changed or self.ran or self.called or self.looked)
 
     def header(self) -> str:
         span = f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
         failed = f" ({self.failed} failed)" if self.failed else ""
         figures = [
-            f"changed {_counted(self.changed, 'file')}" if self.changed else "",
-            f"ran {_counted(self.ran, 'command')}{failed}" if self.ran else "",
-            _counted(self.called, "other call") if self.called else "",
-            f"looked {_counted(self.looked, 'time')}" if self.looked else "",
+            f"changed {_plural(self.changed, 'file')}" if self.changed else "",
+            f"ran {_plural(self.ran, 'command')}{failed}" if self.ran else "",
+            _plural(self.called, "other call") if self.called else "",
+            f"looked {_plural(self.looked, 'time')}" if self.looked else "",
         ]
-        told = "; ".join(figure for figure in figures if figure)
+        counts = "; ".join(figure for figure in figures if figure)
         continued = ", continued" if self.is_continued else ""
-        return f"[{span}{continued}] {_counted(self.messages, 'message')}" + (f": {told}" if told else "")
+        return f"[{span}{continued}] {_plural(self.messages, 'message')}" + (f": {counts}" if counts else "")
 
     @cached_property
     def body(self) -> str:
-        """All but how it ended."""
+        """The entry's text without its closing words."""
         return "\n- ".join((self.header(), *self.lines))
 
     @cached_property
@@ -99,11 +99,11 @@ class Entry:
 
     @cached_property
     def commands(self) -> tuple[str, ...]:
-        """What was run."""
+        """The commands of the entry, as its lines show them."""
         return tuple(command for line in self.lines if "ran `" in line for command in _RAN.findall(line))
 
     def join(self, other: Entry) -> Entry:
-        """Both as one entry for a range: counts, and what failed."""
+        """Both entries as one for a range: sums of their counts, and their error lines."""
         return Entry(
             min(self.first, other.first), max(self.last, other.last), self.messages + other.messages,
             self.changed + other.changed, self.ran + other.ran, self.failed + other.failed,
@@ -112,13 +112,13 @@ class Entry:
 
     @cached_property
     def errors(self) -> tuple[str, ...]:
-        """The lines that tell what failed."""
+        """The lines that state an error."""
         return tuple(line for line in self.lines if line.startswith(_ERROR))
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What was done in a thread, oldest first."""
+    """The entries of a thread, oldest first."""
 
     entries: tuple[Entry, ...] = ()
 
@@ -135,7 +135,7 @@ class Journal:
 
     def fit(self, budget: int, count: Count) -> Journal:
         """The journal within so many tokens, the oldest entries shortened first."""
-        entries = _tell_errors_once(self.entries)
+        entries = _drop_repeated_errors(self.entries)
         if not entries:
             return self
         budget -= count(self.intro())
@@ -150,9 +150,9 @@ class Journal:
         return Journal(tuple(_merge_oldest(_merge_silent(entries), budget, count)))
 
     def intro(self) -> str:
-        """What the journal says of itself."""
+        """The line in front of the entries that says how to read them."""
         return (
-            f"(Journal of {_counted(self.messages, 'message')}, made without a model. [n] is the user's message n; "
+            f"(Journal of {_plural(self.messages, 'message')}, made without a model. [n] is the user's message n; "
             "the entries say what was done during it and how it ended.)"
         )
 
@@ -169,14 +169,14 @@ class JournalWriter:
         self._count = counter.text
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        """The journal and what the state tells, within the budget."""
+        """The journal and the sections made from the state, within the budget."""
         state, journal = request.state or ThreadState(), request.journal or Journal()
         if request.journal is None:
             journal, state = journal_of(request.messages)
-        told = state_sections(state, request.budget // 3, self._count)
-        used = sum(self._count(f"## {name}\n{text}\n\n") for name, text in told.items())
+        sections = state_sections(state, request.budget // 3, self._count)
+        used = sum(self._count(f"## {name}\n{text}\n\n") for name, text in sections.items())
         done = journal.fit(request.budget - used - 12, self._count).text()
-        return SummaryDraft({DONE: done, **told}, AUTHOR)
+        return SummaryDraft({DONE: done, **sections}, AUTHOR)
 
 
 def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
@@ -188,7 +188,7 @@ def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
 
 _SEPARATOR = "\n\x1f\n"
 _ERROR = "error: "
-"""How the line begins that tells what failed, behind the one that tells what was done."""
+"""The start of an error line; it stands behind the line of the step that failed."""
 _CODE = "[code]"
 _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
@@ -202,7 +202,7 @@ _CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 
 
 class CallText(NamedTuple):
-    """What a call did in words, the error lines it gave, and under which name its failure is known."""
+    """A call in words, its error lines, and the key under which the state holds its failure."""
 
     text: str
     errors: tuple[str, ...] = ()
@@ -210,14 +210,14 @@ class CallText(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The assistant's note and what the calls did that came with it: safe to show, whatever stands around it."""
+    """The assistant's note and the calls of the same message, redacted."""
 
     note: str = ""
     changed: tuple[str, ...] = ()
     calls: tuple[CallText, ...] = ()
 
     def lines(self, open_errors: Container[str], shown: Sequence[Sequence[str]]) -> Iterator[str]:
-        """The step in one line, none where it only looked around; then these error lines of its calls."""
+        """The step in one line (none where it only read), then the error lines of its calls in `shown`."""
         parts = [f"changed {', '.join(self.changed)}"] if self.changed else []
         failed: list[str] = []
         for call, errors in zip(self.calls, shown, strict=True):
@@ -225,13 +225,13 @@ class Step(NamedTuple):
             parts.append(call.text if errors else f"{call.text}{fixed}")
             failed += [f"{_ERROR}{' | '.join(errors)}{fixed}"] if errors else []
         done = "; ".join(parts)
-        if said := f"{self.note} — {done}" if self.note and done else done or self.note:
-            yield said
+        if line := f"{self.note} — {done}" if self.note and done else done or self.note:
+            yield line
         yield from failed
 
 
 class JournalFold:
-    """A journal and state that go on: what was read of the messages stays, so that a longer list costs what is new."""
+    """A journal and state that grow with the messages: messages read before are not read again."""
 
     def __init__(self, before: Journal, state: ThreadState) -> None:
         """`state` is brought up to the end of the messages."""
@@ -244,10 +244,10 @@ class JournalFold:
         self._open: set[str] = set()
         """Ids of calls without a result."""
         self._parts: list[_Part] = []
-        """All but the last one, which may go on."""
+        """The finished parts; the last part may still grow."""
         self._last: _Part | None = None
-        self._seen: set[str] = set()
-        """Error lines that they tell."""
+        self._shown_errors: set[str] = set()
+        """Error lines that these parts show."""
         self._turn_start = self._part_start = 0
 
     def extend(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> JournalFold:
@@ -264,24 +264,24 @@ class JournalFold:
         return self
 
     def goes_on(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
-        """Whether these are the messages read so far and further ones, with no late result for what was read."""
-        known = len(self._facts)
-        if len(facts) < known or turns[:known] != self._turns or not all(map(is_, facts, self._facts)):
+        """Whether the messages begin with those read so far, and no new one is a result for an old call."""
+        start = len(self._facts)
+        if len(facts) < start or turns[:start] != self._turns or not all(map(is_, facts, self._facts)):
             return False
-        return not any(result.call_id in self._open for one in facts[known:] for result in one.results)
+        return not any(result.call_id in self._open for one in facts[start:] for result in one.results)
 
     def copy(self) -> JournalFold:
         other = copy(self)
         other.state = self.state.copy()
         other._waiting = {key: [*results] for key, results in self._waiting.items() if results}
-        other._parts, other._seen, other._open = [*self._parts], {*self._seen}, {*self._open}
+        other._parts, other._shown_errors, other._open = [*self._parts], {*self._shown_errors}, {*self._open}
         return other
 
     def journal(self) -> Journal:
-        """The journal up to here."""
+        """The journal of all messages read so far."""
         closed = [line for key, lines in self._errors.items() if key not in self.state.errors for line in lines]
         entries = self._before.entries
-        earlier = [_with_fixes(entry, closed) for entry in entries] if closed else list(entries)
+        earlier = [_mark_fixes(entry, closed) for entry in entries] if closed else list(entries)
         parts = [*self._parts, self._last] if self._last else self._parts
         new = [part.entry(self.state.errors) for part in parts]
         if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
@@ -290,7 +290,7 @@ class JournalFold:
             new[0] = replace(joined.join(new[0]), lines=lines, closing=closing, is_continued=joined.is_continued)
         return Journal(tuple(_merge_silent([*earlier, *new])))
 
-    def _read_parts(self, made: dict[int, MessageFacts]) -> None:
+    def _read_parts(self, calling: dict[int, MessageFacts]) -> None:
         """Cut what is new into turns, and a long turn at the assistant's own notes."""
         facts, turns = self._facts, self._turns
         spans: list[range] = []
@@ -299,33 +299,33 @@ class JournalFold:
                 spans[-1] = range(spans[-1].start, index + 1)
             else:
                 spans.append(range(index, index + 1))
-        closings = [_closing_place(facts, span) for span in spans]
-        _put_into_words(list(made.values()), [facts[at] for at in closings if at is not None])
+        closings = [_find_closing(facts, span) for span in spans]
+        _write_texts(list(calling.values()), [facts[at] for at in closings if at is not None])
         last = self._before.entries[-1].last if self._before.entries else -1
         for span, closing in zip(spans, closings, strict=True):
-            said = facts[closing].closing if closing is not None else None
+            closing_text = facts[closing].closing if closing is not None else None
             is_continued = turns[span.start] == last
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
             while True:
                 self._part_start, end = start, self._part_end(start, span.stop)
                 part = _Part(
-                    facts[start:end], turns[start], self._seen, is_continued=is_continued or start > span.start
+                    facts[start:end], turns[start], self._shown_errors, is_continued=is_continued or start > span.start
                 )
                 if end == span.stop:
                     break
                 self._parts.append(part)
-                self._seen |= part.errors
+                self._shown_errors |= part.errors
                 start = end
-            part.closing = said or ""
+            part.closing = closing_text or ""
             if span is spans[-1]:
                 self._last = part
             else:
                 self._parts.append(part)
-                self._seen |= part.errors
+                self._shown_errors |= part.errors
 
     def _part_end(self, start: int, stop: int) -> int:
-        """Where the part that begins here ends: at a note of the assistant's once it is long enough."""
+        """The end of the part that begins at `start`: once it is long enough, it ends at the assistant's next note."""
         steps = 0
         for index in range(start, stop):
             one = self._facts[index]
@@ -340,10 +340,12 @@ class JournalFold:
 class _Part:
     """A turn, or a part of a long one."""
 
-    def __init__(self, facts: Sequence[MessageFacts], turn: int, seen: set[str], *, is_continued: bool) -> None:
-        """`seen`: error lines that were told before."""
+    def __init__(
+        self, facts: Sequence[MessageFacts], turn: int, earlier_errors: set[str], *, is_continued: bool
+    ) -> None:
+        """`earlier_errors`: error lines that earlier parts show."""
         self.errors: set[str] = set()
-        """Those that it tells."""
+        """Error lines that this part shows first."""
         self.closing = ""
         self._steps: list[tuple[Step, list[list[str]]]] = []
         self._entry: tuple[Any, Entry] | None = None
@@ -359,7 +361,7 @@ class _Part:
                     paths.update(effect.paths)
             shown = []
             for call in step.calls:
-                shown.append([line for line in call.errors if line not in seen and line not in self.errors])
+                shown.append([line for line in call.errors if line not in earlier_errors and line not in self.errors])
                 self.errors.update(shown[-1])
             self._steps.append((step, shown))
         failed = kinds.count("failed")
@@ -378,8 +380,8 @@ class _Part:
         return self._entry[1]
 
 
-def _closing_place(facts: Sequence[MessageFacts], span: range) -> int | None:
-    """Where the assistant last says something in a turn without calling anything."""
+def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
+    """The index of the last message in a turn where the assistant speaks and calls no tool."""
     for index in reversed(span):
         one = facts[index]
         if not one.calls and one.message.get("role") == "assistant" and text_of(one.message).strip():
@@ -387,8 +389,8 @@ def _closing_place(facts: Sequence[MessageFacts], span: range) -> int | None:
     return None
 
 
-def _put_into_words(steps: Sequence[MessageFacts], closings: Sequence[MessageFacts]) -> None:
-    """Steps and closing words of these messages, those not known yet: redacted in one go, for each call has a price."""
+def _write_texts(steps: Sequence[MessageFacts], closings: Sequence[MessageFacts]) -> None:
+    """Write the missing steps and closing words of these messages. They are redacted in one call, which is cheaper."""
     new = [one for one in steps if one.effects and (one.step is None or one.step[0] is not one.effects[1])]
     ended = [one for one in closings if one.closing is None]
     raw = [_step(one.message, one.effects[1]) for one in new if one.effects]
@@ -396,7 +398,7 @@ def _put_into_words(steps: Sequence[MessageFacts], closings: Sequence[MessageFac
         *(text for step in raw for text in _step_texts(step)),
         *(_closing_text(text_of(one.message).strip()) for one in ended),
     ]
-    clean = iter(_without_secrets(texts))
+    clean = iter(_redact_texts(texts))
     for one, step in zip(new, raw, strict=True):
         if one.effects:
             one.step = one.effects[1], _with_texts(step, clean)
@@ -422,7 +424,7 @@ def _with_texts(step: Step, texts: Iterator[str]) -> Step:
 
 def _step(message: Message, effects: Sequence[Effect]) -> Step:
     """What a message's calls did, in words."""
-    changed = _named(path for effect in effects if effect.kind == "changed" for path in _changed_paths(effect))
+    changed = _name_paths(path for effect in effects if effect.kind == "changed" for path in _changed_paths(effect))
     calls = []
     for effect in effects:
         if effect.kind == "ran":
@@ -440,7 +442,7 @@ def _changed_paths(effect: Effect) -> tuple[str, ...]:
 
 
 def _call_text(what: str, effect: Effect) -> CallText:
-    """A call and how it went."""
+    """A call in words, with its outcome and errors."""
     outcome = _safe(effect.outcome, 120)
     errors = tuple(map(_safe, effect.errors))
     # Code is never the same twice: that another piece of it passed later says nothing about this one.
@@ -448,8 +450,8 @@ def _call_text(what: str, effect: Effect) -> CallText:
     return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
 
 
-def _with_fixes(entry: Entry, closed: Sequence[str]) -> Entry:
-    """Errors that an entry tells and that were overcome since are marked."""
+def _mark_fixes(entry: Entry, closed: Sequence[str]) -> Entry:
+    """The entry with a mark on error lines that are among the `closed` errors."""
     lines = tuple(
         f"{line} {FIXED}" if not line.endswith(FIXED) and any(_safe(error) in line for error in closed) else line
         for line in entry.lines
@@ -498,15 +500,15 @@ def _safe(text: str, limit: int = 240) -> str:
     return line if len(line) <= limit else clip(redact(line), limit)
 
 
-def _without_secrets(texts: list[str]) -> list[str]:
-    """The texts redacted, and without a sign of ours: in one go, for each call has its price."""
+def _redact_texts(texts: list[str]) -> list[str]:
+    """The texts redacted, and without our own markers: in one call, which is cheaper."""
     clean = defuse(redact(_SEPARATOR.join(texts))).split(_SEPARATOR)
     if len(clean) != len(texts):  # a text of theirs holds our separator, or there is none
         return [defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts]
     return clean
 
 
-def _named(paths: Iterable[str]) -> list[str]:
+def _name_paths(paths: Iterable[str]) -> list[str]:
     """Each path once, with how often."""
     counts: dict[str, int] = {}
     for path in paths:
@@ -521,16 +523,18 @@ def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, cou
     """The closing words share the room, newer ones getting more of it."""
     if sum(sizes) <= room:
         return entries
-    said = [place for place, size in enumerate(sizes) if size]
-    shown = set(said[-max(room // _LEAST_CLOSING, 1) :])  # better some that say something than a word of each
+    closing_indices = [index for index, size in enumerate(sizes) if size]
+    shown = set(
+        closing_indices[-max(room // _LEAST_CLOSING, 1) :]
+    )  # better some that say something than a word of each
     most = max(len(entries) - 1, 1)
-    weights = [1 + (_NEWEST_WEIGHT - 1) * place / most for place in range(len(entries))]
+    weights = [1 + (_NEWEST_WEIGHT - 1) * index / most for index in range(len(entries))]
     picked = sorted(shown)
-    share = _weighted_level([sizes[place] for place in picked], [weights[place] for place in picked], room)
+    share = _weighted_level([sizes[index] for index in picked], [weights[index] for index in picked], room)
     rarity = Rarity(entry.closing for entry in entries)
     shortened: list[Entry] = []
-    for place, (entry, size, weight) in enumerate(zip(entries, sizes, weights, strict=True)):
-        allowed = int(min(share * weight, size)) if place in shown else 0
+    for index, (entry, size, weight) in enumerate(zip(entries, sizes, weights, strict=True)):
+        allowed = int(min(share * weight, size)) if index in shown else 0
         if size <= allowed:
             shortened.append(entry)
             continue
@@ -553,50 +557,50 @@ def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budge
 
 
 def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -> Entry:
-    """Of all the lines only which files were changed, commands that were not run again and again, and what failed."""
-    paths = (path for line in entry.lines for found in _CHANGED.findall(line) for path in found.split(", "))
+    """The entry with only the changed files, the commands that are not `usual`, and its error lines."""
+    paths = (path for line in entry.lines for listed in _CHANGED.findall(line) for path in listed.split(", "))
     names = list(dict.fromkeys(_TIMES.sub("", path) for path in paths))
     once = [f"`{clip(command, 60)}`" for command in dict.fromkeys(entry.commands) if command not in usual]
-    told = [f"changed {', '.join(names)}" if names else "", f"ran {', '.join(once)}" if once else ""]
-    line = clip("; ".join(part for part in told if part), 400)
+    effects = [f"changed {', '.join(names)}" if names else "", f"ran {', '.join(once)}" if once else ""]
+    line = clip("; ".join(part for part in effects if part), 400)
     return replace(entry, lines=((line,) if line else ()) + _keep_errors(entry, errors).lines)
 
 
 def _keep_errors(entry: Entry, errors: Container[str]) -> Entry:
-    """Of all the lines only what failed, where it is among these errors."""
+    """The entry with only those of its error lines that are in `errors`."""
     return replace(entry, lines=tuple(line for line in entry.errors if line in errors))
 
 
-def _tell_errors_once(entries: Iterable[Entry]) -> list[Entry]:
-    """An error that a later entry tells again is told there."""
-    told: set[str] = set()
-    found: list[Entry] = []
+def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries without error lines that a later entry repeats."""
+    later_errors: set[str] = set()
+    unrepeated: list[Entry] = []
     for entry in reversed(list(entries)):
-        lines = tuple(line for line in entry.lines if line not in told)
-        told.update(entry.errors)
-        found.append(entry if len(lines) == len(entry.lines) else replace(entry, lines=lines))
-    return found[::-1]
+        lines = tuple(line for line in entry.lines if line not in later_errors)
+        later_errors.update(entry.errors)
+        unrepeated.append(entry if len(lines) == len(entry.lines) else replace(entry, lines=lines))
+    return unrepeated[::-1]
 
 
 def _newest_errors(entries: Sequence[Entry], room: int, count: Count) -> set[str]:
     """The newest errors within so many tokens."""
-    found: set[str] = set()
+    newest: set[str] = set()
     for line in (line for entry in reversed(entries) for line in reversed(entry.errors)):
         room -= count(line) + 2
         if room < 0:
             break
-        found.add(line)
-    return found
+        newest.add(line)
+    return newest
 
 
 def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:
-    """Commands of which there were several: builds, tests, checks."""
+    """Commands that were run more than twice: builds, tests, checks."""
     counts = Counter(command for entry in entries for command in entry.commands)
     return frozenset(command for command, times in counts.items() if times > 2)
 
 
 def _merge_silent(entries: list[Entry]) -> list[Entry]:
-    """Neighbours that tell nothing but how many messages there were are one entry for a range."""
+    """Silent entries that stand side by side become one entry for a range."""
     merged: list[Entry] = []
     for entry in entries:
         if merged and merged[-1].is_silent and entry.is_silent:
@@ -607,35 +611,35 @@ def _merge_silent(entries: list[Entry]) -> list[Entry]:
 
 
 def _weighted_level(sizes: Sequence[int], weights: Sequence[float], room: float) -> float:
-    left, weight = float(room), sum(weights)
+    remaining, weight = float(room), sum(weights)
     for size, own in sorted(zip(sizes, weights, strict=True), key=lambda pair: pair[0] / pair[1]):
-        if size / own * weight >= left:
-            return max(left / weight, 0.0)
-        left -= size
+        if size / own * weight >= remaining:
+            return max(remaining / weight, 0.0)
+        remaining -= size
         weight -= own
     return float("inf")
 
 
 def _merge_oldest(entries: list[Entry], budget: int, count: Count) -> list[Entry]:
-    """The oldest entries as one for a range, as many as it takes; where that is all, without its oldest errors."""
+    """Merge the oldest entries into one until the rest fits. Where all are merged, drop its oldest errors."""
     sizes = [count(entry.text) + 2 for entry in entries]
     total = sum(sizes)
-    place, merged, size = 0, entries[0], sizes[0]
-    told = [count(line) + 2 for line in merged.errors]
-    while total > budget and place + 1 < len(entries):
-        place += 1
-        total -= size + sizes[place]
-        told += (count(line) + 2 for line in entries[place].errors)
-        merged = merged.join(entries[place])
-        size = count(merged.header()) + 2 + sum(told)
+    index, merged, size = 0, entries[0], sizes[0]
+    error_sizes = [count(line) + 2 for line in merged.errors]
+    while total > budget and index + 1 < len(entries):
+        index += 1
+        total -= size + sizes[index]
+        error_sizes += (count(line) + 2 for line in entries[index].errors)
+        merged = merged.join(entries[index])
+        size = count(merged.header()) + 2 + sum(error_sizes)
         total += size
     if total > budget:
-        kept = len(told)
-        while kept and total > budget:
-            total -= told[-kept]
-            kept -= 1
-        merged = replace(merged, lines=merged.errors[len(told) - kept :])
-    return [merged, *entries[place + 1 :]] if merged is not entries[0] else entries
+        error_count = len(error_sizes)
+        while error_count and total > budget:
+            total -= error_sizes[-error_count]
+            error_count -= 1
+        merged = replace(merged, lines=merged.errors[len(error_sizes) - error_count :])
+    return [merged, *entries[index + 1 :]] if merged is not entries[0] else entries
 
 
 # Reading it back
@@ -662,7 +666,7 @@ def parse_journal(text: str) -> Journal:
         if header is not None:
             figures = header["figures"] or ""
             counts: dict[str, Any] = {
-                name: int(found[1]) for name, pattern in _FIGURES.items() if (found := pattern.search(figures))
+                name: int(match[1]) for name, pattern in _FIGURES.items() if (match := pattern.search(figures))
             }
             first = int(header["first"])
             entries.append(
@@ -683,12 +687,12 @@ def parse_journal(text: str) -> Journal:
 
 
 def background_entry(text: str, messages: int) -> Entry:
-    """What an earlier summary said that cannot be taken apart: background, told as such."""
-    (closing,) = _without_secrets([_closing_text(f"From an earlier summary: {text}")])
+    """An entry for an earlier summary that has no entries of its own."""
+    (closing,) = _redact_texts([_closing_text(f"From an earlier summary: {text}")])
     return Entry(0, 0, messages, closing=closing)
 
 
-def _counted(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -697,25 +701,25 @@ def _counted(number: int, noun: str) -> str:
 
 def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
     """The sections that come from the state, within so many tokens."""
-    told = {
+    texts = {
         STATE: _state_text(state),
         PROGRESS: "\n".join(f"- {text}" for text in state.todo_items("in_progress", "active", "doing")),
         BLOCKED: blocked_text(state),
         REMAINING: "\n".join(f"- {text}" for text in state.todo_items("pending", "todo", "open", "not_started")),
     }
-    found: Sections = {}
-    left = room
-    for name, text in told.items():
-        kept: list[str] = []
+    sections: Sections = {}
+    remaining = room
+    for name, text in texts.items():
+        lines: list[str] = []
         for line in redact(text).split("\n") if text else []:
             cost = count(line) + 2
-            if cost <= left:
-                kept.append(line)
-                left -= cost
-        if kept:
-            found[name] = "\n".join(kept)
-    files = files_text(state, left - 8, count)
-    return {**found, FILES: files} if files else found
+            if cost <= remaining:
+                lines.append(line)
+                remaining -= cost
+        if lines:
+            sections[name] = "\n".join(lines)
+    files = files_text(state, remaining - 8, count)
+    return {**sections, FILES: files} if files else sections
 
 
 def _state_text(state: ThreadState) -> str:
@@ -734,28 +738,30 @@ def blocked_text(state: ThreadState) -> str:
     """The open errors, word for word, with what failed."""
     lines = []
     for error in state.open_errors(state.turn):
-        said = " | ".join(map(_safe, error.lines))
-        lines.append(f"- `{_safe(error.source, _COMMAND_CHARS)}` failed (message {error.turn}): {said}")
+        text = " | ".join(map(_safe, error.lines))
+        lines.append(f"- `{_safe(error.source, _COMMAND_CHARS)}` failed (message {error.turn}): {text}")
     return "\n".join(lines)
 
 
-def files_text(state: ThreadState, room: int, count: Count, *, known: str = "") -> str:
+def files_text(state: ThreadState, room: int, count: Count, *, mentioned: str = "") -> str:
     """Changed files, then those only read, the newest first, as far as there is room; how many are not named."""
     lines = []
     for label, did in (("changed", True), ("read", False)):
         paths = [
-            path for path, one in reversed(state.files.items()) if (one.did == "changed") == did and path not in known
+            path
+            for path, one in reversed(state.files.items())
+            if (one.did == "changed") == did and path not in mentioned
         ]
-        kept: list[str] = []
-        left = room if did else room // 2
+        names: list[str] = []
+        remaining = room if did else room // 2
         for path in paths:
             cost = count(path) + 2
-            if cost > left:
+            if cost > remaining:
                 break
-            left -= cost
-            kept.append(path)
-        room -= (room if did else room // 2) - left
-        more = f" and {len(paths) - len(kept)} more" if len(paths) > len(kept) else ""
-        if kept:
-            lines.append(f"- {label}: {', '.join(kept)}{more}")
+            remaining -= cost
+            names.append(path)
+        room -= (room if did else room // 2) - remaining
+        more = f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
+        if names:
+            lines.append(f"- {label}: {', '.join(names)}{more}")
     return redact("\n".join(lines))

@@ -1,7 +1,7 @@
 """How a tool call went, read from its output: exit code, test figures, the line that names the error.
 
 Outcomes stand at the start or the end of an output, so only those are searched for them; an output may be a JSON
-object around the real one. Everything here is a guess from text: silence where there is nothing clear to say.
+object around the real one. Everything here is a guess from text: where nothing is clear, nothing is stated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNREAD: Any = object()
 
 @dataclass(slots=True)
 class UnwrappedOutput:
-    """A tool's output without the JSON it may be wrapped in. `data` is that JSON. What is asked for is read once."""
+    """A tool's output without the JSON it may be wrapped in; `data` is that JSON. Each property is read once."""
 
     body: str
     exit_code: int | None = None
@@ -41,21 +41,21 @@ class UnwrappedOutput:
         """The exit code, of the object around the output or as the output states it."""
         if self._code is _UNREAD:
             self._code = exit_code(self.body) if self.exit_code is None else self.exit_code
-        found: int | None = self._code
-        return found
+        code: int | None = self._code
+        return code
 
     @property
     def halt(self) -> str:
-        """Why the call did not finish (`stopped`)."""
+        """Why the call did not finish (`find_halt`)."""
         if self._halt is _UNREAD:
-            self._halt = stopped(self.body)
+            self._halt = find_halt(self.body)
         return str(self._halt)
 
     @property
     def tests(self) -> str:
-        """What a test run reports in it (`counted_tests`)."""
+        """What a test run reports in it (`count_tests`)."""
         if self._tests is _UNREAD:
-            self._tests = counted_tests(self.body)
+            self._tests = count_tests(self.body)
         return str(self._tests)
 
     def stated_error(self, *, failed: bool) -> str:
@@ -67,7 +67,7 @@ class UnwrappedOutput:
 
 
 def unwrap(text: str) -> UnwrappedOutput:
-    """What a tool put out, and what the JSON object around it says of the outcome."""
+    """A tool's output, and the outcome that a JSON object around it states."""
     data = _json(text)
     if not isinstance(data, dict):
         body = without_header(text)
@@ -114,33 +114,33 @@ _STOP_WORDS = ("timed", "timeout", "aborted", "interrupted", "cancel", "killed")
 
 def exit_code(text: str) -> int | None:
     """The exit code a text states, in any of the usual spellings; the last one at its end counts."""
-    stated = _exits(text[-1_000:]) or (_exits(text[:300])[:1] if len(text) > 1_000 else [])
+    stated = _find_exits(text[-1_000:]) or (_find_exits(text[:300])[:1] if len(text) > 1_000 else [])
     return int(next(group for group in stated[-1].groups() if group)) if stated else None
 
 
-def _exits(text: str) -> list[re.Match[str]]:
+def _find_exits(text: str) -> list[re.Match[str]]:
     """Where a text states an exit code, in order: looked for around the words that every spelling has."""
     lowered = text.lower()
-    found: dict[int, re.Match[str]] = {}
+    matches: dict[int, re.Match[str]] = {}
     for word in _EXIT_WORDS:
-        place = lowered.find(word)
-        while place >= 0:
-            if word == "exit" or has_any(lowered[place : place + 60], ("code", "status")):
-                match = _EXIT.search(text, max(place - 12, 0), place + 100)
+        position = lowered.find(word)
+        while position >= 0:
+            if word == "exit" or has_any(lowered[position : position + 60], ("code", "status")):
+                match = _EXIT.search(text, max(position - 12, 0), position + 100)
                 if match:
-                    found[match.start()] = match
-            place = lowered.find(word, place + len(word))
-    return [found[start] for start in sorted(found)]
+                    matches[match.start()] = match
+            position = lowered.find(word, position + len(word))
+    return [matches[start] for start in sorted(matches)]
 
 
-def stopped(text: str) -> str:
-    """Whether the text says at its start or end that the call did not finish."""
+def find_halt(text: str) -> str:
+    """Why the call did not finish, as the start or end of its output says; empty where it did."""
     ends = f"{text[:300]}\n{text[-300:]}"
     lowered = ends.lower()
-    found = _STOPPED.search(ends) if has_any(lowered, _STOP_WORDS) else None
-    if found is None:
+    match = _STOPPED.search(ends) if has_any(lowered, _STOP_WORDS) else None
+    if match is None:
         return ""
-    return "timed out" if found["timeout"] else found["abort"].lower()
+    return "timed out" if match["timeout"] else match["abort"].lower()
 
 
 _WORDS = {
@@ -172,8 +172,8 @@ skips to."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
-def counted_tests(text: str) -> str:
-    """What a test run reports: `3 failed, 12 passed`; empty when there was none."""
+def count_tests(text: str) -> str:
+    """The figures of a test run: `3 failed, 12 passed`; empty where there was none."""
     counts = _several_runs(text) or _last_report(text[-800:], is_end=len(text) > 800) or _last_report(text[-4_000:])
     shown = []
     for name in ("failed", "error", "passed", "skipped", "test"):
@@ -204,24 +204,24 @@ def _last_report(text: str, *, is_end: bool = False) -> dict[str, int]:
         return {}
     stated: list[tuple[int, dict[str, int]]] = []
     last = None
-    place, position = text.count("\n"), len(text)
+    line_number, position = text.count("\n"), len(text)
     for start in sorted(starts, reverse=True):  # from the end: what stands far before the last report is not read
-        place -= text.count("\n", start, position)
+        line_number -= text.count("\n", start, position)
         position = start
-        if last is not None and place < last - 6:
+        if last is not None and line_number < last - 6:
             break
         line = text[start : start + 500].split("\n", 1)[0]
-        found = {} if _SUITES.match(line) else _counts(line)
-        if found:
-            stated.insert(0, (place, found))
-        if last is None and found.keys() - {"error", "skipped"}:
-            last = place
+        line_counts = {} if _SUITES.match(line) else _read_counts(line)
+        if line_counts:
+            stated.insert(0, (line_number, line_counts))
+        if last is None and line_counts.keys() - {"error", "skipped"}:
+            last = line_number
     counts: dict[str, int] = {}
     if is_end and (last is None or last <= 6):
         return counts
-    for place, found in stated:
-        if last is not None and place <= last + 3:
-            counts |= found
+    for line_number, line_counts in stated:
+        if last is not None and line_number <= last + 3:
+            counts |= line_counts
     return counts
 
 
@@ -231,18 +231,18 @@ def _lines_with_counts(text: str) -> set[int]:
     if len(lowered) != len(text):
         lowered = text
     patterns = [pattern for words, pattern in _COUNT_PLACES if has_any(lowered, words)]
-    places = [found.start() for pattern in patterns for found in pattern.finditer(lowered)]
+    places = [match.start() for pattern in patterns for match in pattern.finditer(lowered)]
     if has_any(lowered, _COUNT_BEFORE):
-        after = (found.start() for found in _COUNT_AFTER.finditer(lowered))
-        places += (place for place in after if has_any(lowered[max(place - 12, 0) : place], _COUNT_BEFORE))
-    return {text.rfind("\n", 0, place) + 1 for place in places}
+        after = (match.start() for match in _COUNT_AFTER.finditer(lowered))
+        places += (position for position in after if has_any(lowered[max(position - 12, 0) : position], _COUNT_BEFORE))
+    return {text.rfind("\n", 0, position) + 1 for position in places}
 
 
-def _counts(line: str) -> dict[str, int]:
+def _read_counts(line: str) -> dict[str, int]:
     counts = {}
-    for found in _COUNTS.finditer(line):
-        word = found["after"] or found["before"] or found["ran"] or found["tap"]
-        counts[_WORDS[word.lower()]] = int(found["n"] or found["m"] or found["k"] or found["j"])
+    for match in _COUNTS.finditer(line):
+        word = match["after"] or match["before"] or match["ran"] or match["tap"]
+        counts[_WORDS[word.lower()]] = int(match["n"] or match["m"] or match["k"] or match["j"])
     return counts
 
 
@@ -282,20 +282,20 @@ def error_line(text: str, *, failed: bool = False) -> str:
         for part in parts:
             for start in sorted(_lines_with(part, words)):
                 end = part.find("\n", start)
-                found = pattern.search(part, start, end if end >= 0 else len(part))
-                if found:
-                    return _line_at(part, found.start())
+                match = pattern.search(part, start, end if end >= 0 else len(part))
+                if match:
+                    return _line_at(part, match.start())
     return ""
 
 
-def _line_at(text: str, place: int) -> str:
+def _line_at(text: str, position: int) -> str:
     """The line around a place; of a very long one what is near it."""
-    start = max(text.rfind("\n", 0, place) + 1, place - 100)
+    start = max(text.rfind("\n", 0, position) + 1, position - 100)
     return text[start : start + 300].split("\n", 1)[0].removeprefix("E  ").strip()
 
 
 def leading_error(text: str) -> str:
-    """The first line, when it says that the call failed. What follows may be any text that speaks of errors."""
+    """The first line, where it says that the call failed. The lines after it may be any text that mentions errors."""
     first = text.lstrip()[:300].split("\n", 1)[0]
     return first.strip() if _LEADS.match(first) else ""
 
@@ -304,7 +304,7 @@ _OWN = re.compile(r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL
 
 
 def own_error(text: str) -> str:
-    """What a program says of itself that it failed: how its output begins or ends, or a traceback near its end."""
+    """The error that a program states: in the first or last line of its output, or in a traceback near its end."""
     end = text[-4_000:].rstrip()
     last = end.rpartition("\n")[2].strip()
     if _OWN.match(last) or _TRACEBACK in end[-2_000:]:
@@ -351,27 +351,27 @@ _SOURCE_CODE = re.compile(
     re.IGNORECASE,
 )
 _DIAGNOSTIC = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
-"""What a compiler says of a place: the code that it quotes does not make it code."""
+"""A compiler's message: the source code that it quotes does not make it source code."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|\s+", re.IGNORECASE)
 
 
 def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) -> list[str]:
     """The lines that state an error, in order: no source code, each once (numbers aside), the first and last ones.
 
-    Of a call that `failed`, and of which no line tells why in the usual words, the last that says something. Where so
-    many of the first ones tell something as are `enough`, no more is read.
+    Where a call `failed` and no line says why in the usual words, the last line with words comes first. Reading ends
+    with `enough` lines that say more than that there was an error.
     """
-    found: dict[str, str] = {}
+    stated: dict[str, str] = {}
     telling = 0
     for start in sorted(_lines_with(text, _SUSPECT_WORDS)):
         line = text[start : start + MAX_LINE].split("\n", 1)[0]
         key = _NUMBERS.sub("", line)
-        if key not in found and _STATES_ERROR.search(line) and not _is_code(line):
-            found[key] = line.strip()
-            telling += not says_nothing(found[key])
-            if telling == enough and len(found) <= MAX_ERRORS // 2:
-                return list(found.values())
-    lines = list(found.values())
+        if key not in stated and _STATES_ERROR.search(line) and not _is_code(line):
+            stated[key] = line.strip()
+            telling += not says_nothing(stated[key])
+            if telling == enough and len(stated) <= MAX_ERRORS // 2:
+                return list(stated.values())
+    lines = list(stated.values())
     if failed and all(map(says_nothing, lines)):
         lines = [*_last_words(text), *lines]
     half = MAX_ERRORS // 2
@@ -427,9 +427,9 @@ def _lines_with(text: str, words: Iterable[str]) -> set[int]:
         lowered = text
     starts: set[int] = set()
     for word in words:
-        place = lowered.find(word)
-        while place >= 0:
-            starts.add(text.rfind("\n", 0, place + 1) + 1)
-            end = text.find("\n", place + len(word))
-            place = lowered.find(word, end) if end >= 0 else -1
+        position = lowered.find(word)
+        while position >= 0:
+            starts.add(text.rfind("\n", 0, position + 1) + 1)
+            end = text.find("\n", position + len(word))
+            position = lowered.find(word, end) if end >= 0 else -1
     return starts

@@ -87,7 +87,9 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
     head = sum(is_user_message(message) for message in messages[: head_end_of(messages, spans(messages))])
     facts = [read_facts(message) for message in stored]
     turns = number_turns(facts, before=head)
-    words = tuple(user_message(turn, one.said_safely()) for one, turn in zip(facts, turns, strict=True) if one.is_user)
+    words = tuple(
+        user_message(turn, one.redacted_words()) for one, turn in zip(facts, turns, strict=True) if one.is_user
+    )
     state = ThreadState()
     journal = Journal().extend(facts, turns, state)
     return Earlier(text, len(stored), {}, words, journal, state)

@@ -31,24 +31,24 @@ SHORTENED = ", shortened"
 _HEAD = re.compile(r"\[(\d{1,9})(?:–(\d{1,9}))?(?:(, shortened)\] |\] |: ([^\]\n]{1,80})\]$)")
 _MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
 _NUMBER_TOKENS = 6
-"""About what an entry's number and a mark cost."""
+"""About how many tokens an entry's number and a mark take."""
 _OPENING = 30
 """A message of so many tokens is short; of a longer one the beginning gets so many where not all fit."""
 _BEST = 1.5
-"""How much more a message's best sentence counts: a word of each before more words of one."""
+"""How much more a message's best sentence counts, so that every message is shown before one is shown in full."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """One message of the user. `note` stands in the place of words: nothing was said, or it stands elsewhere."""
+    """One message of the user. `note` replaces its text where it has none, or where the text is not shown."""
 
     number: int
     text: str = ""
     note: str = ""
     is_short: bool = False
-    """The text is not all that was said."""
+    """Whether the text is only a part of the message."""
     last: int = 0
-    """Of a range that is not shown, its last number."""
+    """The last number of a range that is not shown; 0 for a single message."""
 
     @property
     def end(self) -> int:
@@ -62,17 +62,17 @@ def user_message(number: int, text: str) -> UserMessage:
 
 def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str:
     """The section's text within so many tokens; where there is room for none of it, one line that says so."""
-    told = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)
-    if not told:
+    visible = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)
+    if not visible:
         return _line(_range(entries, NOT_SHOWN)) if entries else ""
-    given, was_cut = _say_once(told), len(told) < len(entries)
-    text = _text(given)
+    distinct, was_cut = _drop_repeats(visible), len(visible) < len(entries)
+    text = _text(distinct)
     if count(text) <= room and not was_cut:
         return text
-    best, left, offers = _line(_range(entries)), room, _Offers(given, count)
+    best, remaining, offers = _line(_range(entries)), room, _Offers(distinct, count)
     for _ in range(5):
-        shown = offers.share(left)
-        rest = [said for said in shown if said.note != NOT_SHOWN]
+        shown = offers.share(remaining)
+        rest = [message for message in shown if message.note != NOT_SHOWN]
         if was_cut or len(rest) < len(shown):
             shown = [_range(entries, NOT_SHOWN), *rest]
         text = _text(shown)
@@ -81,7 +81,7 @@ def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str
             best = text
         if 0 <= spare <= room // 50:
             break
-        left += spare
+        remaining += spare
     return best
 
 
@@ -94,13 +94,13 @@ def _text(entries: Sequence[UserMessage]) -> str:
 
 
 def parse_words(text: str) -> list[UserMessage]:
-    """The entries of a section, as `render_words` wrote them. What stands before the first is nobody's."""
-    found: list[UserMessage] = []
+    """The entries of a section, as `render_words` wrote them. Text before the first entry is dropped."""
+    entries: list[UserMessage] = []
     lines: list[str] = []
 
     def close() -> None:
-        if found and not found[-1].note:
-            found[-1] = replace(found[-1], text="\n".join(lines).rstrip("\n"))
+        if entries and not entries[-1].note:
+            entries[-1] = replace(entries[-1], text="\n".join(lines).rstrip("\n"))
 
     for line in text.split("\n"):
         head = _HEAD.match(line)
@@ -109,14 +109,14 @@ def parse_words(text: str) -> list[UserMessage]:
             continue
         close()
         note = head[4] or ""
-        found.append(UserMessage(int(head[1]), note=note, is_short=head[3] is not None, last=int(head[2] or 0)))
+        entries.append(UserMessage(int(head[1]), note=note, is_short=head[3] is not None, last=int(head[2] or 0)))
         lines = [] if note else [line[head.end() :]]
     close()
-    return found
+    return entries
 
 
 def entry_tokens(entry: UserMessage, count: Count) -> int:
-    """What an entry takes with its number."""
+    """The tokens of an entry, its number included."""
     return count(_line(entry)) + 1
 
 
@@ -135,46 +135,46 @@ def _is_like_ours(line: str) -> bool:
     return bool(_HEAD.match(bare) or _MARKER.match(bare) or section_name(bare))
 
 
-def _say_once(entries: list[UserMessage]) -> list[UserMessage]:
-    """Of messages with the same words only the latest: a later line holds where two differ."""
+def _drop_repeats(entries: list[UserMessage]) -> list[UserMessage]:
+    """The entries without those that a later one repeats word for word."""
     latest = {entry.text: entry.number for entry in entries if entry.text}
     return [entry for entry in entries if not entry.text or latest[entry.text] == entry.number]
 
 
 class _Offers:
-    """Every sentence with its tokens and its worth for its length; one that stands in a later message too is none."""
+    """Every sentence with its tokens and its score for its length. One that a later message repeats is not offered."""
 
     def __init__(self, entries: list[UserMessage], count: Count) -> None:
         self.entries, self.count = entries, count
         self.pieces = [split_sentences(entry.text) for entry in entries]
         rarity = Rarity(entry.text for entry in entries)
-        latest = {self._key(place, piece): place for place, found in enumerate(self.pieces) for piece in found}
+        latest = {self._key(index, piece): index for index, sentences in enumerate(self.pieces) for piece in sentences}
         self.fresh = [
-            [number for number, piece in enumerate(found) if latest[self._key(place, piece)] == place]
-            for place, found in enumerate(self.pieces)
+            [number for number, piece in enumerate(sentences) if latest[self._key(index, piece)] == index]
+            for index, sentences in enumerate(self.pieces)
         ]
         self.tokens: list[list[int]] = []
         self.best: list[tuple[int, int]] = []
-        """Message and sentence, what says most first; of a message its best sentence before the others."""
+        """Pairs of message and sentence, the highest score first; a message's best sentence comes before its others."""
         worths: list[tuple[float, int, int]] = []
-        for place, found in enumerate(self.pieces):
-            texts = [self.words(place, number) for number in range(len(found))]
+        for index, sentences in enumerate(self.pieces):
+            texts = [self.words(index, number) for number in range(len(sentences))]
             self.tokens.append([count(text) + 2 for text in texts])
-            told = [
+            scores = [
                 rarity.score(text) / math.pow(tokens + 4, 0.7) * (0.25 if piece.minor else 1.0)
-                for text, tokens, piece in zip(texts, self.tokens[place], found, strict=True)
+                for text, tokens, piece in zip(texts, self.tokens[index], sentences, strict=True)
             ]
-            most = max(told, default=0.0)
-            worths += ((told[at] * (_BEST if told[at] == most else 1.0), place, at) for at in self.fresh[place])
-        self.best = [(place, at) for _, place, at in sorted(worths, key=lambda one: (-one[0], -one[1], one[2]))]
+            most = max(scores, default=0.0)
+            worths += ((scores[at] * (_BEST if scores[at] == most else 1.0), index, at) for at in self.fresh[index])
+        self.best = [(index, at) for _, index, at in sorted(worths, key=lambda one: (-one[0], -one[1], one[2]))]
 
-    def words(self, place: int, number: int) -> str:
-        piece = self.pieces[place][number]
-        return self.entries[place].text[piece.start : piece.end].strip()
+    def words(self, index: int, number: int) -> str:
+        piece = self.pieces[index][number]
+        return self.entries[index].text[piece.start : piece.end].strip()
 
-    def _key(self, place: int, piece: Sentence) -> str:
+    def _key(self, index: int, piece: Sentence) -> str:
         """What makes a sentence the same as another: its words, without the mark of an earlier cut."""
-        return self.entries[place].text[piece.start : piece.end].replace(GAP, "").strip()
+        return self.entries[index].text[piece.start : piece.end].replace(GAP, "").strip()
 
     def share(self, room: int) -> list[UserMessage]:
         """Short messages whole and of longer ones the first sentence; the rest of the room to what says most.
@@ -193,49 +193,49 @@ class _Fill:
     """The room, filled sentence by sentence."""
 
     def __init__(self, offers: _Offers, room: int) -> None:
-        self._offers, self._left = offers, room
+        self._offers, self._room = offers, room
         self._chosen: dict[int, set[int]] = {}
         self._clipped: dict[int, int] = {}
 
     def open_all(self) -> int:
         """Take every short message, of others the first sentence or its beginning; the room that is left."""
-        for place, fresh in enumerate(self._offers.fresh):
-            if self._offers.pieces[place] and not fresh:
+        for index, fresh in enumerate(self._offers.fresh):
+            if self._offers.pieces[index] and not fresh:
                 continue
-            sizes = [self._offers.tokens[place][number] for number in fresh]
+            sizes = [self._offers.tokens[index][number] for number in fresh]
             if sum(sizes) <= _OPENING:
-                self._chosen[place] = set(fresh)
+                self._chosen[index] = set(fresh)
             elif sizes[0] <= _OPENING:
-                self._chosen[place] = {fresh[0]}
+                self._chosen[index] = {fresh[0]}
             else:
-                self._clipped[place] = fresh[0]
-            self._left -= (sum(sizes) if sum(sizes) <= _OPENING else min(sizes[0], _OPENING)) + _NUMBER_TOKENS
-        return self._left
+                self._clipped[index] = fresh[0]
+            self._room -= (sum(sizes) if sum(sizes) <= _OPENING else min(sizes[0], _OPENING)) + _NUMBER_TOKENS
+        return self._room
 
     def take_best(self) -> None:
-        for place, number in self._offers.best:
-            chosen = self._chosen.get(place)
+        for index, number in self._offers.best:
+            chosen = self._chosen.get(index)
             if chosen is not None and number in chosen:
                 continue
-            is_open = chosen is not None or place in self._clipped
-            price = self._offers.tokens[place][number] + (0 if is_open else _NUMBER_TOKENS)
-            if price <= self._left:
-                self._left -= price
-                self._chosen.setdefault(place, set()).add(number)
+            is_open = chosen is not None or index in self._clipped
+            price = self._offers.tokens[index][number] + (0 if is_open else _NUMBER_TOKENS)
+            if price <= self._room:
+                self._room -= price
+                self._chosen.setdefault(index, set()).add(number)
 
     def shown(self) -> list[UserMessage]:
-        found = (self._entry(place, entry) for place, entry in enumerate(self._offers.entries))
-        return [said for said in found if said is not None]
+        entries = (self._entry(index, entry) for index, entry in enumerate(self._offers.entries))
+        return [shown for shown in entries if shown is not None]
 
-    def _entry(self, place: int, entry: UserMessage) -> UserMessage | None:
-        pieces, numbers = self._offers.pieces[place], sorted(self._chosen.get(place, ()))
+    def _entry(self, index: int, entry: UserMessage) -> UserMessage | None:
+        pieces, numbers = self._offers.pieces[index], sorted(self._chosen.get(index, ()))
         if not pieces:
-            return entry if place in self._chosen else None
+            return entry if index in self._chosen else None
         if len(numbers) == len(pieces):
             return entry
-        opening, clipped = "", self._clipped.get(place)
+        opening, clipped = "", self._clipped.get(index)
         if clipped is not None and clipped not in numbers:
-            opening = clip_tokens(self._offers.words(place, clipped), _OPENING - 4, self._offers.count)
+            opening = clip_tokens(self._offers.words(index, clipped), _OPENING - 4, self._offers.count)
         rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
         text = " ".join(filter(None, (opening, rest.removeprefix(f"{GAP} ") if opening else rest)))
         return UserMessage(entry.number, text, is_short=True) if text else None

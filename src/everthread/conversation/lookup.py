@@ -1,6 +1,6 @@
-"""Everything that was said in a thread, found again: by words, by pattern, by id; exact, bounded, without secrets.
+"""Lookup in a stored thread: by words, by pattern, by id. Excerpts are exact, bounded and redacted.
 
-One place for all who look things up: the tool `recall`, an engine's own tools, and `everthread mcp`.
+Used by the tool `recall`, an engine's own tools, and `everthread mcp`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from everthread.store.store import Store
 # What lookups remember
 
 CACHED_THREADS = 64
-"""Threads that are remembered, those last asked about."""
+"""How many threads the cache holds, those used last."""
 CACHED_LAYOUTS = 32
-"""Summaries of one thread whose originals' places are remembered."""
+"""How many layouts the cache holds for one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class OriginalsLayout:
 
 @dataclass(slots=True)
 class ThreadFacts:
-    """One thread: the turn of each message, in the order they were said; layouts by what a summary is called."""
+    """The cached facts of a thread: the turn of each message, in order, and layouts by the id of a summary."""
 
     turns: dict[int, int] = field(default_factory=dict)
     layouts: OrderedDict[str, OriginalsLayout] = field(default_factory=OrderedDict)
@@ -62,7 +62,7 @@ class ThreadFacts:
 
 
 class LookupCache:
-    """For one conversation, or for all that a server answers for. Threads of any tenant: whoever asks was let in."""
+    """A cache for one conversation or a whole server. It holds threads of any tenant: access is checked before."""
 
     def __init__(self) -> None:
         self._threads: OrderedDict[str, ThreadFacts] = OrderedDict()
@@ -80,31 +80,31 @@ class LookupCache:
 LONGEST_PATTERN = 1_000
 """Characters of a pattern."""
 PATTERN_SECONDS = 2.0
-"""For all texts of one search together."""
+"""The most seconds a pattern may take, for all texts of a search together."""
 MOST_REPEATS = 10_000
 """Counted repetitions, multiplied: a pattern is unrolled by them before it is used, and takes room accordingly."""
 _COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 
 
 class PatternMatcher:
-    """One pattern and the time it has."""
+    """One pattern and the seconds it may still take."""
 
     def __init__(self, pattern: str) -> None:
         if not pattern or len(pattern) > LONGEST_PATTERN:
             raise InputError(f"a pattern has 1 to {LONGEST_PATTERN:,} characters, not {len(pattern):,}")
-        repeats = (int(found or 0) for match in _COUNTS.finditer(pattern) for found in match.groups())
+        repeats = (int(group or 0) for match in _COUNTS.finditer(pattern) for group in match.groups())
         if math.prod(max(1, min(count, MOST_REPEATS + 1)) for count in repeats) > MOST_REPEATS:
             raise InputError(f"the pattern {pattern[:80]!r} repeats too often; use * or + instead of large numbers")
         try:
             self._pattern = regex.compile(pattern, regex.MULTILINE)
         except (regex.error, RecursionError, OverflowError) as error:
             raise InputError(f"{pattern[:80]!r} is no regular expression: {error}") from error
-        self._left = PATTERN_SECONDS
+        self._seconds = PATTERN_SECONDS
 
     @property
-    def spent(self) -> bool:
-        """Whether its time is over."""
-        return self._left <= 0
+    def is_spent(self) -> bool:
+        """Whether the pattern has used up its time."""
+        return self._seconds <= 0
 
     def scan(self, texts: Sequence[str], around: int) -> list[str]:
         """For each text the words around the first match, without secrets; empty where nothing matches.
@@ -113,18 +113,18 @@ class PatternMatcher:
         """
         shown = []
         for text in texts:
-            if self.spent:
+            if self.is_spent:
                 break
             started = time.monotonic()
-            shown.append(self._around(text, around))
-            self._left -= time.monotonic() - started
+            shown.append(self._show_match(text, around))
+            self._seconds -= time.monotonic() - started
         return shown
 
-    def _around(self, text: str, around: int) -> str:
-        if self._first(text) is None:
+    def _show_match(self, text: str, around: int) -> str:
+        if self._find_first(text) is None:
             return ""
         clean = redact(text)
-        span = self._first(clean)
+        span = self._find_first(clean)
         if span is None:  # only a secret matches
             return ""
         spare = max(0, around - (span[1] - span[0])) // 2
@@ -132,15 +132,15 @@ class PatternMatcher:
         end = min(len(clean), start + around)
         return f"{'…' if start else ''}{clean[start:end]}{'…' if end < len(clean) else ''}"
 
-    def _first(self, text: str) -> tuple[int, int] | None:
+    def _find_first(self, text: str) -> tuple[int, int] | None:
         try:
-            found = self._pattern.search(text, timeout=self._left, concurrent=True)
+            match = self._pattern.search(text, timeout=self._seconds, concurrent=True)
         except TimeoutError as error:
             raise InputError(
                 f"the pattern takes too long on a text of {len(text):,} characters; make it simpler (no repetition "
                 "inside a repetition), or search for words"
             ) from error
-        return None if found is None else found.span()
+        return None if match is None else match.span()
 
 
 # Lookup
@@ -150,7 +150,7 @@ EXCERPT = 600
 BEGINNING = 100
 """Characters of the messages before and after a place."""
 MARGIN = 2_000
-"""Characters around a part that are looked through for secrets with it: one is known by what stands beside it."""
+"""Characters around a part that are searched for secrets too: a secret is recognised by the text beside it."""
 MOST = 50
 """Places on one page."""
 LONGEST_QUERY = 1_000
@@ -161,20 +161,20 @@ SECONDS = 5.0
 """After so long a search by pattern gives what it has; the next page goes on from there."""
 PAGE = 200
 CLOSE = 0.3
-"""How much of what was asked one place must hold where none holds all: what holds less says nothing of it."""
+"""The share of the query's weight that a text must hold to be shown where no text holds all words."""
 CLOSE_QUESTION = 0.15
 """The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
 QUESTION_WORDS = 3
-"""So many words are a question."""
+"""A query of so many words or more is a question."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A text with what is known of it."""
+    """A text, and the excerpt it would be shown as, still without words."""
 
-    place: Excerpt
+    excerpt: Excerpt
     text: str
 
 
@@ -187,7 +187,7 @@ class _Reader:
         self._tools: dict[str, str] = {}
 
     def read(self, stored: StoredMessage) -> _Piece | None:
-        """The message as a text; None for a search and for what one found."""
+        """The message as a text; None for calls of a search tool and their results."""
         body = stored.body
         self._turn += is_user_message(body)
         calls = calls_of(body)
@@ -197,10 +197,10 @@ class _Reader:
         if any(map(is_lookup, (*tools, *(call.name for call in calls)))):
             return None
         role = str(body.get("role", ""))
-        place = Excerpt(
+        excerpt = Excerpt(
             f"message:{stored.id}", self._thread, self._turn or None, role, ",".join(tools), stored.created, ""
         )
-        return _Piece(place, searchable_text(body))
+        return _Piece(excerpt, searchable_text(body))
 
 
 class StoreLookup:
@@ -213,13 +213,13 @@ class StoreLookup:
         thread: str | None,
         *,
         reach: SearchScope = "thread",
-        known: LookupCache | None = None,
+        cache: LookupCache | None = None,
     ) -> None:
         self.store = store
         self.tenant = tenant
         self.thread = thread
         self._reach: SearchScope = reach if thread is not None else "all"
-        self.known = known or LookupCache()
+        self.cache = cache or LookupCache()
 
     # Searching
 
@@ -248,40 +248,42 @@ class StoreLookup:
         if mode == "regex":
             if path:
                 raise InputError("a path narrows a search by words, not one by pattern")
-            return await self._by_pattern(PatternMatcher(text), query)
-        found = await (self._by_words(query) if path or '"' in text else self._best(query))
-        return replace(found, excerpts=tuple([await self._with_turns(place) for place in found.excerpts]))
+            return await self._search_pattern(PatternMatcher(text), query)
+        page = await (self._search_words(query) if path or '"' in text else self._search_best(query))
+        return replace(page, excerpts=tuple([await self._add_neighbours(excerpt) for excerpt in page.excerpts]))
 
-    async def _best(self, query: SearchQuery) -> SearchPage:
-        """A question by one ranking; a word or two by all places that hold them, else by the closest."""
+    async def _search_best(self, query: SearchQuery) -> SearchPage:
+        """A question is answered by one ranking; a word or two by the texts that hold them all, else by the closest."""
         if len(query.text.split()) >= QUESTION_WORDS:
-            first = await self._closest(replace(query, offset=0), CLOSE_QUESTION)
+            first = await self._search_closest(replace(query, offset=0), CLOSE_QUESTION)
             if not query.offset:
                 return first
-            found, shown = await self._by_words(query), {place.id for place in first.excerpts}
-            return replace(found, excerpts=tuple(place for place in found.excerpts if place.id not in shown))
-        found = await self._by_words(query)
-        return found if found.excerpts or found.next is not None or query.offset else await self._closest(query, CLOSE)
+            page, shown = await self._search_words(query), {excerpt.id for excerpt in first.excerpts}
+            return replace(page, excerpts=tuple(excerpt for excerpt in page.excerpts if excerpt.id not in shown))
+        page = await self._search_words(query)
+        return (
+            page if page.excerpts or page.next is not None or query.offset else await self._search_closest(query, CLOSE)
+        )
 
-    async def _by_words(self, query: SearchQuery) -> SearchPage:
-        """Pages that hold nothing but earlier searches are passed over."""
+    async def _search_words(self, query: SearchQuery) -> SearchPage:
+        """A page of texts that hold all the words. Pages with nothing but earlier searches are skipped."""
         at, most = query.offset, query.limit
         while True:
             hits = await self.store.search(replace(query, limit=most + 1, offset=at))
-            found = [place for hit in hits[:most] if (place := await self._place(hit)) is not None]
+            excerpts = [excerpt for hit in hits[:most] if (excerpt := await self._load_excerpt(hit)) is not None]
             at += most
             if len(hits) <= most:
-                return SearchPage(tuple(found), None)
-            if found:
-                return SearchPage(tuple(found), at)
+                return SearchPage(tuple(excerpts), None)
+            if excerpts:
+                return SearchPage(tuple(excerpts), at)
 
-    async def _closest(self, query: SearchQuery, least: float) -> SearchPage:
-        """What holds the most telling of the words, where nothing holds all: answers are worded unlike questions."""
-        asked = RecallQuery(
+    async def _search_closest(self, query: SearchQuery, least: float) -> SearchPage:
+        """The texts that hold the rarest of the words: answers are worded unlike questions."""
+        question = RecallQuery(
             query.text, self.tenant, query.thread, role=query.role, tool=query.tool, limit=query.limit, least=least,
             chars=EXCERPT, as_page=True,
         )  # fmt: skip
-        passages = await self.store.recall(asked)
+        passages = await self.store.recall(question)
         places = [
             Excerpt(
                 passage.output or f"message:{passage.message}", passage.thread,
@@ -292,65 +294,65 @@ class StoreLookup:
         ]  # fmt: skip
         return SearchPage(tuple(places), None, near=all(passage.closeness < 1 for passage in passages))
 
-    async def _with_turns(self, place: Excerpt) -> Excerpt:
-        """The place with how the messages before and after it begin, unless it shows them."""
-        found = _MESSAGE.fullmatch(place.id)
-        if found is None:
-            return place
-        stored = await self.store.message(int(found[1]), tenant=self.tenant)
+    async def _add_neighbours(self, excerpt: Excerpt) -> Excerpt:
+        """The excerpt with the beginnings of the messages before and after it, unless it shows them itself."""
+        match = _MESSAGE.fullmatch(excerpt.id)
+        if match is None:
+            return excerpt
+        stored = await self.store.message(int(match[1]), tenant=self.tenant)
         around = await self.store.messages(stored.session, start=max(0, stored.seq - 1), limit=3)
         beside = {
             message.seq - stored.seq: f"{message.body.get('role', '')}: {text}"
             for message in around
-            if (text := _beginning(message)) and text.rstrip("…") not in " ".join(place.text.split())
+            if (text := _first_words(message)) and text.rstrip("…") not in " ".join(excerpt.text.split())
         }
-        return replace(place, before=beside.get(-1, ""), after=beside.get(1, ""))
+        return replace(excerpt, before=beside.get(-1, ""), after=beside.get(1, ""))
 
-    async def _place(self, hit: SearchHit) -> Excerpt | None:
-        """One place with what stands around it; None for the words of a search, which say nothing."""
+    async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:
+        """A hit as an excerpt with the text around it; None for the arguments of an earlier search."""
         if is_lookup(hit.tool):
             return None
         if hit.message is None:
             cited = hit.output or ""
             text = await self.store.output(cited, tenant=self.tenant)
-            return Excerpt(cited, hit.thread, None, hit.role, hit.tool, hit.created, _around(text, hit.snippet))
+            return Excerpt(cited, hit.thread, None, hit.role, hit.tool, hit.created, _show_around(text, hit.snippet))
         stored = await self.store.message(hit.message, tenant=self.tenant)
-        shown = _around(searchable_text(stored.body), hit.snippet)
-        asked = [call.arguments for call in calls_of(stored.body) if is_lookup(call.name)]
-        if any(argument and argument in shown for argument in asked):
+        shown = _show_around(searchable_text(stored.body), hit.snippet)
+        searched = [call.arguments for call in calls_of(stored.body) if is_lookup(call.name)]
+        if any(argument and argument in shown for argument in searched):
             return None
         turn = await self._turn(hit.thread, hit.message)
         shown = _unescape(shown) if _is_call(hit) else shown
         return Excerpt(f"message:{hit.message}", hit.thread, turn, hit.role, hit.tool, hit.created, shown)
 
-    async def _by_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> SearchPage:
-        found: list[Excerpt] = []
+    async def _search_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> SearchPage:
+        excerpts: list[Excerpt] = []
         at, deadline = 0, 0.0
-        async for pieces in self._pages(query.thread):
+        async for pieces in self._read_texts(query.thread):
             start, at = at, at + len(pieces)
             skipped = max(0, query.offset - start)
             if skipped >= len(pieces):
                 continue
             deadline = deadline or time.monotonic() + SECONDS
             fitting = [
-                (place, piece)
-                for place, piece in enumerate(pieces[skipped:], start + skipped)
-                if query.role in (None, piece.place.role) and query.tool in (None, piece.place.tool)
+                (index, piece)
+                for index, piece in enumerate(pieces[skipped:], start + skipped)
+                if query.role in (None, piece.excerpt.role) and query.tool in (None, piece.excerpt.tool)
             ]
             shown = await asyncio.to_thread(matcher.scan, [piece.text for _, piece in fitting], EXCERPT)
-            for (place, piece), text in zip(fitting, shown, strict=False):
-                if text and len(found) == query.limit:
-                    return SearchPage(tuple(found), place)
+            for (index, piece), text in zip(fitting, shown, strict=False):
+                if text and len(excerpts) == query.limit:
+                    return SearchPage(tuple(excerpts), index)
                 if text:
-                    found.append(replace(piece.place, text=text))
+                    excerpts.append(replace(piece.excerpt, text=text))
             if len(shown) < len(fitting):
-                return SearchPage(tuple(found), fitting[len(shown)][0])
+                return SearchPage(tuple(excerpts), fitting[len(shown)][0])
             if time.monotonic() > deadline:
-                return SearchPage(tuple(found), at)
-        return SearchPage(tuple(found), None)
+                return SearchPage(tuple(excerpts), at)
+        return SearchPage(tuple(excerpts), None)
 
-    async def _pages(self, within: str | None) -> AsyncIterator[list[_Piece]]:
-        """Every text there is, the earliest thread and message first: a place keeps its number while more is said."""
+    async def _read_texts(self, within: str | None) -> AsyncIterator[list[_Piece]]:
+        """Every text, the earliest thread and message first, so that an offset stays valid while messages are added."""
         if within is not None:
             threads = [within]
         else:
@@ -365,42 +367,42 @@ class StoreLookup:
                     break
             yield [
                 _Piece(
-                    Excerpt(kept.id, thread, None, "tool", kept.tool, kept.created, ""),
-                    await self.store.output(kept.id, tenant=self.tenant),
+                    Excerpt(output.id, thread, None, "tool", output.tool, output.created, ""),
+                    await self.store.output(output.id, tenant=self.tenant),
                 )
-                for kept in await self.store.outputs(thread)
-                if not is_lookup(kept.tool)
+                for output in await self.store.outputs(thread)
+                if not is_lookup(output.tool)
             ]
 
     # Reading
 
     async def read(self, wanted: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
         """A part of a message or stored output."""
-        given = wanted.strip()
+        cited = wanted.strip()
         start, most = max(0, offset), max(1, min(limit, LONGEST_PART))
-        if _OUTPUT.fullmatch(given):
-            await self._may_read_output(given)
-            text = await self.store.output(given, tenant=self.tenant)
-            return _passage(Excerpt(given, self.thread or "", None, "tool", "", 0.0, ""), text, start, most)
-        number = _MESSAGE.fullmatch(given)
+        if _OUTPUT.fullmatch(cited):
+            await self._check_output(cited)
+            text = await self.store.output(cited, tenant=self.tenant)
+            return _make_passage(Excerpt(cited, self.thread or "", None, "tool", "", 0.0, ""), text, start, most)
+        number = _MESSAGE.fullmatch(cited)
         if number is None:
             raise InputError(
-                f"{given[:80]!r} is no id; use message:123 or output:0123456789abcdef as an answer gave them"
+                f"{cited[:80]!r} is no id; use message:123 or output:0123456789abcdef as an answer gave them"
             )
         stored, thread = await self._message(int(number[1]))
         turn = await self._turn(thread, stored.id)
         role = str(stored.body.get("role", ""))
-        place = Excerpt(f"message:{stored.id}", thread, turn, role, "", stored.created, "")
-        return _passage(place, searchable_text(stored.body), start, most)
+        excerpt = Excerpt(f"message:{stored.id}", thread, turn, role, "", stored.created, "")
+        return _make_passage(excerpt, searchable_text(stored.body), start, most)
 
-    async def _may_read_output(self, cited: str) -> None:
+    async def _check_output(self, cited: str) -> None:
         if self._reach == "thread" and self.thread is not None:
-            known = {kept.id for kept in await self.store.outputs(self.thread)}
-            if cited not in known:
+            ids = {output.id for output in await self.store.outputs(self.thread)}
+            if cited not in ids:
                 raise UnknownIdError(f"this conversation has no stored output {cited}")
 
     async def _message(self, number: int) -> tuple[StoredMessage, str]:
-        """A message and its thread; where only one thread is in reach, those of others are none of its business."""
+        """A message and its thread; `UnknownIdError` for one that is out of reach."""
         stored = await self.store.message(number, tenant=self.tenant)
         thread = (await self.store.session(stored.session)).thread
         if self.thread is None or thread == self.thread:
@@ -418,37 +420,37 @@ class StoreLookup:
         return None if self.thread is None else await self._turn(self.thread, message)
 
     async def turns(self, thread: str, *, upto: Collection[int] = ()) -> Mapping[int, int]:
-        """The turn of every message in order; with `upto` nothing is read where those are known.
+        """The turn of every message in order; with `upto` nothing is read where the cache has those.
 
-        Counted once: what was said before does not change, and only what came since is read.
+        Cached: stored messages do not change, so only those since the last call are read.
         """
-        known = self.known.of(thread).turns
-        more = not upto or any(number not in known for number in upto)
+        numbers = self.cache.of(thread).turns
+        more = not upto or any(number not in numbers for number in upto)
         while more:
-            start, turn = len(known), max(known.values(), default=0)
+            start, turn = len(numbers), max(numbers.values(), default=0)
             page = await self.store.history(thread, start=start, limit=PAGE)
             for stored in page:
                 turn += is_user_message(stored.body)
-                known[stored.id] = turn
+                numbers[stored.id] = turn
             more = len(page) == PAGE
-        return known
+        return numbers
 
     async def _turn(self, thread: str, message: int) -> int | None:
         return (await self.turns(thread, upto=(message,))).get(message) or None
 
 
-def _passage(place: Excerpt, text: str, start: int, most: int) -> Passage:
+def _make_passage(excerpt: Excerpt, text: str, start: int, most: int) -> Passage:
     first = min(start, len(text))
     end = min(len(text), first + most)
     shown = redact_part(text, first, end, margin=MARGIN)
-    when = place.created or None
+    when = excerpt.created or None
     return Passage(
-        place.id, place.thread, place.turn, place.role, place.tool, when, shown, first, end, len(text)
+        excerpt.id, excerpt.thread, excerpt.turn, excerpt.role, excerpt.tool, when, shown, first, end, len(text)
     )  # fmt: skip
 
 
-def _beginning(stored: StoredMessage) -> str:
-    """How a message begins, on one line; empty for a summary and for what only looked things up."""
+def _first_words(stored: StoredMessage) -> str:
+    """The beginning of a message on one line; empty for a summary and for searches."""
     body = stored.body
     tools = [*(call.name for call in calls_of(body)), *(result.name for result in results_of(body))]
     text = " ".join(redact_part(searchable_text(body), 0, BEGINNING, margin=MARGIN).split())
@@ -457,24 +459,24 @@ def _beginning(stored: StoredMessage) -> str:
     return f"{text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
 
 
-def _is_call(place: SearchHit) -> bool:
-    return place.role == "assistant" and bool(place.tool)
+def _is_call(hit: SearchHit) -> bool:
+    return hit.role == "assistant" and bool(hit.tool)
 
 
 def _unescape(text: str) -> str:
-    """Arguments of a call as they were meant: JSON's escapes taken out."""
+    """The arguments of a call without JSON's escapes."""
     return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
 
 
-def _around(text: str, snippet: str) -> str:
-    """The text as it stands around a snippet; the snippet where it cannot be found again (a secret was in it)."""
+def _show_around(text: str, snippet: str) -> str:
+    """The text around a snippet; the snippet itself where the text does not hold it (a secret was in it)."""
     words = snippet.strip("…").split()
-    found = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
-    if found is None:
+    match = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
+    if match is None:
         return snippet[:EXCERPT]
-    spare = max(0, EXCERPT - (found.end() - found.start())) // 2
-    start = sentence_start(text, max(0, found.start() - spare))
-    end = min(len(text), max(found.end() + spare, start + EXCERPT))
+    spare = max(0, EXCERPT - (match.end() - match.start())) // 2
+    start = sentence_start(text, max(0, match.start() - spare))
+    end = min(len(text), max(match.end() + spare, start + EXCERPT))
     shown = redact_part(text, start, end, margin=MARGIN)
     return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"
 
@@ -482,7 +484,6 @@ def _around(text: str, snippet: str) -> str:
 # What a summary stands for
 
 _COMPACTION = re.compile(r"compaction:(\d{1,18})")
-_MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _NODE = re.compile(r"n[0-9a-f]{12}")
 
 
@@ -507,37 +508,37 @@ async def expand(lookup: StoreLookup, wanted: str, *, offset: int = 0, limit: in
 
     A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.
     """
-    given = wanted.strip()
-    layout = await _layout(lookup, given)
+    cited = wanted.strip()
+    layout = await _layout(lookup, cited)
     if layout is None:
-        return await lookup.read(given, offset=offset, limit=limit)
-    return await _covered_passage(lookup, given, layout, max(0, offset), max(1, min(limit, LONGEST_PART)))
+        return await lookup.read(cited, offset=offset, limit=limit)
+    return await _covered_passage(lookup, cited, layout, max(0, offset), max(1, min(limit, LONGEST_PART)))
 
 
 async def _layout(lookup: StoreLookup, wanted: str) -> OriginalsLayout | None:
-    """Where the originals of a summary stand; None for what is no summary. Worked out once."""
+    """The layout of a summary's originals, cached; None for an id that names no summary."""
     if lookup.thread is None:
         if _COMPACTION.fullmatch(wanted) or _NODE.fullmatch(wanted):
             raise InputError(f"name the thread of {wanted}")
         return None
-    facts = lookup.known.of(lookup.thread)
+    facts = lookup.cache.of(lookup.thread)
     if wanted in facts.layouts:
         return facts.layouts[wanted]
-    ids = await _covered_by(lookup, lookup.thread, wanted)
-    return None if ids is None else facts.keep(wanted, await _laid_out(lookup, lookup.thread, ids))
+    ids = await _find_covered(lookup, lookup.thread, wanted)
+    return None if ids is None else facts.keep(wanted, await _make_layout(lookup, lookup.thread, ids))
 
 
-async def _laid_out(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> OriginalsLayout:
-    """The messages in the order they were said. Only the part of the history they stand in is read."""
+async def _make_layout(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> OriginalsLayout:
+    """The layout of these messages, in order. Only the part of the history that holds them is read."""
     turns = await lookup.turns(thread)
     wanted = set(ids)
-    places = [place for place, number in enumerate(turns) if number in wanted]
+    places = [index for index, number in enumerate(turns) if number in wanted]
     sizes: dict[int, int] = {}
     first, last = (places[0], places[-1] + 1) if places else (0, 0)
     for start in range(first, last, PAGE):
         for stored in await lookup.store.history(thread, start=start, limit=min(PAGE, last - start)):
             if stored.id in wanted:
-                sizes[stored.id] = len(_block(stored, thread, turns[stored.id]))
+                sizes[stored.id] = len(_render_block(stored, thread, turns[stored.id]))
     return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
 
 
@@ -551,43 +552,43 @@ async def _covered_passage(lookup: StoreLookup, wanted: str, layout: OriginalsLa
         first, last = max(start - (end - size), 0), min(start + most - (end - size), size)
         if first < last:
             stored = await lookup.store.message(number, tenant=lookup.tenant)
-            shown.append(redact_part(_block(stored, thread, turns[number]), first, last, margin=MARGIN))
+            shown.append(redact_part(_render_block(stored, thread, turns[number]), first, last, margin=MARGIN))
     total = layout.size
     return Passage(
         wanted, thread, None, "", "", None, "".join(shown), min(start, total), min(total, start + most), total
     )  # fmt: skip
 
 
-def _block(stored: StoredMessage, thread: str, turn: int) -> str:
+def _render_block(stored: StoredMessage, thread: str, turn: int) -> str:
     role = str(stored.body.get("role", ""))
-    place = Excerpt(f"message:{stored.id}", thread, turn or None, role, "", stored.created, "")
-    return f"{heading(place)}:\n{searchable_text(stored.body)}\n\n"
+    excerpt = Excerpt(f"message:{stored.id}", thread, turn or None, role, "", stored.created, "")
+    return f"{heading(excerpt)}:\n{searchable_text(stored.body)}\n\n"
 
 
 # Which messages a summary covers
 
 
-async def _covered_by(lookup: StoreLookup, thread: str, wanted: str) -> list[int] | None:
-    """The messages behind a summary; None for what is no summary."""
+async def _find_covered(lookup: StoreLookup, thread: str, wanted: str) -> list[int] | None:
+    """The ids of the messages that a summary covers; None for an id that names no summary."""
     compaction, number = _COMPACTION.fullmatch(wanted), _MESSAGE.fullmatch(wanted)
     if _NODE.fullmatch(wanted):
         nodes = {node.id: node for node in await lookup.store.nodes(thread)}
         if wanted not in nodes:
             raise UnknownIdError(f"this conversation has no node {wanted}")
-        return await _originals(lookup, _leaves(nodes, wanted))
+        return await _find_originals(lookup, _list_leaves(nodes, wanted))
     if compaction is not None:
         records = await lookup.store.compactions(thread)
         chosen = next((record for record in records if record.id == int(compaction[1])), None)
         if chosen is None:
             raise UnknownIdError(f"this thread has no {wanted}; `status` lists its compactions")
-        return await _behind(lookup, records, chosen)
+        return await _list_covered(lookup, records, chosen)
     if number is not None:
-        return await _behind_message(lookup, thread, int(number[1]))
+        return await _find_covered_by_message(lookup, thread, int(number[1]))
     return None
 
 
-async def _behind_message(lookup: StoreLookup, thread: str, number: int) -> list[int] | None:
-    """What the summary stands for that this message is; None for any other message."""
+async def _find_covered_by_message(lookup: StoreLookup, thread: str, number: int) -> list[int] | None:
+    """The ids that a summary message covers; None for any other message."""
     try:
         stored = await lookup.store.message(number, tenant=lookup.tenant)
     except UnknownIdError:
@@ -596,45 +597,47 @@ async def _behind_message(lookup: StoreLookup, thread: str, number: int) -> list
         return None
     records = await lookup.store.compactions(thread)
     chosen = next((record for record in records if record.session == stored.session), None)
-    return None if chosen is None else await _behind(lookup, records, chosen)
+    return None if chosen is None else await _list_covered(lookup, records, chosen)
 
 
-def _leaves(nodes: Mapping[str, Node], wanted: str) -> list[int]:
-    """Message ids under a node."""
-    found: list[int] = []
+def _list_leaves(nodes: Mapping[str, Node], wanted: str) -> list[int]:
+    """The ids of the messages under a node, in order."""
+    messages: list[int] = []
     waiting = [wanted]
-    seen: set[str] = set()
+    visited: set[str] = set()
     while waiting:
         node = nodes.get(waiting.pop())
-        if node is None or node.id in seen:
+        if node is None or node.id in visited:
             continue
-        seen.add(node.id)
+        visited.add(node.id)
         if node.level == 0:
-            found += (int(source) for source in node.sources if source.isdecimal())
+            messages += (int(source) for source in node.sources if source.isdecimal())
         else:
             waiting += node.sources
-    return sorted(found)
+    return sorted(messages)
 
 
-async def _behind(lookup: StoreLookup, records: Sequence[CompactionRecord], chosen: CompactionRecord) -> list[int]:
-    """All that a compaction's summary stands for: what it covered, and what those it goes on from did."""
-    if not chosen.record.covered:  # a proxied client's: it stands for what was said before it
-        said = await lookup.store.history(lookup.thread or "")
-        return [stored.id for stored in said if stored.created <= chosen.created]
+async def _list_covered(
+    lookup: StoreLookup, records: Sequence[CompactionRecord], chosen: CompactionRecord
+) -> list[int]:
+    """The ids that a compaction and the ones before it cover."""
+    if not chosen.record.covered:  # a proxied client's: it covers all messages before it
+        history = await lookup.store.history(lookup.thread or "")
+        return [stored.id for stored in history if stored.created <= chosen.created]
     before = (record for record in records if record.id < chosen.id and record.reverted is None)
-    return await _originals(lookup, [number for record in (*before, chosen) for number in record.record.covered])
+    return await _find_originals(lookup, [number for record in (*before, chosen) for number in record.record.covered])
 
 
-async def _originals(lookup: StoreLookup, ids: Sequence[int]) -> list[int]:
-    """The messages themselves, where a smaller form of one stands among these."""
-    found: set[int] = set()
+async def _find_originals(lookup: StoreLookup, ids: Sequence[int]) -> list[int]:
+    """The ids of the originals: an id of a shortened copy is replaced by its original's."""
+    originals: set[int] = set()
     for number in dict.fromkeys(ids):
         if await lookup.turn_of(number) is not None:
-            found.add(number)
+            originals.add(number)
             continue
         try:
             stored = await lookup.store.message(number, tenant=lookup.tenant)
         except UnknownIdError:
             continue
-        found.add(number if stored.origin is None else stored.origin)
-    return sorted(found)
+        originals.add(number if stored.origin is None else stored.origin)
+    return sorted(originals)

@@ -333,7 +333,7 @@ class LookupTools:
 
     def _lookup(self, reach: Reach, thread: str | None) -> StoreLookup:
         scope: SearchScope = "thread" if reach.confined else "all"
-        return StoreLookup(self.store, reach.tenant, thread, reach=scope, known=self._cache)
+        return StoreLookup(self.store, reach.tenant, thread, reach=scope, cache=self._cache)
 
     async def _thread(self, reach: Reach, arguments: Mapping[str, Any]) -> str | None:
         named = argument.text(arguments, "thread", default="", empty=True, longest=400).strip()

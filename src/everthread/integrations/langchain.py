@@ -114,7 +114,7 @@ def summarize(messages: list[Any]) -> str:
     core = [to_core(message) for message in messages if message not in own]
     journal, state = journal_of(core)
     user_facts = [facts for facts in map(read_facts, core) if facts.is_user]
-    user_messages = [user_message(number, facts.said_safely()) for number, facts in enumerate(user_facts, 1)]
+    user_messages = [user_message(number, facts.redacted_words()) for number, facts in enumerate(user_facts, 1)]
     words = render_words(user_messages, WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)
     sections = {

@@ -1,7 +1,7 @@
-"""Recall: what was said and returned earlier that may answer a message, the best first.
+"""Recall: stored texts and results that may answer a message, the best first.
 
 Each word of the message is looked up on its own, in all its forms. The best pieces and their neighbours are weighed
-by what the index and a few columns tell; only what is shown is read.
+by the index and a few columns; only the texts that are shown are read.
 """
 
 from __future__ import annotations
@@ -48,124 +48,124 @@ MOST_THREADS = 64
 
 @dataclass(slots=True)
 class _ThreadTurns:
-    """A thread's messages of the user: their ids in order, and their times in order."""
+    """The user's messages of a thread: their ids and their times, both in order."""
 
     last: int = 0
-    """The newest message that was looked at, of any thread."""
+    """The id of the newest message that was read, of any thread."""
     ids: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
 
 class TurnIndex:
-    """What was said does not change: of a thread that is known only what came since is read.
+    """The turns of threads, cached: stored messages do not change, so only new ones are read.
 
-    Shared by reading threads; each makes a new entry, so that none sees one half done.
+    Shared by reader threads. Each update makes a new entry, so that no reader sees a half-made one.
     """
 
     def __init__(self) -> None:
         self._threads: OrderedDict[str, _ThreadTurns] = OrderedDict()
 
     def forget(self) -> None:
-        """A thread was deleted, and others may have inherited its messages."""
+        """Drop the cache: a thread was deleted, and others may have inherited its messages."""
         self._threads.clear()
 
     def of(self, tx: Tx, thread: str, message: int | None, created: float) -> int:
         """The turn of a message, or of a stored output by its time; 0 before the first."""
-        known = self._threads.get(thread)
-        if known is None or (message is not None and message > known.last) or message is None:
-            known = _read_turns(tx, thread, known or _ThreadTurns())
-            self._threads[thread] = known
+        entry = self._threads.get(thread)
+        if entry is None or (message is not None and message > entry.last) or message is None:
+            entry = _read_turns(tx, thread, entry or _ThreadTurns())
+            self._threads[thread] = entry
             while len(self._threads) > MOST_THREADS:
                 self._threads.popitem(last=False)
-        return bisect.bisect(known.ids, message) if message is not None else bisect.bisect(known.times, created)
+        return bisect.bisect(entry.ids, message) if message is not None else bisect.bisect(entry.times, created)
 
 
-def _read_turns(tx: Tx, thread: str, known: _ThreadTurns) -> _ThreadTurns:
+def _read_turns(tx: Tx, thread: str, earlier: _ThreadTurns) -> _ThreadTurns:
     newest = tx.one("SELECT MAX(id) FROM messages")
     last = int(newest[0] or 0) if newest else 0
-    if last <= known.last:
-        return known
-    # By id where some are known: those since are few, those of the thread may be many.
-    of_thread = "thread_id || '' = ?" if known.last else "thread_id = ?"
+    if last <= earlier.last:
+        return earlier
+    # By id where the cache has some: few messages are newer, the thread may have many.
+    of_thread = "thread_id || '' = ?" if earlier.last else "thread_id = ?"
     rows = tx.all(
         f"SELECT id, created FROM messages WHERE {of_thread} AND id > ? AND id <= ? AND role = 'user' "
         "AND kind = 'message' ORDER BY id",
-        (thread, known.last, last),
+        (thread, earlier.last, last),
     )
-    times = sorted([*known.times, *(row[1] for row in rows)])
-    return _ThreadTurns(last, [*known.ids, *(row[0] for row in rows)], times)
+    times = sorted([*earlier.times, *(row[1] for row in rows)])
+    return _ThreadTurns(last, [*earlier.ids, *(row[0] for row in rows)], times)
 
 
 NEIGHBOUR_REACH = 2
-"""How many texts before and behind it a text has neighbours."""
+"""How many texts before and after a text are its neighbours."""
 _SIDES = {-1: "id < ? AND start = 0 ORDER BY id DESC", 1: "id > ? AND start = 0 ORDER BY id"}
 
 
 def find_neighbours(tx: Tx, pieces: Sequence[RecallCandidate]) -> set[int]:
     """The ids of the first pieces of the nearest texts in the same threads.
 
-    What is said in one go has ids in a row, so these are looked at first; only where another thread came between, or
-    the thread begins or ends there, is it asked for.
+    Messages of one turn mostly have ids in a row, so these are read first. Only where another thread wrote in between,
+    or the thread begins or ends there, is the index asked for the neighbours.
     """
     steps = [step for step in range(-NEIGHBOUR_REACH, NEIGHBOUR_REACH + 1) if step]
     texts = {piece.message: piece for piece in pieces if piece.message is not None}
     near = sorted({message + step for message in texts for step in steps})
-    known: dict[int, tuple[str, int]] = {}
+    nearby: dict[int, tuple[str, int]] = {}
     for some in chunks(near):
         rows = tx.all(
             f"SELECT message_id, thread_id, id FROM pieces WHERE message_id IN ({placeholders(some)}) AND start = 0",
             some,
         )
-        known |= {row[0]: row[1:] for row in rows}
-    found: set[int] = set()
+        nearby |= {row[0]: row[1:] for row in rows}
+    neighbours: set[int] = set()
     apart: list[tuple[str, tuple[str, int]]] = []
     for piece in [*texts.values(), *(piece for piece in pieces if piece.message is None)]:
         for side, condition in _SIDES.items():
-            beside = [known.get((piece.message or 0) + side * step) for step in range(1, NEIGHBOUR_REACH + 1)]
+            beside = [nearby.get((piece.message or 0) + side * step) for step in range(1, NEIGHBOUR_REACH + 1)]
             inside = [other[1] for other in beside if other is not None and other[0] == piece.thread]
             if piece.message is not None and len(inside) == NEIGHBOUR_REACH:
-                found.update(inside)
+                neighbours.update(inside)
             else:
                 sql = f"SELECT id FROM pieces WHERE thread_id = ? AND {condition} LIMIT {NEIGHBOUR_REACH}"
                 apart.append((sql, (piece.thread, piece.id)))
-    found.update(row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows)
-    return found
+    neighbours.update(row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows)
+    return neighbours
 
 
 POSTINGS = 1_000
-"""Of each word the newest so many pieces are looked at: one that has more says little."""
+"""The most pieces read for a word, the newest: a word with more says little."""
 MOST_WORDS = 10
-"""So many words are looked up in all their forms, the most telling ones."""
+"""The most words that are looked up in all their forms, the rarest ones."""
 COMMON_COUNT = 64
-"""A word that so many pieces hold as it was typed is looked up last."""
+"""A word that so many pieces hold as typed is looked up last."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallWord:
-    """A word that was looked up, and how much it counts."""
+    """A word of the question, its weight, and the pieces that hold it."""
 
     sought: Sought
     weight: float
     pieces: frozenset[int]
     telling: bool
-    """Whether it tells one place from another: not one that stands everywhere, nor one of a date."""
+    """Whether the word tells texts apart: it is neither in most of them nor part of a date."""
     of_users: frozenset[int] = frozenset()
-    """The pieces among all that people said, where that is asked for."""
+    """The pieces of the user's messages that hold it, where these are asked for."""
 
 
 def look_up_words(
     tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought], thread: str | None, *, by_role: bool
 ) -> list[RecallWord]:
-    """The words with the pieces that hold them; of many words the most telling."""
+    """The words with the pieces that hold them; of many words the rarest."""
     total = _count_pieces(tx, thread)
     chosen, absent = _pick_telling_words(tx, database, scope, sought) if len(sought) > MOST_WORDS else (sought, ())
     words = []
     for item in chosen:
-        asked = replace(scope, one_of=(_encoded(item),))
-        pieces = frozenset(database.holding(tx, asked, POSTINGS))
+        wanted = replace(scope, one_of=(_encode_forms(item),))
+        pieces = frozenset(database.holding(tx, wanted, POSTINGS))
         telling = item.counted and is_telling(len(pieces), total)
-        asked = replace(asked, names=(*asked.names, (filter_name("role", "user"),)))
-        of_users = frozenset(database.holding(tx, asked, POSTINGS)) if by_role else frozenset()
+        wanted = replace(wanted, names=(*wanted.names, (filter_name("role", "user"),)))
+        of_users = frozenset(database.holding(tx, wanted, POSTINGS)) if by_role else frozenset()
         words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling, of_users))
     words = _complete_postings(tx, database, scope, words)
     nowhere = rarity(0, total)
@@ -173,19 +173,19 @@ def look_up_words(
 
 
 def _complete_postings(tx: Tx, database: Database, scope: IndexQuery, words: Sequence[RecallWord]) -> list[RecallWord]:
-    """Of words that stand in too many pieces also those that hold other words of the question, however old.
+    """Add to frequent words the older pieces that hold other words of the question too.
 
-    With one of the rarer words, with all of the frequent ones, with all of these but one.
+    These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
     """
     frequent = [word for word in words if len(word.pieces) == POSTINGS]
-    rare = tuple(term for word in words if 0 < len(word.pieces) < POSTINGS for term in _encoded(word.sought))
+    rare = tuple(term for word in words if 0 < len(word.pieces) < POSTINGS for term in _encode_forms(word.sought))
     more: dict[int, set[int]] = {id(word): set() for word in frequent}
 
     def hold_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
-        asked = replace(scope, one_of=(*(_encoded(word.sought) for word in some), *others))
-        found = database.holding(tx, asked, POSTINGS)
+        wanted = replace(scope, one_of=(*(_encode_forms(word.sought) for word in some), *others))
+        pieces = database.holding(tx, wanted, POSTINGS)
         for word in some:
-            more[id(word)].update(found)
+            more[id(word)].update(pieces)
 
     for word in frequent if rare else ():
         hold_together([word], rare)
@@ -196,32 +196,32 @@ def _complete_postings(tx: Tx, database: Database, scope: IndexQuery, words: Seq
     return [replace(word, pieces=word.pieces | more.get(id(word), set())) for word in words]
 
 
-def _without_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
-    """An identifier counts what its words do not: they stand wherever it does."""
+def _discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
+    """An identifier counts only what its parts do not: they stand wherever it does."""
     weights = {word.sought.forms[0]: word.weight for word in words}
-    found = []
+    reduced = []
     for word in words:
         name = word.sought.forms[0]
         parts = sum(weights.get(part, 0.0) for part in query_terms(name) if part != name)
-        found.append(replace(word, weight=max(word.weight - parts, word.weight / 4)) if parts else word)
-    return found
+        reduced.append(replace(word, weight=max(word.weight - parts, word.weight / 4)) if parts else word)
+    return reduced
 
 
-def _encoded(item: Sought) -> tuple[str, ...]:
+def _encode_forms(item: Sought) -> tuple[str, ...]:
     return tuple(map(encode_term, item.forms))
 
 
 def _pick_telling_words(
     tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought]
 ) -> tuple[list[Sought], Sequence[Sought]]:
-    """Those to be looked up; and those that stand nowhere as typed, which a place that answers lacks."""
-    held: list[tuple[int, Sought]] = []
+    """The words to look up, and the rest of those that no piece holds as typed."""
+    counts: list[tuple[int, Sought]] = []
     for item in sought:
-        asked = replace(scope, one_of=((encode_term(item.forms[0]),),))
-        held.append((len(database.holding(tx, asked, COMMON_COUNT)), item))
-    here = sorted((pair for pair in held if 0 < pair[0] < COMMON_COUNT), key=lambda pair: pair[0])
-    nowhere = [item for count, item in held if count == 0]
-    ordered = [*(item for _, item in here), *nowhere, *(item for count, item in held if count == COMMON_COUNT)]
+        wanted = replace(scope, one_of=((encode_term(item.forms[0]),),))
+        counts.append((len(database.holding(tx, wanted, COMMON_COUNT)), item))
+    here = sorted((pair for pair in counts if 0 < pair[0] < COMMON_COUNT), key=lambda pair: pair[0])
+    nowhere = [item for count, item in counts if count == 0]
+    ordered = [*(item for _, item in here), *nowhere, *(item for count, item in counts if count == COMMON_COUNT)]
     return ordered[:MOST_WORDS], nowhere[max(0, MOST_WORDS - len(here)) :]
 
 
@@ -239,28 +239,28 @@ def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
     """Pieces with the weights of the words they hold; so many of the best are surely among them.
 
     The words that count most come first. Once so many pieces have more than all words left can give, no other piece
-    can be among the best, and the words left only count for those that are known.
+    can be among the best, and the remaining words only count for the pieces found so far.
     """
-    found: dict[int, float] = {}
-    left = sum(word.weight for word in words)
+    weights: dict[int, float] = {}
+    remaining = sum(word.weight for word in words)
     closed = False
     for word in sorted(words, key=lambda word: -word.weight):
-        closed = closed or (len(found) >= most and sum(value >= left for value in found.values()) >= most)
-        for piece in found.keys() & word.pieces if closed else word.pieces:
-            found[piece] = found.get(piece, 0.0) + word.weight
-        left -= word.weight
-    return found
+        closed = closed or (len(weights) >= most and sum(value >= remaining for value in weights.values()) >= most)
+        for piece in weights.keys() & word.pieces if closed else word.pieces:
+            weights[piece] = weights.get(piece, 0.0) + word.weight
+        remaining -= word.weight
+    return weights
 
 
 def closeness_of(piece: int, words: Sequence[RecallWord], *, as_page: bool) -> float:
-    """How much of what was asked a piece holds itself, 0 to 1. A page is asked for also by words that tell nothing."""
+    """The share of the question that a piece holds, 0 to 1. For a page frequent words count if there are no others."""
     counted = [word for word in words if word.telling] or [word for word in words if as_page]
-    held = [word.weight for word in counted if piece in word.pieces]
-    return closeness(held, [word.weight for word in counted])
+    weights = [word.weight for word in counted if piece in word.pieces]
+    return closeness(weights, [word.weight for word in counted])
 
 
 SILENCE_SECONDS = 1_800.0
-"""Seconds of silence after which what is said next is no answer to what was said before."""
+"""Seconds of silence after which a message does not answer the one before."""
 
 
 class RecallCandidate(NamedTuple):
@@ -275,34 +275,34 @@ class RecallCandidate(NamedTuple):
 
     @property
     def text(self) -> tuple[int | None, str | None, str]:
-        """What it is a piece of."""
+        """The key of the text that this is a piece of."""
         return self.message, self.output, self.thread
 
     @property
     def is_result(self) -> bool:
-        """In whichever message it came."""
+        """Whether this is a tool's result, in a message of any role."""
         return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
 
 
 def load_with_neighbours(
     tx: Tx, scope: IndexQuery, weights: Mapping[int, float], best: Sequence[int], certain: Collection[int]
 ) -> list[RecallCandidate]:
-    """The best pieces and those around them in their threads, thread by thread, in the order they were said."""
-    found = _keep_best(_load_candidates(tx, scope, best), weights, certain)
-    known = {piece.id for piece in found}
-    around = find_neighbours(tx, found)
+    """The best pieces and their neighbours, by thread and in order."""
+    pieces = _keep_best(_load_candidates(tx, scope, best), weights, certain)
+    ids = {piece.id for piece in pieces}
+    around = find_neighbours(tx, pieces)
     return sorted(
-        [*found, *_load_candidates(tx, scope, sorted(around - known))], key=lambda piece: (piece.thread, piece.id)
+        [*pieces, *_load_candidates(tx, scope, sorted(around - ids))], key=lambda piece: (piece.thread, piece.id)
     )
 
 
 def _keep_best(
     pieces: Sequence[RecallCandidate], weights: Mapping[int, float], certain: Collection[int]
 ) -> list[RecallCandidate]:
-    """As many as are weighed with their neighbours, the certain ones among them.
+    """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
 
-    Where one word decides, hundreds of pieces hold the same: then their length tells, and what the messages next to
-    them hold, not which of them is newest.
+    Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
+    not which of them is newest.
     """
     if len(pieces) <= RECALL_CANDIDATES:
         return list(pieces)
@@ -320,7 +320,7 @@ def _keep_best(
 
 
 def share_scores(pieces: Sequence[RecallCandidate], own: Mapping[int, float]) -> dict[int, float]:
-    """What each piece is worth by itself and by the texts next to its own: of these the best piece counts."""
+    """The score of each piece: its own, and a share of the best piece of each neighbouring text."""
     texts = [list(group) for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)]
     best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
     values = spread(best, list(_number_sittings(text[0] for text in texts)))
@@ -334,17 +334,17 @@ def share_scores(pieces: Sequence[RecallCandidate], own: Mapping[int, float]) ->
 def rank_candidates(
     pieces: Iterable[RecallCandidate], scores: Mapping[int, float], query: RecallQuery
 ) -> Iterator[RecallCandidate]:
-    """The best first, each text once; not what is in view, nor what only looked things up."""
-    known: set[tuple[int | None, str | None, str]] = set()
+    """The candidates, the best first, each text once; without texts in view and without searches."""
+    shown: set[tuple[int | None, str | None, str]] = set()
     worth = (piece for piece in pieces if scores[piece.id] > 0)
     for piece in sorted(worth, key=lambda piece: (-scores[piece.id], -piece.id)):
-        if piece.text in known or piece.message in query.seen or any(map(is_lookup, piece.tool.split(","))):
+        if piece.text in shown or piece.message in query.seen or any(map(is_lookup, piece.tool.split(","))):
             continue
         if query.spoken and (piece.tool or piece.role == "tool"):
             continue
         if query.role not in (None, piece.role) or query.tool not in (None, *piece.tool.split(",")):
             continue
-        known.add(piece.text)
+        shown.add(piece.text)
         yield piece
 
 
@@ -372,11 +372,11 @@ def _number_sittings(pieces: Iterable[RecallCandidate]) -> Iterator[int]:
 
 
 RECALL_CANDIDATES = 150
-"""So many pieces are weighed, and their neighbours."""
+"""How many pieces are scored with their neighbours."""
 ROUGH_CANDIDATES = 4 * RECALL_CANDIDATES
-"""They are chosen among so many that hold the most of the words."""
+"""How many pieces with the most words these are chosen from."""
 DECIDING_PLACES = 10
-"""Among so many first places one must be close enough."""
+"""One of so many first candidates must be close enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,15 +396,15 @@ def recall_passages(
     scope = search_scope(tx, SearchQuery("", tenant=query.tenant, thread=query.thread)) if question.sought else None
     if scope is None or query.limit <= 0:
         return []
-    if query.thread is not None:  # which is the tenant's: `scope_of` has seen to it
+    if query.thread is not None:  # it is the tenant's: `search_scope` checks that
         scope = replace(scope, names=scope.names[1:])
     words = look_up_words(tx, database, scope, question.sought, query.thread, by_role=query.as_page)
-    arm = _rank_by_words(tx, scope, words, question, query)
-    return _make_passages(tx, arm, words, query, turns)
+    ranking = _rank_by_words(tx, scope, words, question, query)
+    return _make_passages(tx, ranking, words, query, turns)
 
 
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
-"""What a text counts by who said it (`benchmarks retention`): people ask for what people said."""
+"""The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
 
 
 def role_weight(piece: RecallCandidate) -> float:
@@ -416,22 +416,22 @@ def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
 
 
 def _take_turns(rankings: Sequence[Iterable[RecallCandidate]], most: int) -> list[RecallCandidate]:
-    """Several rankings as one: each gives its best in turn that no other gave."""
+    """Several rankings as one: in turn each gives its best candidate that is not chosen yet."""
     waiting = [iter(ranking) for ranking in rankings]
-    found: dict[int, RecallCandidate] = {}
-    while waiting and len(found) < most:
+    chosen: dict[int, RecallCandidate] = {}
+    while waiting and len(chosen) < most:
         ranking = waiting.pop(0)
-        piece = next((piece for piece in ranking if piece.id not in found), None)
+        piece = next((piece for piece in ranking if piece.id not in chosen), None)
         if piece is not None:
-            found[piece.id] = piece
+            chosen[piece.id] = piece
             waiting.append(ranking)
-    return list(found.values())
+    return list(chosen.values())
 
 
 def _rank_by_words(
     tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
 ) -> RecallRanking:
-    weighed = _without_parts(words)
+    weighed = _discount_parts(words)
     weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
     best = _best_pieces(weights, ROUGH_CANDIDATES)
     of_users: list[int] = []
@@ -458,49 +458,49 @@ def _rank_by_words(
 
 @dataclass(slots=True)
 class Exchange:
-    """What the assistant said and called, and the results that follow: pieces of both that were looked at."""
+    """Pieces of an assistant's message with calls, and of the results that follow it."""
 
-    asked: list[RecallCandidate] = field(default_factory=list)
+    calls: list[RecallCandidate] = field(default_factory=list)
     results: list[RecallCandidate] = field(default_factory=list)
 
 
 def _find_exchanges(pieces: Iterable[RecallCandidate]) -> list[Exchange]:
-    """Of pieces in the order they were said. Messages of one exchange follow each other."""
-    found = [Exchange()]
+    """The exchanges among pieces in order. Messages of one exchange follow each other."""
+    exchanges = [Exchange()]
     last = -1
     for piece in pieces:
         follows = piece.message is not None and piece.message - last in (0, 1)
         last = piece.message if piece.message is not None else -1
-        if not follows or not (piece.is_result or (piece.role == "assistant" and not found[-1].results)):
-            found.append(Exchange())
+        if not follows or not (piece.is_result or (piece.role == "assistant" and not exchanges[-1].results)):
+            exchanges.append(Exchange())
         if piece.is_result:
-            found[-1].results.append(piece)
+            exchanges[-1].results.append(piece)
         elif piece.role == "assistant":
-            found[-1].asked.append(piece)
+            exchanges[-1].calls.append(piece)
         else:
             last = -1
-    return [exchange for exchange in found if exchange.asked and exchange.results]
+    return [exchange for exchange in exchanges if exchange.calls and exchange.results]
 
 
 PAGE_DEPTH = 6
-"""So many times as many places as are asked for are looked at for some that say something of their own."""
+"""A page is chosen from so many times as many texts, so that those that repeat others can be left out."""
 ALIKE, WITHIN = 0.6, 0.9
-"""A place says nothing of its own where it shares so many of all words with another, those of the question aside, or
-where the other shows so many of its words."""
+"""A text repeats another where they share this part of all their words (`ALIKE`), or where the other holds this part of
+its words (`WITHIN`); words of the question aside."""
 LEAST_WITHIN = 8
-"""A place of fewer words is not told to stand within another: it says the same in short."""
+"""`WITHIN` holds for texts of so many words or more."""
 _WORD = re.compile(r"\w+")
 
 
 GLIMPSE_CHARS = 200
-"""Of a call or result that only stands beside a better one."""
+"""Characters of a call or result that is shown only beside a better one."""
 MOST_ALIKE = 2
-"""Short texts that say nearly the same are shown with the place they repeat: where only a figure differs, that figure
-may be what is asked for."""
+"""How many short texts that nearly repeat another are shown with it: where only a figure differs, that figure may be
+what is asked for."""
 
 
 @dataclass(slots=True)
-class _Place:
+class _PassageDraft:
     """A text that is shown, or a call with its result."""
 
     first: RecallCandidate
@@ -508,98 +508,100 @@ class _Place:
     parts: dict[int, tuple[SearchPiece, str]] = field(default_factory=dict)
     """By the ids of the pieces: a call comes before its result."""
     glimpse: int = 0
-    """Of these the piece that was not found itself."""
+    """The id of the part that is shown only beside the other; 0 for none."""
     alike: list[tuple[SearchPiece, str]] = field(default_factory=list)
 
 
 def _make_passages(
-    tx: Tx, arm: RecallRanking, words: Sequence[RecallWord], query: RecallQuery, turns: TurnIndex
+    tx: Tx, ranking: RecallRanking, words: Sequence[RecallWord], query: RecallQuery, turns: TurnIndex
 ) -> list[RecallPassage]:
-    looked_at = (*arm.first, *(piece for exchange in arm.exchanges for piece in exchange.results))
-    held = {piece.id: [word for word in words if piece.id in word.pieces] for piece in looked_at}
+    looked_at = (*ranking.first, *(piece for exchange in ranking.exchanges for piece in exchange.results))
+    words_in = {piece.id: [word for word in words if piece.id in word.pieces] for piece in looked_at}
     if query.as_page:
-        places = _choose_places(tx, arm, held, query)
+        drafts = _choose_drafts(tx, ranking, words_in, query)
         room = _share_room(
-            [len(text) for place in places for _, text in place.parts.values()], query.limit * query.chars
+            [len(text) for draft in drafts for _, text in draft.parts.values()], query.limit * query.chars
         )
-        _add_partners(tx, places, arm, held)
+        _add_partners(tx, drafts, ranking, words_in)
     else:
-        chosen = arm.first[: query.limit]
+        chosen = ranking.first[: query.limit]
         read = zip(chosen, _read_pieces(tx, [piece.id for piece in chosen]), strict=True)
-        places = [_Place(piece, {piece.id: part}) for piece, part in read]
+        drafts = [_PassageDraft(piece, {piece.id: part}) for piece, part in read]
         room = query.chars
     passages = []
-    for place in places:
-        piece = place.first
+    for draft in drafts:
+        piece = draft.first
         shown = "\n→ ".join(
-            _make_glimpse(text, part, held.get(part.id, ()))
-            if part.id == place.glimpse
-            else _make_excerpt(text, part, held[part.id], room)
-            for _, (part, text) in sorted(place.parts.items())
+            _make_glimpse(text, part, words_in.get(part.id, ()))
+            if part.id == draft.glimpse
+            else _make_excerpt(text, part, words_in[part.id], room)
+            for _, (part, text) in sorted(draft.parts.items())
         )
-        shown += "".join(f"\n≈ {_show_part(text, part, 0, len(text))}" for part, text in place.alike)
+        shown += "".join(f"\n≈ {_show_part(text, part, 0, len(text))}" for part, text in draft.alike)
         turn = turns.of(tx, piece.thread, piece.message, piece.created)
         passages.append(
             RecallPassage(
                 piece.message, piece.output, piece.thread, piece.role, piece.tool, turn, piece.created,
-                shown, round(arm.scores[piece.id], 4), round(arm.close[piece.id], 4),
+                shown, round(ranking.scores[piece.id], 4), round(ranking.close[piece.id], 4),
             )
         )  # fmt: skip
     return passages
 
 
-def _choose_places(
-    tx: Tx, arm: RecallRanking, held: Mapping[int, Sequence[RecallWord]], query: RecallQuery
-) -> list[_Place]:
-    """The best places that each say something of their own, as many as are asked for."""
+def _choose_drafts(
+    tx: Tx, ranking: RecallRanking, words_in: Mapping[int, Sequence[RecallWord]], query: RecallQuery
+) -> list[_PassageDraft]:
+    """The best texts that each say something of their own, as many as are asked for."""
     exchanges = {
         piece.id: number
-        for number, exchange in enumerate(arm.exchanges)
-        for piece in (*exchange.asked, *exchange.results)
+        for number, exchange in enumerate(ranking.exchanges)
+        for piece in (*exchange.calls, *exchange.results)
     }
-    places: list[_Place] = []
-    known: list[frozenset[str]] = []
-    open_exchanges: dict[tuple[int | None, bool], _Place] = {}
-    for start in range(0, len(arm.first), query.limit):
-        some = arm.first[start : start + query.limit]
+    drafts: list[_PassageDraft] = []
+    shown_words: list[frozenset[str]] = []
+    open_exchanges: dict[tuple[int | None, bool], _PassageDraft] = {}
+    for start in range(0, len(ranking.first), query.limit):
+        some = ranking.first[start : start + query.limit]
         for piece, part in zip(some, _read_pieces(tx, [piece.id for piece in some]), strict=True):
-            number, is_asked = exchanges.get(piece.id), piece.role == "assistant"
-            partner = open_exchanges.get((number, is_asked)) if number is not None else None
+            number, is_call = exchanges.get(piece.id), piece.role == "assistant"
+            partner = open_exchanges.get((number, is_call)) if number is not None else None
             if partner is not None:
-                if held[piece.id]:  # else it is given a glimpse
+                if words_in[piece.id]:  # else it is shown as a glimpse
                     partner.parts[piece.id] = part
-                    del open_exchanges[number, is_asked]
+                    del open_exchanges[number, is_call]
                 continue
-            own = _own_words(_make_excerpt(part[1], part[0], held[piece.id], query.chars), held[piece.id])
-            same = next((place for place, other in zip(places, known, strict=True) if _is_repeated(own, other)), None)
+            own = _own_words(_make_excerpt(part[1], part[0], words_in[piece.id], query.chars), words_in[piece.id])
+            same = next(
+                (draft for draft, other in zip(drafts, shown_words, strict=True) if _is_repeated(own, other)), None
+            )
             if same is not None:
                 if len(part[1]) <= GLIMPSE_CHARS and len(same.alike) < MOST_ALIKE:
                     same.alike.append(part)
                 continue
-            if len(places) == query.limit:
-                return places
-            known.append(own)
-            places.append(_Place(piece, {piece.id: part}))
-            open_exchanges.setdefault((number, not is_asked), places[-1])
-    return places
+            if len(drafts) == query.limit:
+                return drafts
+            shown_words.append(own)
+            drafts.append(_PassageDraft(piece, {piece.id: part}))
+            open_exchanges.setdefault((number, not is_call), drafts[-1])
+    return drafts
 
 
 def _add_partners(
-    tx: Tx, places: Sequence[_Place], arm: RecallRanking, held: Mapping[int, Sequence[RecallWord]]
+    tx: Tx, drafts: Sequence[_PassageDraft], ranking: RecallRanking, words_in: Mapping[int, Sequence[RecallWord]]
 ) -> None:
-    """Gives a call that is shown alone its result, and a result its call: a command is asked for by what came of it."""
-    alone = {place.first.id: place for place in places if len(place.parts) == 1}
-    wanted: dict[int, _Place] = {}
-    for exchange in arm.exchanges:
-        asked = next((alone[piece.id] for piece in exchange.asked if piece.id in alone), None)
+    """Add its result to a call that is shown alone, and its call to a result: a command is asked for by its outcome."""
+    alone = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
+    wanted: dict[int, _PassageDraft] = {}
+    for exchange in ranking.exchanges:
+        call = next((alone[piece.id] for piece in exchange.calls if piece.id in alone), None)
         result = next((alone[piece.id] for piece in exchange.results if piece.id in alone), None)
-        if asked is not None:
-            best = max(exchange.results, key=lambda piece: arm.scores.get(piece.id, 0.0))
+        if call is not None:
+            best = max(exchange.results, key=lambda piece: ranking.scores.get(piece.id, 0.0))
             sql = "SELECT MAX(id) FROM pieces WHERE message_id = ?"  # how it ended stands at the end
-            row = None if held[best.id] else tx.one(sql, (best.message,))
-            wanted[row[0] if row else best.id] = asked
+            row = None if words_in[best.id] else tx.one(sql, (best.message,))
+            wanted[row[0] if row else best.id] = call
         elif result is not None:
-            wanted[exchange.asked[-1].id] = result
+            wanted[exchange.calls[-1].id] = result
     for partner, part in zip(wanted, _read_pieces(tx, list(wanted)), strict=True):
         wanted[partner].parts[partner] = part
         wanted[partner].glimpse = partner
@@ -611,20 +613,20 @@ def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
     return within or shared >= ALIKE * len(own | other)
 
 
-def _own_words(text: str, held: Sequence[RecallWord]) -> frozenset[str]:
+def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:
     """The words of a text, those of the question aside."""
-    asked = {form for word in held for form in word.sought.forms}
-    return frozenset(_WORD.findall(text.casefold())) - asked
+    forms = {form for word in words for form in word.sought.forms}
+    return frozenset(_WORD.findall(text.casefold())) - forms
 
 
 def _share_room(sizes: Sequence[int], room: int) -> int:
-    """The most that each of texts of these sizes may have, so that all fit: what short ones leave is for the others."""
-    left = room
-    for place, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - place)
+    """The most room for each text of these sizes so that all fit; what short texts leave is for the others."""
+    remaining = room
+    for index, size in enumerate(sorted(sizes)):
+        share = remaining // (len(sizes) - index)
         if size > share:
             return share
-        left -= size
+        remaining -= size
     return room
 
 
@@ -638,27 +640,27 @@ def _read_pieces(tx: Tx, ids: Sequence[int]) -> list[tuple[SearchPiece, str]]:
 
 
 def _load_in_order(tx: Tx, ids: Sequence[int]) -> list[SearchPiece]:
-    """All that is known of pieces, in this order."""
+    """The rows of pieces, in the order of the ids."""
     rows = tx.all(f"SELECT {PIECE_COLUMNS} FROM pieces WHERE id IN ({placeholders(ids)})", ids) if ids else []
-    found = {row[0]: SearchPiece(0.0, *row) for row in rows}
-    return [found[piece_id] for piece_id in ids]
+    pieces = {row[0]: SearchPiece(0.0, *row) for row in rows}
+    return [pieces[piece_id] for piece_id in ids]
 
 
-def _make_excerpt(text: str, piece: SearchPiece, held: Sequence[RecallWord], chars: int) -> str:
+def _make_excerpt(text: str, piece: SearchPiece, words: Sequence[RecallWord], chars: int) -> str:
     """All of a short text; of a longer one the part with the most words of the question."""
     if len(text) <= chars * 5 // 4:
         start, end = 0, len(text)
     else:
-        place = find_richest_place(text, [word.sought.forms for word in held], chars * 3 // 4)
-        start = sentence_start(text, max(0, min(place - chars // 4, len(text) - chars)))
+        position = find_richest_place(text, [word.sought.forms for word in words], chars * 3 // 4)
+        start = sentence_start(text, max(0, min(position - chars // 4, len(text) - chars)))
         end = start + chars if len(text) - start > chars * 5 // 4 else len(text)
     return _show_part(text, piece, start, end)
 
 
-def _make_glimpse(text: str, piece: SearchPiece, held: Sequence[RecallWord]) -> str:
-    """What stands around the words; without any the beginning of a call, or the end of a result."""
-    if held:
-        return _make_excerpt(text, piece, held, GLIMPSE_CHARS)
+def _make_glimpse(text: str, piece: SearchPiece, words: Sequence[RecallWord]) -> str:
+    """The text around the words; without words the beginning of a call, or the end of a result."""
+    if words:
+        return _make_excerpt(text, piece, words, GLIMPSE_CHARS)
     if piece.role == "assistant":
         return _show_part(text, piece, 0, GLIMPSE_CHARS)
     return _show_part(text, piece, sentence_start(text, max(0, len(text) - GLIMPSE_CHARS)), len(text))
