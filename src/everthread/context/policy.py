@@ -70,10 +70,10 @@ class ContextOptions:
     def budget(self, window: int, *, fixed: int = 0) -> Budget:
         """What a window allows. Where system prompt and tools (`fixed`) alone reach T, T is 85 % of the window."""
         cap = None if self.max_tokens is None else min(self.max_tokens, max(window // 4, 1))
-        made = self._budget(window, cap, self.threshold, self.threshold_tokens)
-        if fixed < made.threshold or made.threshold >= made.hygiene:
-            return made
-        return self._budget(window, cap, made.hygiene / window, None)
+        budget = self._budget(window, cap, self.threshold, self.threshold_tokens)
+        if fixed < budget.threshold or budget.threshold >= budget.hygiene:
+            return budget
+        return self._budget(window, cap, budget.hygiene / window, None)
 
     def _budget(self, window: int, cap: int | None, threshold: float, threshold_tokens: int | None) -> Budget:
         return Budget.for_window(
@@ -152,8 +152,8 @@ class CompactionPause:
     @classmethod
     def load(cls, state: Any) -> CompactionPause:
         """From what `dump` gave; whatever is not of that shape is as if it had never been."""
-        known = state if isinstance(state, Mapping) else {}
-        numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
+        fields = state if isinstance(state, Mapping) else {}
+        numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
         since = numbers.get("since")
         return cls(
             int(numbers.get("judged", 0)),
@@ -196,11 +196,11 @@ class ContextState:
     @classmethod
     def load(cls, state: Any) -> ContextState:
         """From what `dump` gave."""
-        known = state if isinstance(state, Mapping) else {}
-        left = known.get("compacted")
+        fields = state if isinstance(state, Mapping) else {}
+        compacted = fields.get("compacted")
         return cls(
-            Calibration.load(state), CallPattern.load(known.get("rhythm")), CompactionPause.load(known.get("pause")),
-            compacted=left if isinstance(left, int) and left > 0 else 0,
+            Calibration.load(state), CallPattern.load(fields.get("rhythm")), CompactionPause.load(fields.get("pause")),
+            compacted=compacted if isinstance(compacted, int) and compacted > 0 else 0,
         )  # fmt: skip
 
 
@@ -364,21 +364,21 @@ class CompactionPolicy:
     def _rates(self, prices: CallPrices, tokens: int) -> Rates | None:
         if not self._options.economics:
             return None
-        known = prices_for(
+        list_prices = prices_for(
             prices.model,
             at=datetime.fromtimestamp(self._wall(), UTC),
             provider=None if prices.provider in UNNAMED else prices.provider,
             prompt_tokens=tokens,
         )
-        return Rates.of(known, ttl=self._options.cache_ttl, marked=prices.marked)
+        return Rates.of(list_prices, ttl=self._options.cache_ttl, marked=prices.marked)
 
     def _case(self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates) -> Case:
         budget, writer = size.budget, prices.summarizer
         summary = budget.summary(max(0, size.tokens - size.fixed - budget.tail))
-        left = max(size.fixed + budget.tail + summary, min(state.compacted, budget.compacted_limit))
+        remaining = max(size.fixed + budget.tail + summary, min(state.compacted, budget.compacted_limit))
         return Case(
             tokens=size.tokens,
-            after=min(size.tokens, left),
+            after=min(size.tokens, remaining),
             kept=size.fixed,
             threshold=budget.threshold,
             limit=max(budget.threshold, min(budget.hygiene, size.hard_limit)),

@@ -63,17 +63,17 @@ class RecoveryAttempts:
     slimmed: bool = False
 
     def next_step(
-        self, verdict: ErrorVerdict, *, asked: int | None, enabled: bool, thinking: int | None = None
+        self, verdict: ErrorVerdict, *, output_cap: int | None, enabled: bool, thinking: int | None = None
     ) -> RecoveryStep:
         """What to try now. Asked again for the same refusal, it gives the next step.
 
-        `asked`: the output cap of the request; `thinking`: the budget the client set, which no cap may fall below.
+        `output_cap`: that of the request; `thinking`: the budget the client set, which no cap may fall below.
         """
         if verdict.kind not in TOO_LARGE:
             return GIVE_UP
         if verdict.kind == "max_tokens_too_large":
             self.caps += 1
-            room = output_room(verdict, self.cap or asked, thinking)
+            room = output_room(verdict, self.cap or output_cap, thinking)
             if room is not None and self.caps <= MOST_CAPS:
                 self.cap = room
                 return RecoveryStep("lower_cap", f"asked for at most {room:,} tokens of output", self.caps, room)
@@ -97,13 +97,13 @@ class RecoveryAttempts:
         return f"even after {self.done} compaction{'s' if self.done > 1 else ''}"
 
 
-def output_room(verdict: ErrorVerdict, asked: int | None, thinking: int | None = None) -> int | None:
+def output_room(verdict: ErrorVerdict, output_cap: int | None, thinking: int | None = None) -> int | None:
     """The output cap to try next, after one that was too large; None where too little is left to be of use."""
     room = verdict.available_output
     if room is None and verdict.context_limit and verdict.input_tokens:
         room = verdict.context_limit - verdict.input_tokens
     if room is None:
-        room = asked // 2 if asked else 0
+        room = output_cap // 2 if output_cap else 0
     return room if room >= max(SMALLEST_CAP, (thinking or 0) + 1) else None
 
 
@@ -176,8 +176,8 @@ class LearntWindow:
 
 
 @dataclass(slots=True)
-class _Known:
-    asked: float = float("-inf")
+class _LearntLimits:
+    read_at: float = float("-inf")
     window: int | None = None
     output: int | None = None
     succeeded: int = 0
@@ -190,12 +190,12 @@ class ModelLimits:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._known: OrderedDict[LimitKey, _Known] = OrderedDict()
+        self._limits: OrderedDict[LimitKey, _LearntLimits] = OrderedDict()
 
     async def window(self, key: LimitKey, stated: int) -> int:
         """The smallest of what is stated elsewhere, learnt and guessed."""
-        known = await self._fresh(key)
-        return min(limit for limit in (stated, known.window, known.guessed) if limit is not None)
+        limits = await self._fresh(key)
+        return min(limit for limit in (stated, limits.window, limits.guessed) if limit is not None)
 
     async def output_cap(self, key: LimitKey) -> int | None:
         """The largest answer the model was found to allow; None where nothing is known."""
@@ -214,9 +214,9 @@ class ModelLimits:
 
         `sent`: the tokens of what was sent; `believed`: whether status and code are those of an overflow.
         """
-        known, limit = await self._fresh(key), verdict.context_limit
+        limits, limit = await self._fresh(key), verdict.context_limit
         if limit is not None:
-            least = max(SMALLEST_WINDOW, known.succeeded)
+            least = max(SMALLEST_WINDOW, limits.succeeded)
             exceeds = max(sent, verdict.input_tokens or 0) > limit
             if not believed or limit >= window or limit < least or not exceeds:
                 return None
@@ -224,20 +224,20 @@ class ModelLimits:
                 key.base_url, key.model, limit, source=verdict.reason, headers=key.headers, tenant=key.tenant,
                 credential=key.credential,
             )  # fmt: skip
-            known.window = limit
+            limits.window = limit
             return LearntWindow(limit, "the provider stated it", stored=True)
         refused = min(window, sent) if sent else window
-        lower = next((usual for usual in USUAL_WINDOWS if usual < refused and usual > known.succeeded), None)
+        lower = next((usual for usual in USUAL_WINDOWS if usual < refused and usual > limits.succeeded), None)
         if lower is None:
             return None
-        known.guessed = lower
+        limits.guessed = lower
         return LearntWindow(lower, "a guess: the provider stated no limit", stored=False)
 
     async def learn_cap(self, key: LimitKey, cap: int, source: str) -> None:
         """A lower output cap was taken: the next requests ask for no more at once."""
-        known = await self._fresh(key)
-        if known.output is None or cap < known.output:
-            known.output = cap
+        limits = await self._fresh(key)
+        if limits.output is None or cap < limits.output:
+            limits.output = cap
             await self._store.learn_limit(
                 key.base_url, key.model, cap, source=source, headers=key.headers, tenant=key.tenant,
                 credential=key.credential, kind="output",
@@ -245,28 +245,28 @@ class ModelLimits:
 
     async def succeed(self, key: LimitKey, prompt: int) -> bool:
         """A prompt of this size was taken; whether it ended a smaller limit."""
-        known = await self._fresh(key)
-        known.succeeded = max(known.succeeded, prompt)
+        limits = await self._fresh(key)
+        limits.succeeded = max(limits.succeeded, prompt)
         await self._store.record_success(key.base_url, key.model, prompt, headers=key.headers, tenant=key.tenant)
-        if known.guessed is not None and prompt > known.guessed:
-            known.guessed = None
-        if known.window is None or prompt <= known.window:
+        if limits.guessed is not None and prompt > limits.guessed:
+            limits.guessed = None
+        if limits.window is None or prompt <= limits.window:
             return False
-        known.window = None
+        limits.window = None
         return True
 
-    async def _fresh(self, key: LimitKey) -> _Known:
-        known = self._known.setdefault(key, _Known())
-        self._known.move_to_end(key)
-        if len(self._known) > MOST_KEYS:
-            self._known.popitem(last=False)
-        if self._clock() - known.asked > FRESH:
-            found = await self._store.limits_for(key.base_url, key.model, headers=key.headers, tenant=key.tenant)
-            known.window = None if found.window is None else found.window.limit
-            known.output = None if found.output is None else found.output.limit
-            known.succeeded = max(known.succeeded, found.succeeded)
-            known.asked = self._clock()
-        return known
+    async def _fresh(self, key: LimitKey) -> _LearntLimits:
+        limits = self._limits.setdefault(key, _LearntLimits())
+        self._limits.move_to_end(key)
+        if len(self._limits) > MOST_KEYS:
+            self._limits.popitem(last=False)
+        if self._clock() - limits.read_at > FRESH:
+            stored = await self._store.limits_for(key.base_url, key.model, headers=key.headers, tenant=key.tenant)
+            limits.window = None if stored.window is None else stored.window.limit
+            limits.output = None if stored.output is None else stored.output.limit
+            limits.succeeded = max(limits.succeeded, stored.succeeded)
+            limits.read_at = self._clock()
+        return limits
 
 
 def is_overflow_error(status: int | None, body: Any) -> bool:

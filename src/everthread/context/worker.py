@@ -65,8 +65,8 @@ async def _complete(draft: SummaryDraft, request: SummaryRequest, counter: Token
     """The draft; the journal where it was deferred, with what was tried before."""
     if not isinstance(draft, DeferredSummary):
         return draft
-    made = await JournalWriter(counter).summarize(request)
-    return replace(made, warnings=(*draft.warnings, *made.warnings), usage=(*draft.usage, *made.usage))
+    journal = await JournalWriter(counter).summarize(request)
+    return replace(journal, warnings=(*draft.warnings, *journal.warnings), usage=(*draft.usage, *journal.usage))
 
 
 def _writes_here(summarizer: Summarizer) -> bool:
@@ -171,14 +171,14 @@ class CompactionWorker:
             return result
 
     async def _in_thread(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
-        asked = LoopSummarizer(summarizer, TokenCounter(item.setup.model))
+        loop_summarizer = LoopSummarizer(summarizer, TokenCounter(item.setup.model))
         report = report_in_loop(events)
 
         async def work() -> Any:
-            return await item.work(item.setup.create(asked, time.monotonic, report), item.argument)
+            return await item.work(item.setup.create(loop_summarizer, time.monotonic, report), item.argument)
 
         async with self._threads:
-            return await asked.run(work)
+            return await loop_summarizer.run(work)
 
     def _end(self, process: _Process) -> None:
         ending = asyncio.ensure_future(process.end())
@@ -233,9 +233,9 @@ async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return await result
     except asyncio.CancelledError:
-        for there, task in begun:
+        for loop, task in begun:
             with contextlib.suppress(RuntimeError):  # it ended at this very moment
-                there.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(task.cancel)
         raise
 
 
@@ -269,10 +269,10 @@ class LoopSummarizer:
         try:
             return await run_in_thread(work)
         except asyncio.CancelledError:
-            if asked := list(self._open):
-                for task in asked:
+            if tasks := list(self._open):
+                for task in tasks:
                     task.cancel()
-                await asyncio.wait(asked)
+                await asyncio.wait(tasks)
             raise
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
@@ -340,7 +340,7 @@ class _Process:
         await self._process.wait()
 
     async def run(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
-        asked: set[asyncio.Task[None]] = set()
+        tasks: set[asyncio.Task[None]] = set()
         try:
             await self._send("run", item, summarizer.name, _writes_here(summarizer))
             while True:
@@ -349,8 +349,8 @@ class _Process:
                     events(values[0], **values[1])
                 elif kind == "ask":
                     task = asyncio.create_task(self._answer(summarizer, *values))
-                    asked.add(task)
-                    task.add_done_callback(asked.discard)
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
                 elif kind == "done":
                     return values[0]
                 else:
@@ -359,7 +359,7 @@ class _Process:
             await self._process.wait()
             raise EngineError(f"the process of the compaction ended ({type(error).__name__})") from error
         finally:
-            for task in asked:
+            for task in tasks:
                 task.cancel()
 
     async def _answer(self, summarizer: Summarizer, number: int, request: SummaryRequest) -> None:
@@ -394,10 +394,10 @@ class _Process:
 class _Child:
     """Does what it is told over its standard input, until that ends."""
 
-    def __init__(self, given: BinaryIO, told: BinaryIO) -> None:
-        self._given = given
-        self._told = told
-        self._asked: dict[int, asyncio.Future[SummaryDraft]] = {}
+    def __init__(self, requests: BinaryIO, responses: BinaryIO) -> None:
+        self._requests = requests
+        self._responses = responses
+        self._drafts: dict[int, asyncio.Future[SummaryDraft]] = {}
         self._lock = threading.Lock()
 
     async def serve(self) -> None:
@@ -409,16 +409,16 @@ class _Child:
             kind, *values = message
             if kind == "run":
                 working = asyncio.create_task(self._work(*values))
-            elif (waiting := self._asked.pop(values[0], None)) is not None:
+            elif (waiting := self._drafts.pop(values[0], None)) is not None:
                 _settle(waiting, kind, values[1:])
         if working is not None:
             working.cancel()
 
     def _read(self, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any]) -> None:
         try:
-            while head := self._given.read(_HEAD.size):
+            while head := self._requests.read(_HEAD.size):
                 (size,) = _HEAD.unpack(head)
-                message = pickle.loads(self._given.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
+                message = pickle.loads(self._requests.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
                 loop.call_soon_threadsafe(queue.put_nowait, message)
         finally:  # also where the code was replaced while it ran, and nothing can be read any more
             loop.call_soon_threadsafe(queue.put_nowait, None)
@@ -439,17 +439,17 @@ class _Child:
         self._send("event", kind, details)
 
     async def ask(self, request: SummaryRequest) -> SummaryDraft:
-        number = max(self._asked, default=0) + 1
+        number = max(self._drafts, default=0) + 1
         waiting: asyncio.Future[SummaryDraft] = asyncio.get_running_loop().create_future()
-        self._asked[number] = waiting
+        self._drafts[number] = waiting
         self._send("ask", number, request)
         return await waiting
 
     def _send(self, *values: Any) -> None:
         data = pickle.dumps(values)
         with self._lock:
-            self._told.write(_HEAD.pack(len(data)) + data)
-            self._told.flush()
+            self._responses.write(_HEAD.pack(len(data)) + data)
+            self._responses.flush()
 
 
 def _settle(waiting: asyncio.Future[SummaryDraft], kind: str, values: list[Any]) -> None:
@@ -483,11 +483,11 @@ class _ParentSummarizer:
 
 def main() -> None:
     """Serve the gateway that started this process. What an engine prints goes to the log, not between the messages."""
-    told = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.suppress(OSError, AttributeError):
         os.nice(_NICENESS)
-    asyncio.run(_Child(sys.stdin.buffer, told).serve())
+    asyncio.run(_Child(sys.stdin.buffer, responses).serve())
 
 
 # --- guards -----------------------------------------------------------------------------------------------------------
@@ -507,13 +507,13 @@ class SafeEngine(ContextEngine):
 
     async def compress(self, messages: Messages, **how: Any) -> Compaction:
         try:
-            made = await self._engine.compress(messages, **how)
+            compaction = await self._engine.compress(messages, **how)
         except EverthreadError:
             raise
         except Exception as error:
             raise EngineError(f"the context engine {self.name} failed: {type(error).__name__}: {error}") from error
-        check_compaction(self.name, made, len(messages))
-        return made
+        check_compaction(self.name, compaction, len(messages))
+        return compaction
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
         self._asked("update_from_response", lambda: self._engine.update_from_response(usage), otherwise=None)
@@ -592,38 +592,40 @@ class SafeSummarizer:
             raise SummaryError(f"{type(error).__name__}: {error}") from error
 
 
-def check_compaction(engine: str, made: Any, given: int) -> None:
+def check_compaction(engine: str, compaction: Any, count: int) -> None:
     """`EngineError` where a compaction of so many messages cannot be used."""
-    wrong = find_fault(made, given)
+    wrong = find_fault(compaction, count)
     if wrong:
         raise EngineError(f"the context engine {engine} gave no usable compaction: {wrong}. Nothing was changed.")
 
 
-def find_fault(made: Any, given: int) -> str:
+def find_fault(compaction: Any, count: int) -> str:
     """What makes a compaction of so many messages unusable; empty where nothing does."""
-    if not isinstance(made, Compaction):
-        return f"it is a {type(made).__name__}"
-    if not made.changed:
+    if not isinstance(compaction, Compaction):
+        return f"it is a {type(compaction).__name__}"
+    if not compaction.changed:
         return ""
-    if not _list_of(made.messages, lambda item: isinstance(item, Mapping) and isinstance(item.get("role"), str)):
+    if not _list_of(compaction.messages, lambda item: isinstance(item, Mapping) and isinstance(item.get("role"), str)):
         return "its messages are no list of messages"
-    if not made.messages and given:
+    if not compaction.messages and count:
         return "it has no message left"
-    if len(made.kept) != len(made.messages) or not _list_of(made.kept, lambda at: at is None or _within(at, given)):
+    if len(compaction.kept) != len(compaction.messages) or not _list_of(
+        compaction.kept, lambda at: at is None or _within(at, count)
+    ):
         return "`kept` does not name, for each of its messages, the one it was"
-    if not _list_of(made.covered, lambda at: _within(at, given)):
+    if not _list_of(compaction.covered, lambda at: _within(at, count)):
         return "`covered` names messages that are not there"
-    if not _list_of(made.to_store, lambda item: isinstance(item, ToStore)):
+    if not _list_of(compaction.to_store, lambda item: isinstance(item, ToStore)):
         return "`to_store` holds what is no output"
-    if not _list_of(made.nodes, lambda item: isinstance(item, Node)):
+    if not _list_of(compaction.nodes, lambda item: isinstance(item, Node)):
         return "`nodes` holds what is no node"
-    if not _list_of(made.usage, lambda item: isinstance(item, Mapping)):
+    if not _list_of(compaction.usage, lambda item: isinstance(item, Mapping)):
         return "`usage` holds what is no usage"
     return ""
 
 
-def _within(at: Any, given: int) -> bool:
-    return isinstance(at, int) and 0 <= at < given
+def _within(at: Any, count: int) -> bool:
+    return isinstance(at, int) and 0 <= at < count
 
 
 def _list_of(items: Any, fits: Callable[[Any], bool]) -> bool:

@@ -472,7 +472,7 @@ async def recover(live: ConversationState, tried: RecoveryAttempts, error: Excep
     requested_cap, enabled = output_cap(sent) if sent else None, live.setup.options.enabled
     await _learn_limit(live, verdict, error, requested_cap)
     while True:
-        step = tried.next_step(verdict, asked=requested_cap, enabled=enabled)
+        step = tried.next_step(verdict, output_cap=requested_cap, enabled=enabled)
         if step.action == "give_up":
             raise _overflow_error(live, tried, verdict, error) from error
         live.emit(RecoveryEvent(live.session.id, verdict.kind, step.attempt, step.text))

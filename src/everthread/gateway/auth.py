@@ -75,7 +75,7 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Lookup:
     answer: asyncio.Task[StoredKey | None]
     until: float
 
@@ -95,7 +95,7 @@ class KeyAuthenticator:
         self._ledger = ledger or KeyLedger(store)
         self._clock = clock
         self._ttl = ttl
-        self._asked: OrderedDict[str, _Asked] = OrderedDict()
+        self._lookups: OrderedDict[str, _Lookup] = OrderedDict()
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = credentials(headers)
@@ -104,46 +104,46 @@ class KeyAuthenticator:
                 401, "missing_api_key", "No API key came with the request; send one as `Authorization: Bearer et_…`."
             )
         token = next(filter(is_key, shown), None)
-        found = await self._find(digest_of(token)) if token is not None else None
-        if found is None or found.revoked is not None:
+        stored_key = await self._find(digest_of(token)) if token is not None else None
+        if stored_key is None or stored_key.revoked is not None:
             raise Refused(401, "invalid_api_key", "This API key is not known here, or was revoked.")
-        key = found.key
+        key = stored_key.key
         mode = cast("Mode | None", key.mode)
         return Caller(key.tenant, key.id, key.scopes, mode=mode, account=KeyAccount(self._ledger, key))
 
     async def has_keys(self) -> bool:
         """Whether anybody can be let in."""
-        return any(found.revoked is None for found in await self._store.list_keys(self._ledger.day))
+        return any(key.revoked is None for key in await self._store.list_keys(self._ledger.day))
 
     async def close(self) -> None:
         await self._ledger.close()
 
     async def _find(self, digest: str) -> StoredKey | None:
         """The key, as it was at most `ttl` seconds ago; who comes while it is looked up waits for the same answer."""
-        asked = self._asked.get(digest)
-        if asked is None or self._clock() >= asked.until:
+        lookup = self._lookups.get(digest)
+        if lookup is None or self._clock() >= lookup.until:
             task = asyncio.get_running_loop().create_task(self._read(digest))
-            asked = self._asked[digest] = _Asked(task, self._clock() + self._ttl)
-            self._asked.move_to_end(digest)
-            while len(self._asked) > _MOST_KNOWN:
-                self._asked.popitem(last=False)
+            lookup = self._lookups[digest] = _Lookup(task, self._clock() + self._ttl)
+            self._lookups.move_to_end(digest)
+            while len(self._lookups) > _MOST_KNOWN:
+                self._lookups.popitem(last=False)
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
-                return await asyncio.shield(asked.answer)
+                return await asyncio.shield(lookup.answer)
         except (EverthreadError, TimeoutError) as error:
-            if self._asked.get(digest) is asked:
-                del self._asked[digest]
+            if self._lookups.get(digest) is lookup:
+                del self._lookups[digest]
             _LOG.warning("a key cannot be looked up: %s", error)
             words = "Keys cannot be looked up now, so nobody is let in; try again in a second."
             raise Refused(503, "keys_unavailable", words, retry_after=1) from error
 
     async def _read(self, digest: str) -> StoredKey | None:
         day = self._ledger.day
-        found = await self._store.find_key(digest, day)
-        if found is None or not hmac.compare_digest(found.key.digest, digest):
+        stored_key = await self._store.find_key(digest, day)
+        if stored_key is None or not hmac.compare_digest(stored_key.key.digest, digest):
             return None
-        self._ledger.learn(found.key.id, day, found.today)
-        return found
+        self._ledger.learn(stored_key.key.id, day, stored_key.today)
+        return stored_key
 
 
 class AcceptedCredentials:

@@ -69,12 +69,12 @@ class Element:
 class Elements(Sequence[Element]):
     """The list of messages, or a part of it: each is made when it is asked for, and decoded once."""
 
-    __slots__ = ("_layout", "_made", "_places", "_text")
+    __slots__ = ("_cache", "_layout", "_places", "_text")
 
     def __init__(self, text: str, layout: BodyLayout) -> None:
         self._text = text
         self._layout = layout
-        self._made: dict[int, Element] = {}
+        self._cache: dict[int, Element] = {}
         self._places = range(len(layout.starts))
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class Elements(Sequence[Element]):
         if not isinstance(index, slice):
             return self._element(self._places[index])
         part = object.__new__(Elements)
-        part._text, part._layout, part._made = self._text, self._layout, self._made
+        part._text, part._layout, part._cache = self._text, self._layout, self._cache
         part._places = self._places[index]
         return part
 
@@ -96,10 +96,10 @@ class Elements(Sequence[Element]):
         return map(self._element, self._places)
 
     def _element(self, index: int) -> Element:
-        made = self._made.get(index)
-        if made is None:
-            made = self._made[index] = Element(self._text, self._layout.starts[index], self._layout.ends[index])
-        return made
+        element = self._cache.get(index)
+        if element is None:
+            element = self._cache[index] = Element(self._text, self._layout.starts[index], self._layout.ends[index])
+        return element
 
 
 class Values(Sequence[Any]):
@@ -266,30 +266,30 @@ class _Reader:
         start = begun.spans[self.listed][0]
         at = self._behind(begun.ends[-1])
         if self.text[at - 1] == "]":
-            found: dict[str, msgspec.Raw] = {}
+            raw_fields: dict[str, msgspec.Raw] = {}
             self._close(start, at)
         else:
-            found = _decode_fields(b'{"":[' + self.text[at:].encode())
-            following = _decode_list(found.pop("", msgspec.Raw(b"null")))
+            raw_fields = _decode_fields(b'{"":[' + self.text[at:].encode())
+            following = _decode_list(raw_fields.pop("", msgspec.Raw(b"null")))
             if not following:
                 raise WireError(f"the request is no JSON at character {at}: a message must follow a comma")
             at = self._elements(start, at, following)
         if self._known_rest(at):
             return
-        if not found:
+        if not raw_fields:
             behind = _skip(self.text, at)
             comma = self.text[behind : behind + 1] == ","
-            found = _decode_fields(b"{" + self.text[behind + comma :].encode())
-            if comma and not found:
+            raw_fields = _decode_fields(b"{" + self.text[behind + comma :].encode())
+            if comma and not raw_fields:
                 raise WireError(f"the request is no JSON at character {behind}: something must follow a comma")
-        self._object(found, at, is_first=False)
+        self._object(raw_fields, at, is_first=False)
 
-    def _object(self, found: dict[str, msgspec.Raw], at: int, *, is_first: bool = True) -> None:
+    def _object(self, raw_fields: dict[str, msgspec.Raw], at: int, *, is_first: bool = True) -> None:
         """Where the fields are that were found, up to the end of the text. One that stands there twice is refused."""
         text = self.text
-        if len(found) > _MOST_FIELDS:
+        if len(raw_fields) > _MOST_FIELDS:
             raise ExcessError(f"it has more than {_MOST_FIELDS:,} fields")
-        for key, raw in found.items():
+        for key, raw in raw_fields.items():
             if not is_first:
                 at = _expect(text, _skip(text, at), ",")
             is_first = False
@@ -310,14 +310,14 @@ class _Reader:
             raise WireError("the request goes on behind its end")
 
     def _known_rest(self, at: int) -> bool:
-        known = self._rest(self.text, at) if self._rest else None
-        if known is None:
+        rest = self._rest(self.text, at) if self._rest else None
+        if rest is None:
             return False
-        for key in known[0]:
+        for key in rest[0]:
             if key in self.spans:
                 raise _unusable(key)
-        self.fields.update(known[0])
-        self.spans.update(known[1])
+        self.fields.update(rest[0])
+        self.spans.update(rest[1])
         return True
 
     def _behind(self, at: int) -> int:
@@ -327,20 +327,20 @@ class _Reader:
             raise WireError(f"the request is no JSON at character {at}: ',' is missing")
         return match.end() if match[1] == "," else match.end(1)
 
-    def _elements(self, begun: int, at: int, found: list[msgspec.Raw]) -> int:
+    def _elements(self, begun: int, at: int, raw_elements: list[msgspec.Raw]) -> int:
         """The messages from one that begins here on; behind the list."""
-        if len(self.starts) + len(found) > _MOST_ELEMENTS:
+        if len(self.starts) + len(raw_elements) > _MOST_ELEMENTS:
             raise ExcessError(f"it has more than {_MOST_ELEMENTS:,} messages")
         length, behind = self._length, self._behind
         starts, ends = self.starts.append, self.ends.append
-        for raw in found:
+        for raw in raw_elements:
             end = at + length(raw)
             if end - at > _MOST_VALUES:
                 check_values(self.text[at:end], "one of its messages has")
             starts(at)
             ends(end)
             at = behind(end)
-        return self._close(begun, at if found else at + 1)
+        return self._close(begun, at if raw_elements else at + 1)
 
     def _close(self, begun: int, at: int) -> int:
         self.has_list = True
@@ -457,13 +457,13 @@ class OuterFields:
 
     @property
     def model(self) -> str | None:
-        found = self.find("model")
-        return found.value if found is not None and isinstance(found.value, str) else None
+        field = self.find("model")
+        return field.value if field is not None and isinstance(field.value, str) else None
 
     @property
     def streams(self) -> bool:
-        found = self.find("stream")
-        return found is not None and found.value is True
+        field = self.find("stream")
+        return field is not None and field.value is True
 
 
 def _outer_spans(body: bytes) -> Spans | None:
@@ -473,15 +473,15 @@ def _outer_spans(body: bytes) -> Spans | None:
     there twice.
     """
     try:
-        found = _FIELDS.decode(body)
+        fields = _FIELDS.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if len(found) > _MOST_FIELDS:
+    if len(fields) > _MOST_FIELDS:
         return None
     at = len(body) - len(body.lstrip())
     spans: Spans = {}
     sign = b"{"
-    for key, raw in found.items():
+    for key, raw in fields.items():
         match = _OUTER_KEY.match(body, at + 1) if body[at : at + 1] == sign else None
         if match is None or match[1] != key.encode("utf-8", "surrogatepass"):  # escapes are looked at more closely
             return None
@@ -492,7 +492,7 @@ def _outer_spans(body: bytes) -> Spans | None:
             return None
         spans[key] = start, end
         at, sign = behind.start(1), b","
-    return spans if not found or (body[at : at + 1] == b"}" and not body[at + 1 :].strip()) else None
+    return spans if not fields or (body[at : at + 1] == b"}" and not body[at + 1 :].strip()) else None
 
 
 def refuse_duplicates(body: bytes) -> None:

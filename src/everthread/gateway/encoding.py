@@ -31,8 +31,8 @@ READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
 def readable_encodings(accepted: bytes) -> bytes:
     """Of an `accept-encoding` what is understood here too: an answer that nobody reads is charged to nobody."""
     names = [part.strip() for part in accepted.decode("latin-1").split(",")]
-    kept = [name for name in names if name.partition(";")[0].strip().lower() in READABLE]
-    return ", ".join(kept or ["identity"]).encode("latin-1")
+    readable = [name for name in names if name.partition(";")[0].strip().lower() in READABLE]
+    return ", ".join(readable or ["identity"]).encode("latin-1")
 
 
 class Decoder(Protocol):
@@ -77,7 +77,7 @@ class _Members:
         return self._member.eof
 
     def feed(self, data: bytes) -> bytes:
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         for start in range(0, len(data), _PIECE):
             rest = data[start : start + _PIECE]
             while rest:
@@ -87,9 +87,9 @@ class _Members:
                 self._left -= len(piece)
                 if self._left < 0:
                     raise too_large()
-                found.append(piece)
+                pieces.append(piece)
                 rest = self._member.unused_data
-        return b"".join(found)
+        return b"".join(pieces)
 
     def _go_on(self) -> bool:
         """Whether another member may follow."""
@@ -154,10 +154,10 @@ def decoded(body: bytes, encoding: str, limit: int) -> bytes | None:
     if reader is None:
         return None
     try:
-        found = reader.feed(body)
+        plain = reader.feed(body)
     except UNREADABLE:
         return None
-    return found if reader.complete or not body else None
+    return plain if reader.complete or not body else None
 
 
 def too_large() -> Refused:

@@ -55,18 +55,18 @@ def error_body(api: Api, refused: Refused) -> bytes:
 def error_event(api: Api, status: int, body: bytes) -> bytes:
     """An error for a client whose stream has begun: what the provider said, as an event of its protocol."""
     try:
-        said: Any = json.loads(body)
+        payload: Any = json.loads(body)
     except (ValueError, RecursionError):
-        said = None
-    error = said.get("error") if isinstance(said, dict) else None
+        payload = None
+    error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         words = f"The upstream answered with the status {status} instead of a stream."
-        said = json.loads(error_body(api, Refused(status, "upstream_error", words)))
-        error = said["error"]
+        payload = json.loads(error_body(api, Refused(status, "upstream_error", words)))
+        error = payload["error"]
     if api == "anthropic":
-        return b"event: error\ndata: " + json.dumps({"type": "error", **said}).encode() + b"\n\n"
+        return b"event: error\ndata: " + json.dumps({"type": "error", **payload}).encode() + b"\n\n"
     if api == "openai_chat":
-        return b"data: " + json.dumps(said).encode() + b"\n\n"
+        return b"data: " + json.dumps(payload).encode() + b"\n\n"
     fields = {name: error.get(name) for name in ("code", "message", "param")}
     event = {"type": "error", "sequence_number": 0, **fields, "error": error}
     return b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"

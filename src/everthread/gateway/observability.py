@@ -144,10 +144,10 @@ def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True, file: Path 
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    told = verbose or form == "json"
-    handler.setLevel(logging.INFO if told else logging.WARNING)
+    is_detailed = verbose or form == "json"
+    handler.setLevel(logging.INFO if is_detailed else logging.WARNING)
     logging.basicConfig(level=handler.level, handlers=[handler])
-    if not quiet and not told:
+    if not quiet and not is_detailed:
         lines = logging.StreamHandler()
         lines.setFormatter(TerminalLines())
         lines.addFilter(_is_for_terminal)
@@ -381,10 +381,10 @@ class EventReporter:
         level = logging.WARNING if failed else logging.DEBUG if isinstance(event, UsageRecorded) else logging.INFO
         if not _LOG.isEnabledFor(level):
             return
-        told = event.as_dict()
-        why = next((told[name] for name in _REASONS if isinstance(told.get(name), str)), "")
-        session = told.pop("session")
-        log_fields(_LOG, level, f"{event.kind} in {session}{f': {why}' if why else ''}", {"thread": session, **told})
+        fields = event.as_dict()
+        why = next((fields[name] for name in _REASONS if isinstance(fields.get(name), str)), "")
+        session = fields.pop("session")
+        log_fields(_LOG, level, f"{event.kind} in {session}{f': {why}' if why else ''}", {"thread": session, **fields})
 
     def _count(self, event: Event) -> None:
         count = self._metrics.count

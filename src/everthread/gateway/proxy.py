@@ -100,13 +100,13 @@ class FailOpenManager:
         self._watch = watch
 
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
-        made = await self.attempt("prepare", incoming, self._prepare(incoming))
-        if made is None or (incoming.mode != "managed" and made.sent.rewritten):
+        turn = await self.attempt("prepare", incoming, self._prepare(incoming))
+        if turn is None or (incoming.mode != "managed" and turn.sent.rewritten):
             unmanaged = UnmanagedTurn(incoming)
-            if made is None:
+            if turn is None:
                 unmanaged.sent = replace(unmanaged.sent, headers={NOTICE: "passed on unmanaged: the gateway failed"})
-            made = unmanaged
-        return FailOpenTurn(self, incoming, made)
+            turn = unmanaged
+        return FailOpenTurn(self, incoming, turn)
 
     async def _prepare(self, incoming: Incoming) -> ProxyTurn:
         """What is no request that can be read here is the upstream's to refuse: nothing of ours failed."""
@@ -161,14 +161,16 @@ class FailOpenTurn:
 
     async def response_headers(self) -> Mapping[str, str]:
         """No client waits long for it: where it cannot be known now, it is not told."""
-        known: Mapping[str, str] | None
+        headers: Mapping[str, str] | None
         try:
-            known = await run_within(
+            headers = await run_within(
                 _HEADER_SECONDS, self._manager.attempt("headers", self._incoming, self._turn.response_headers())
             )
         except TimeoutError:  # nothing failed: the thread is stored after the answer has begun
-            known = None
-        return {name: value for name, value in self.sent.headers.items() if name != THREAD} if known is None else known
+            headers = None
+        return (
+            {name: value for name, value in self.sent.headers.items() if name != THREAD} if headers is None else headers
+        )
 
     async def record(self, outcome: Outcome) -> None:
         await self._manager.attempt("answered", self._incoming, self._turn.record(outcome), is_awaited=False)
@@ -341,13 +343,13 @@ class ProxyExchange:
             return False
         if incoming.api != "openai_responses" or not asks_compaction(incoming.body):
             return False
-        said = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
-        made = None
-        if is_refusal(response.status_code, said):
-            made = await pulse.compacting(self._desk.manager.attempt("compaction", incoming, make(incoming)))
-        if made is None:
+        refusal = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
+        answer = None
+        if is_refusal(response.status_code, refusal):
+            answer = await pulse.compacting(self._desk.manager.attempt("compaction", incoming, make(incoming)))
+        if answer is None:
             return False
-        body = response_body(made[0], self._model or "", made[1])
+        body = response_body(answer[0], self._model or "", answer[1])
         streams = self._streams()
         text = response_events(body) if streams else json.dumps(body).encode()
         if not pulse.begun:
@@ -446,13 +448,13 @@ class ProxyExchange:
             return
         shown = Filters([*([drop] if drop else []), *([NoticeStream(self._incoming.api, notice)] if notice else [])])
         for piece in pieces.seen:
-            kept = shown.feed(piece)
-            if kept:
-                await writer.body(kept)
+            data = shown.feed(piece)
+            if data:
+                await writer.body(data)
         async for piece in pieces.after_seen():
-            kept = shown.feed(piece)
-            if kept:
-                await writer.body(kept)
+            data = shown.feed(piece)
+            if data:
+                await writer.body(data)
             if tap is not None:
                 tap.feed(piece)
         await writer.end(shown.end())
@@ -517,8 +519,8 @@ class ProxyExchange:
             try:
                 if following.status_code >= 300:
                     raw = await Pieces(following.aiter_raw()).whole(_ERROR_BYTES)
-                    said = _readable(raw, following) or b""
-                    await put(error_event(self._incoming.api, following.status_code, said))
+                    refusal = _readable(raw, following) or b""
+                    await put(error_event(self._incoming.api, following.status_code, refusal))
                     break
                 merged.go_on()
                 async for piece in following.aiter_raw():
@@ -726,18 +728,23 @@ class Proxy:
         response = await self._client.send(upstream, call.method, call.target, headers, raw)
         pieces = Pieces(response.aiter_raw())
         try:
-            said = _readable(await pieces.whole(_ERROR_BYTES), response) if response.status_code >= 400 else None
+            refusal = _readable(await pieces.whole(_ERROR_BYTES), response) if response.status_code >= 400 else None
             mode, caller, make = call.caller.mode or upstream.mode, call.caller, self._desk.make_item
-            made = None
-            if make is not None and said is not None and mode == "managed" and is_refusal(response.status_code, said):
+            answer = None
+            if (
+                make is not None
+                and refusal is not None
+                and mode == "managed"
+                and is_refusal(response.status_code, refusal)
+            ):
                 incoming = Incoming(
                     "openai_responses", call.path, call.headers, raw, body, caller.tenant, upstream.root, mode,
                     caller.account,
                 )  # fmt: skip
-                made = await self._desk.manager.attempt("compaction", incoming, make(incoming))
-            if made is not None:
+                answer = await self._desk.manager.attempt("compaction", incoming, make(incoming))
+            if answer is not None:
                 await writer.start(200, [(b"content-type", b"application/json")], {NOTICE: _ITEM_NOTICE})
-                await writer.end(json.dumps(compact_body(*made)).encode())
+                await writer.end(json.dumps(compact_body(*answer)).encode())
                 return
             tally = PassthroughMeter(call, model, raw, response.status_code, response.headers)
             await writer.start(response.status_code, for_client(response.headers.raw))

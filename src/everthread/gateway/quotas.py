@@ -76,9 +76,9 @@ class KeyLedger:
         """What the store says. While a write is under way it may hold that already, and the write itself will tell."""
         line = self._line(key_id)
         if line.day == day and line.writing == NO_USE:
-            known = line.known
+            current = line.known
             line.known = KeyUse(
-                max(known.requests, use.requests), max(known.tokens, use.tokens), max(known.dollars, use.dollars)
+                max(current.requests, use.requests), max(current.tokens, use.tokens), max(current.dollars, use.dollars)
             )
 
     def admit(self, key: NewKey) -> None:
@@ -212,20 +212,20 @@ def used_in(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
     if not 200 <= outcome.status < 300:
         return outcome.usage
     reply = outcome.reply
-    said = 0
+    output_tokens = 0
     if reply is not None:
         words = [text_of(reply.message), *(f"{call.name} {call.arguments}" for call in calls_of(reply.message))]
-        said = len("\n".join(words).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
+        output_tokens = len("\n".join(words).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
     if outcome.usage is None:
-        return CanonicalUsage(rough_tokens(sent.body) if sent.tokens is None else sent.tokens, said)
-    if reply is not None and reply.stop is None and outcome.usage.output_tokens < said:
-        return replace(outcome.usage, output_tokens=said)
+        return CanonicalUsage(rough_tokens(sent.body) if sent.tokens is None else sent.tokens, output_tokens)
+    if reply is not None and reply.stop is None and outcome.usage.output_tokens < output_tokens:
+        return replace(outcome.usage, output_tokens=output_tokens)
     return outcome.usage
 
 
-def charged_model(asked: str, answered: str) -> str:
+def charged_model(requested: str, answered: str) -> str:
     """The model the answer names is the one that is paid; the one that was asked for where the other has no price."""
-    return answered if answered and cost_of(_ONE, answered, at=datetime.now(UTC)) is not None else asked
+    return answered if answered and cost_of(_ONE, answered, at=datetime.now(UTC)) is not None else requested
 
 
 def rough_tokens(body: bytes) -> int:

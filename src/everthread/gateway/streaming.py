@@ -41,20 +41,22 @@ class ResponseWriter:
         self._seconds = seconds
         self._begun = time.monotonic()
         self.status: int | None = None
-        self._told: Mapping[str, str] = {}
+        self._own_headers: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
 
-    async def start(self, status: int, headers: Headers, told: Mapping[str, str] | None = None) -> None:
-        self.status, self._told = status, told or {}
+    async def start(self, status: int, headers: Headers, own_headers: Mapping[str, str] | None = None) -> None:
+        self.status, self._own_headers = status, own_headers or {}
         self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
         self._metrics.observe_first_byte(time.monotonic() - self._begun)
-        ours = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in self._told.items()]
+        ours = [
+            (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in self._own_headers.items()
+        ]
         await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
 
-    async def tell_late(self, told: Mapping[str, str]) -> None:
+    async def tell_late(self, headers: Mapping[str, str]) -> None:
         """What was not known yet when the headers were sent, as comments of the stream: no client stumbles over one."""
-        late = {name: value for name, value in told.items() if self._told.get(name) != value}
-        self._told = {**self._told, **late}
+        late = {name: value for name, value in headers.items() if self._own_headers.get(name) != value}
+        self._own_headers = {**self._own_headers, **late}
         if late:
             lines = "".join(f": {name}: {' '.join(value.split())}\n" for name, value in late.items())
             await self.body(f"{lines}\n".encode())
@@ -84,11 +86,11 @@ class ResponseWriter:
         call, seconds, status = self._call, time.monotonic() - self._begun, self.status or 0
         fields = {
             "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
-            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._told.get(THREAD, ""),
+            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._own_headers.get(THREAD, ""),
             **self._facts,
         }  # fmt: skip
-        told = {name: value for name, value in fields.items() if value or name in self._facts}
-        log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", told)
+        filled = {name: value for name, value in fields.items() if value or name in self._facts}
+        log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", filled)
 
     async def _put(self, message: dict[str, object]) -> None:
         try:
@@ -126,7 +128,7 @@ class UsageReader:
             if not self.streams:
                 self._pieces.append(data)
                 return []
-            return self._said(data)
+            return self._read_deltas(data)
         except (WireError, Refused, *UNREADABLE) as error:
             self._give_up(error)
             return []
@@ -144,12 +146,12 @@ class UsageReader:
             self._give_up(error)
             return None
 
-    def _said(self, data: bytes) -> list[StreamDelta]:
-        said: list[StreamDelta] = []
+    def _read_deltas(self, data: bytes) -> list[StreamDelta]:
+        deltas: list[StreamDelta] = []
         for event in self._parser.feed(data):
-            said += self._stream.feed(event)
+            deltas += self._stream.feed(event)
             self._heard = True
-        return said
+        return deltas
 
     def _give_up(self, error: Exception) -> None:
         self._decoder = None
@@ -194,10 +196,10 @@ class UsageChunkFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """The complete events; the beginning of one waits for its end."""
-        kept = [event for event in self._events.feed(chunk) if not _is_extra(event)]
+        events = [event for event in self._events.feed(chunk) if not _is_extra(event)]
         if len(self._events.rest) > _LONGEST:
-            kept.append(self.end())
-        return b"".join(kept)
+            events.append(self.end())
+        return b"".join(events)
 
     def end(self) -> bytes:
         return self._events.end()
@@ -260,17 +262,17 @@ class Pieces:
         ends = asyncio.get_running_loop().time() + seconds
         while True:
             self._next = asyncio.ensure_future(_after(self._source))
-            left = ends - asyncio.get_running_loop().time()
-            done, _ = await asyncio.wait({self._next}, timeout=max(0.0, left))
+            remaining = ends - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait({self._next}, timeout=max(0.0, remaining))
             if not done:
                 return None
             piece, self._next = await self._next, None
             if piece is None:
                 return None
             self._seen.append(piece)
-            said = tap.feed(piece)
-            error = next((delta for delta in said if delta.kind == "error"), None)
-            if error is not None or any(delta.kind in _CONTENT for delta in said):
+            deltas = tap.feed(piece)
+            error = next((delta for delta in deltas if delta.kind == "error"), None)
+            if error is not None or any(delta.kind in _CONTENT for delta in deltas):
                 return error
 
     async def drop(self) -> None:

@@ -62,7 +62,7 @@ class PortSockets:
             self._sockets = [probe] * count
         else:
             probe.close()
-            self._sockets = [self._bound() for _ in range(count)]
+            self._sockets = [self._bind_socket() for _ in range(count)]
 
     def __getitem__(self, index: int) -> socket.socket:
         return self._sockets[index]
@@ -71,22 +71,22 @@ class PortSockets:
         """A new socket, which listens once its worker is up: until then the others get its connections."""
         if not self.is_shared:
             self._sockets[index].close()
-            self._sockets[index] = self._bound()
+            self._sockets[index] = self._bind_socket()
 
     def close(self) -> None:
         for one in self._sockets:
             one.close()
 
-    def _bound(self) -> socket.socket:
-        made = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    def _bind_socket(self) -> socket.socket:
+        listener = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            made.bind(self._address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(self._address)
         except OSError as error:
-            made.close()
+            listener.close()
             raise InputError(f"port {self.port} cannot be used: {error.strerror or error}") from error
-        return made
+        return listener
 
 
 @dataclass(slots=True)
@@ -207,31 +207,31 @@ class Supervisor:
         )  # fmt: skip
         if self._ending.is_set():  # told to end while it was being started
             process.terminate()
-        given, said = process.stdin, process.stdout
-        if given is None or said is None:
+        stdin, stdout = process.stdin, process.stdout
+        if stdin is None or stdout is None:
             raise InputError("a worker cannot be reached")
         with contextlib.suppress(ConnectionError):
-            given.write(pickle.dumps((listener.fileno(), self._setup(slot.index))))
-            await given.drain()
+            stdin.write(pickle.dumps((listener.fileno(), self._setup(slot.index))))
+            await stdin.drain()
         with contextlib.suppress(ValueError, ConnectionError):
-            while line := await said.readline():
-                self._hear(slot, json.loads(line))
+            while line := await stdout.readline():
+                self._handle_report(slot, json.loads(line))
         code = await process.wait()
-        given.close()
+        stdin.close()
         _forget_gauges(process.pid, self._metrics)
         if not slot.ready.is_set() and not self._failed.done():
             self._failed.set_result(f"a worker ended at its start ({_end_text(code)})")
         return code
 
-    def _hear(self, slot: _Slot, said: dict[str, Any]) -> None:
-        if "failed" in said:
+    def _handle_report(self, slot: _Slot, message: dict[str, Any]) -> None:
+        if "failed" in message:
             if not self._failed.done():
-                self._failed.set_result(str(said["failed"]))
-            _LOG.error("worker %d: %s", slot.index + 1, said["failed"])
+                self._failed.set_result(str(message["failed"]))
+            _LOG.error("worker %d: %s", slot.index + 1, message["failed"])
             return
-        if said.get("ready"):
+        if message.get("ready"):
             slot.ready.set()
-        self._tell(said)
+        self._tell(message)
 
 
 def _end_text(code: int) -> str:
@@ -256,9 +256,9 @@ def read_setup() -> tuple[socket.socket, Any]:
     return socket.socket(fileno=number), setup
 
 
-def report(**said: Any) -> None:
+def report(**fields: Any) -> None:
     """To the supervisor."""
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 

@@ -89,7 +89,7 @@ class Observed:
             self.span.set_status(Status(StatusCode.ERROR))
         seconds = time.monotonic() - self.begun
         if self.span.is_recording():
-            self.span.set_attributes({**common, **_described(sent, outcome)})
+            self.span.set_attributes({**common, **_span_attributes(sent, outcome)})
         self.telemetry.seconds.record(seconds, common)
         if outcome.usage is not None:
             used = {"input": outcome.usage.prompt_tokens, "output": outcome.usage.output_tokens}
@@ -98,25 +98,25 @@ class Observed:
         self.span.end()
 
 
-def _described(sent: Outgoing, outcome: Outcome) -> dict[str, Any]:
+def _span_attributes(sent: Outgoing, outcome: Outcome) -> dict[str, Any]:
     """What only the span says: metrics would have a series for each."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     if outcome.status:
-        found["http.response.status_code"] = outcome.status
+        attributes["http.response.status_code"] = outcome.status
     if sent.headers.get(THREAD):
-        found["gen_ai.conversation.id"] = sent.headers[THREAD]
+        attributes["gen_ai.conversation.id"] = sent.headers[THREAD]
     if sent.compactions:
-        found["gen_ai.conversation.compacted"] = True
+        attributes["gen_ai.conversation.compacted"] = True
     if outcome.reply is not None and outcome.reply.id:
-        found["gen_ai.response.id"] = outcome.reply.id
+        attributes["gen_ai.response.id"] = outcome.reply.id
     if outcome.reply is not None and outcome.reply.stop:
-        found["gen_ai.response.finish_reasons"] = [outcome.reply.stop]
+        attributes["gen_ai.response.finish_reasons"] = [outcome.reply.stop]
     usage = outcome.usage
     if usage is not None:
-        found |= {
+        attributes |= {
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.output_tokens": usage.output_tokens,
             "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
             "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
         }
-    return found
+    return attributes

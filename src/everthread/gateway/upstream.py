@@ -168,10 +168,10 @@ class UpstreamClient:
         return self._session
 
     def _endpoint(self, upstream: Upstream) -> _Endpoint:
-        known = self._endpoints.get(upstream.root)
-        if known is None:
-            known = self._endpoints[upstream.root] = _Endpoint.of(upstream.root)
-        return known
+        endpoint = self._endpoints.get(upstream.root)
+        if endpoint is None:
+            endpoint = self._endpoints[upstream.root] = _Endpoint.of(upstream.root)
+        return endpoint
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -182,21 +182,21 @@ class _Connector(aiohttp.TCPConnector):
     """
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        while (kept := await super()._get(key, traces)) is not None:
-            protocol = kept.protocol
+        while (connection := await super()._get(key, traces)) is not None:
+            protocol = connection.protocol
             if protocol is not None and not protocol.should_close and not _has_news(protocol.transport):
-                return kept
-            kept.close()
+                return connection
+            connection.close()
         return None
 
 
 def _has_news(transport: asyncio.BaseTransport | None) -> bool:
     """Whether something came which the event loop has not read yet."""
-    known = transport.get_extra_info("socket") if transport is not None else None
-    if known is None or not hasattr(select, "poll"):
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or not hasattr(select, "poll"):
         return False
     poll = select.poll()
-    poll.register(known.fileno(), select.POLLIN)
+    poll.register(sock.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
@@ -269,15 +269,17 @@ def for_upstream(
     dropped = {b"host", b"expect"}
     if upstream.api_key is not None or not trusted:
         dropped |= _CREDENTIALS
-    kept = [(name, value) for name, value in end_to_end(headers) if name not in dropped and not name.startswith(_OURS)]
+    outgoing = [
+        (name, value) for name, value in end_to_end(headers) if name not in dropped and not name.startswith(_OURS)
+    ]
     if not trusted:  # a key of ours may stand anywhere, in a cookie too
-        kept = [(name, without_keys(value)) for name, value in kept]
-    kept = [(name, readable_encodings(value) if name == b"accept-encoding" else value) for name, value in kept]
-    kept = [(name, without_sessions(value) if name == b"cookie" else value) for name, value in kept]
+        outgoing = [(name, without_keys(value)) for name, value in outgoing]
+    outgoing = [(name, readable_encodings(value) if name == b"accept-encoding" else value) for name, value in outgoing]
+    outgoing = [(name, without_sessions(value) if name == b"cookie" else value) for name, value in outgoing]
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
-        kept.append((b"x-api-key", key) if family == "anthropic" else (b"authorization", b"Bearer " + key))
-    return kept
+        outgoing.append((b"x-api-key", key) if family == "anthropic" else (b"authorization", b"Bearer " + key))
+    return outgoing
 
 
 def without_sessions(cookies: bytes) -> bytes:

@@ -60,14 +60,14 @@ def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Client
 def body_session(fields: Mapping[str, Any]) -> str:
     """The session that a request's own fields name; empty where they name none."""
     metadata = fields.get("metadata")
-    known = metadata if isinstance(metadata, dict) else {}
-    user = known.get("user_id")
+    values = metadata if isinstance(metadata, dict) else {}
+    user = values.get("user_id")
     if isinstance(user, str):  # Claude Code: `user_…_account_…_session_…`, later an object as text
-        told = json_value(user) if user.startswith("{") else None
-        inner = told.get("session_id") if isinstance(told, dict) else user.rpartition(_CLAUDE_SESSION)[2]
+        parsed = json_value(user) if user.startswith("{") else None
+        inner = parsed.get("session_id") if isinstance(parsed, dict) else user.rpartition(_CLAUDE_SESSION)[2]
         if isinstance(inner, str) and inner and inner != user:
             return inner
-    stated = [*(known.get(name) for name in _METADATA), fields.get("session_id"), fields.get("prompt_cache_key")]
+    stated = [*(values.get(name) for name in _METADATA), fields.get("session_id"), fields.get("prompt_cache_key")]
     return next((value for value in stated if isinstance(value, str) and value), "")
 
 

@@ -166,14 +166,14 @@ class ProxyManager:
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
-        begun = self._reader.begin(incoming.api, incoming.body)
-        plain = self._without_ours(incoming) if OURS in begun.holds else incoming
-        whole = await self._responses.expanded(plain) if self._emulates(incoming) else None
-        read = whole or plain
-        turn = await self._read(read, begun if read is incoming else self._reader.begin(read.api, read.body))
+        outline = self._reader.begin(incoming.api, incoming.body)
+        plain = self._without_ours(incoming) if OURS in outline.holds else incoming
+        expanded = await self._responses.expanded(plain) if self._emulates(incoming) else None
+        read = expanded or plain
+        turn = await self._read(read, outline if read is incoming else self._reader.begin(read.api, read.body))
         if not len(turn.history):
             return UnmanagedTurn(incoming)  # nothing was said: there is no thread it could belong to
-        turn.expanded = whole is not None or plain is not incoming
+        turn.expanded = expanded is not None or plain is not incoming
         self._recorder.begin(turn)
         try:
             await self._decide_what_goes(turn)
@@ -207,26 +207,26 @@ class ProxyManager:
         """The thread is told once that is certain."""
         if turn.place.explicit and (turn.storing is None or not turn.storing.done()):
             return turn.sent.headers  # an answer that is quicker than the store does not wait for it
-        place = await self._recorder.request(turn)
+        match = await self._recorder.request(turn)
         others = {name: value for name, value in turn.sent.headers.items() if name != THREAD}
-        return {THREAD: place.thread, **others} if turn.kept else others
+        return {THREAD: match.thread, **others} if turn.kept else others
 
     async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """Store what was said and used, and prepare the next rewrite where it will soon be due."""
-        said = self._recorder.said(turn, outcome)
+        answer = self._recorder.said(turn, outcome)
         try:
-            await self._keep(turn, outcome, said)
+            await self._keep(turn, outcome, answer)
         finally:
-            if said is not None:
-                self._recorder.give_up(said)
+            if answer is not None:
+                self._recorder.give_up(answer)
         if 200 <= outcome.status < 300 and turn.rewritable:
             self._prepare_ahead(turn, outcome)
 
-    async def _keep(self, turn: ManagedTurn, outcome: Outcome, said: PendingAnswer | None) -> None:
+    async def _keep(self, turn: ManagedTurn, outcome: Outcome, answer: PendingAnswer | None) -> None:
         """What was said and what it used into the store, and what it teaches."""
-        place = await self._recorder.request(turn)
-        answered = 200 <= outcome.status < 300
-        if answered and outcome.usage is not None and not outcome.estimated:
+        match = await self._recorder.request(turn)
+        is_success = 200 <= outcome.status < 300
+        if is_success and outcome.usage is not None and not outcome.estimated:
             prompt = outcome.usage.prompt_tokens
             context = turn.memory.context
             context.calibration.observe(turn.model, prompt, turn.estimate)
@@ -236,33 +236,33 @@ class ProxyManager:
             self._judge(turn, prompt)
         state = turn.memory.context.dump()
         writes: list[Awaitable[Any]] = []
-        if answered or outcome.usage is not None:
-            writes.append(self._account(turn, place, outcome, state))
+        if is_success or outcome.usage is not None:
+            writes.append(self._account(turn, match, outcome, state))
         else:
-            writes.append(self.setup.store.put_state(place.thread, _STATE, state, early=True))
-        if self.accounting.has_lost(place.thread):
-            writes.append(self.accounting.record_lost(place.thread))
-        if said is not None:
-            writes.append(self._recorder.answer(said, place, turn))
-        if said is not None and turn.recall.calls:
-            writes.append(self._recall.keep(turn, place.thread, said.history))
+            writes.append(self.setup.store.put_state(match.thread, _STATE, state, early=True))
+        if self.accounting.has_lost(match.thread):
+            writes.append(self.accounting.record_lost(match.thread))
+        if answer is not None:
+            writes.append(self._recorder.answer(answer, match, turn))
+        if answer is not None and turn.recall.calls:
+            writes.append(self._recall.keep(turn, match.thread, answer.history))
         reply = outcome.reply
-        if answered and reply and reply.id and self._emulates(turn.incoming):
-            writes.append(self._responses.keep(place, reply, turn))
+        if is_success and reply and reply.id and self._emulates(turn.incoming):
+            writes.append(self._responses.keep(match, reply, turn))
         try:
             await asyncio.gather(*writes)  # together they are one transaction
         except EverthreadError as error:
-            self.setup.listener(RecordFailed(place.thread, str(error)))
+            self.setup.listener(RecordFailed(match.thread, str(error)))
 
-    async def _account(self, turn: ManagedTurn, place: ThreadMatch, outcome: Outcome, state: Mapping[str, Any]) -> None:
+    async def _account(self, turn: ManagedTurn, match: ThreadMatch, outcome: Outcome, state: Mapping[str, Any]) -> None:
         """The client's call, estimated where the provider said nothing; with it what the thread's calls taught."""
         usage, estimated = outcome.usage, outcome.estimated
         if usage is None:
             counter = TokenCounter(turn.model)
             usage, estimated = complete_usage(CanonicalUsage(), outcome.reply, turn.estimate, counter)
         for round_usage in outcome.hidden:
-            await self.accounting.record(place.thread, turn.model, round_usage)
-        await self.accounting.record(place.thread, turn.model, usage, estimated=estimated, state=(_STATE, state))
+            await self.accounting.record(match.thread, turn.model, round_usage)
+        await self.accounting.record(match.thread, turn.model, usage, estimated=estimated, state=(_STATE, state))
 
     def _report_usage(self, record: NewUsage) -> None:
         self.setup.listener(
@@ -290,25 +290,25 @@ class ProxyManager:
 
     # Reading
 
-    async def _read(self, incoming: Incoming, begun: Begun) -> ManagedTurn:
+    async def _read(self, incoming: Incoming, outline: Begun) -> ManagedTurn:
         """Whose it is and how large; of a known history only what is new costs more than a glance."""
-        read = await self._reader.read_gently(incoming.api, begun)
+        read = await self._reader.read_gently(incoming.api, outline)
         values = SaidMessages(
             incoming.api, read.frame.model,
             Values(read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]),
         )  # fmt: skip
         scope = scope_of(incoming.headers, read.sliced.fields)
-        place = await self._threads.place(incoming.tenant, scope, read.history, values)
-        memory = await self._memory(place)
+        match = await self._threads.place(incoming.tenant, scope, read.history, values)
+        memory = await self._memory(match)
         turn = ManagedTurn(
-            self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, place, memory,
+            self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, match, memory,
             read.trailing, MARK in read.holds,
         )  # fmt: skip
         if self.setup.options.tables and turn.rewritable:
             turn.tables = self._tables.read(turn.history, turn.elements)
             turn.sizes = [
-                size * len(turn.tables[place]) // len(turn.elements[place].text) if place in turn.tables else size
-                for place, size in enumerate(turn.sizes)
+                size * len(turn.tables[index]) // len(turn.elements[index].text) if index in turn.tables else size
+                for index, size in enumerate(turn.sizes)
             ]
         turn.window = await self.limits.window(turn.limit_key, await self._known_window(turn))
         turn.cap = await self.limits.output_cap(turn.limit_key)
@@ -325,13 +325,13 @@ class ProxyManager:
             self._windows[key] = await self.setup.window(incoming.api, turn.model, incoming.upstream)
         return self._windows[key]
 
-    async def _memory(self, place: ThreadMatch) -> Any:
-        known = self._memories.get(place.thread)
-        if known is not None:
-            return known
-        source = place.branch_of[0] if place.branch_of else place.thread
-        state = await self.setup.store.get_state(source, _STATE) if place.matched else None
-        return self._memories.begin(place.thread, state)
+    async def _memory(self, match: ThreadMatch) -> Any:
+        memory = self._memories.get(match.thread)
+        if memory is not None:
+            return memory
+        source = match.branch_of[0] if match.branch_of else match.thread
+        state = await self.setup.store.get_state(source, _STATE) if match.matched else None
+        return self._memories.begin(match.thread, state)
 
     # Fitting
 
@@ -346,8 +346,8 @@ class ProxyManager:
         head = self._sizes.values(turn.incoming.api, turn.model, used.replacement, values)
         note = RewriteState.load(used.state).note
         if note:
-            said = [{"role": "user", "content": note}]
-            head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), said)
+            messages = [{"role": "user", "content": note}]
+            head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), messages)
         return turn.fixed + head + sum(turn.sizes[used.length :]) + self._hidden_estimate(turn, used.length)
 
     def _hidden_estimate(self, turn: ManagedTurn, length: int) -> int:
@@ -463,10 +463,10 @@ class ProxyManager:
 
     async def look_up(self, turn: ManagedTurn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
-        found = await self._find_rewrites(turn)
+        rewrites = await self._find_rewrites(turn)
         if not forced:
-            found = found.keeping(turn.memory.rewrite)
-        turn.used, turn.ready = found.used, found.ready
+            rewrites = rewrites.keeping(turn.memory.rewrite)
+        turn.used, turn.ready = rewrites.used, rewrites.ready
         hidden = self._recall.state_of(turn)
         undone, *rounds = await self.setup.store.get_states([(turn.place.thread, UNDONE_STATE), *hidden])
         turn.held = isinstance(undone, dict) and turn.size < undone.get("until", 0)
@@ -478,10 +478,10 @@ class ProxyManager:
         """The rewrites of the history; where there are none, those from before our own tool was offered."""
         engines = dict.fromkeys((self.engine_key(turn), self._key_for(turn, turn.frame.tools)))
         memory = turn.memory
-        found, memory.search = await self._rewrites.find(
+        rewrites, memory.search = await self._rewrites.find(
             turn.incoming.tenant, list(engines), turn.history, turn.size, memory.search
         )
-        return found
+        return rewrites
 
     def engine_key(self, turn: ManagedTurn) -> str:
         return self._key_for(turn, turn.equipped_frame.tools)
@@ -529,11 +529,11 @@ class ProxyManager:
     async def _made(self, turn: ManagedTurn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
         """A rewrite of the usual strength. A failure is told; the request goes on with what there is."""
         tokens = self.tokens(turn, turn.used)
-        made: Rewrite | None = None
+        rewrite: Rewrite | None = None
         try:
-            made = await self._made_meanwhile(turn)
-            if made is None:
-                made = await self.compact(
+            rewrite = await self._made_meanwhile(turn)
+            if rewrite is None:
+                rewrite = await self.compact(
                     turn,
                     CompactionLevel.NORMAL,
                     tokens,
@@ -543,35 +543,35 @@ class ProxyManager:
                 )
         except EverthreadError as error:
             self.setup.listener(CompactionFailed(turn.place.thread, str(error)))
-        if made is None:
+        if rewrite is None:
             turn.memory.context.fail(tokens)
         else:
             turn.memory.context.futile = 0
-        return made
+        return rewrite
 
     async def _made_meanwhile(self, turn: ManagedTurn) -> Rewrite | None:
         """A rewrite of more than the request used, which somebody made since it was looked for."""
-        found = await self._find_rewrites(turn)
-        longest = found.ready or found.used
+        rewrites = await self._find_rewrites(turn)
+        longest = rewrites.ready or rewrites.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
     async def compact(self, turn: ManagedTurn, level: CompactionLevel, tokens: int, **how: Any) -> Rewrite | None:
         """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
         task = await self._task(turn, tokens, level=level, **how)
-        given = self._summarizer_context(turn, task.thread)
+        context = self._summarizer_context(turn, task.thread)
         setup = EngineSetup(self.setup.engine, turn.model, task.budget, self.setup.summary_key)
-        made = await self._rewrites.make(task, setup, given, self.setup.summarizer(given))
-        if made is not None and made.depth >= FADING:
-            self.setup.listener(Notice(task.thread, fading_text(made.depth)))
-        return made
+        rewrite = await self._rewrites.make(task, setup, context, self.setup.summarizer(context))
+        if rewrite is not None and rewrite.depth >= FADING:
+            self.setup.listener(Notice(task.thread, fading_text(rewrite.depth)))
+        return rewrite
 
     async def _task(self, turn: ManagedTurn, tokens: int, **how: Any) -> RewriteTask:
-        place = await self._recorder.request(turn)
+        match = await self._recorder.request(turn)
         if turn.used is not None and turn.used.is_older:
             tokens = self.tokens(turn, None)
         return RewriteTask(
             tenant=turn.incoming.tenant,
-            thread=place.thread,
+            thread=match.thread,
             engine_key=self.engine_key(turn),
             api=turn.incoming.api,
             frame=turn.equipped_frame,
@@ -608,8 +608,8 @@ class ProxyManager:
         """
         if turn.ready is not None or turn.held or turn.sliced.single:
             return
-        said = outcome.usage.output_tokens if outcome.usage else 0
-        size = self.size(turn, self.tokens(turn, turn.used) + said)
+        output_tokens = outcome.usage.output_tokens if outcome.usage else 0
+        size = self.size(turn, self.tokens(turn, turn.used) + output_tokens)
         if size.tokens < size.budget.background_start:
             return
         prices, context = self._prices(turn), turn.memory.context
@@ -629,24 +629,24 @@ class ProxyManager:
         plain = self._without_ours(incoming)
         turn = await self._read(plain, self._reader.begin(plain.api, plain.body))
         turn.window = window or turn.window
-        place = await self._recorder.request(turn)
+        match = await self._recorder.request(turn)
         before = self.tokens(turn, None)
         may = turn.rewritable or turn.unmanaged_reason == TRIGGER
-        made = await self.compact(turn, level, before, reason="manual") if may else None
-        kept = [element.value for element in turn.elements[made.length if made else 0 :]]
+        rewrite = await self.compact(turn, level, before, reason="manual") if may else None
+        remaining = [element.value for element in turn.elements[rewrite.length if rewrite else 0 :]]
         lead = [element.value for element in turn.sliced.elements[: turn.first]]
-        messages = [*lead, *(turn.replaced_values(made) if made else ()), *kept]
+        messages = [*lead, *(turn.replaced_values(rewrite) if rewrite else ()), *remaining]
         receipt = {
-            "changed": made is not None, "tokens_before": before, "tokens_after": self.tokens(turn, made),
-            "messages_covered": made.length if made else 0, "thread": place.thread,
-            "system_note": RewriteState.load(made.state).note if made else "",
+            "changed": rewrite is not None, "tokens_before": before, "tokens_after": self.tokens(turn, rewrite),
+            "messages_covered": rewrite.length if rewrite else 0, "thread": match.thread,
+            "system_note": RewriteState.load(rewrite.state).note if rewrite else "",
         }  # fmt: skip
-        return {"messages": messages, "receipt": receipt, "handle": place.thread}
+        return {"messages": messages, "receipt": receipt, "handle": match.thread}
 
     async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
         """One item that stands for a conversation, and the tokens of what it stands for."""
-        made = await self.compact_once(incoming, CompactionLevel.NORMAL)
-        return make_item(made["messages"], self.setup.summary_key), made["receipt"]["tokens_after"]
+        result = await self.compact_once(incoming, CompactionLevel.NORMAL)
+        return make_item(result["messages"], self.setup.summary_key), result["receipt"]["tokens_after"]
 
     # After a refusal
 
@@ -665,8 +665,8 @@ class ProxyManager:
                 await self.look_up(turn, forced=True)
                 if turn.used is not None:
                     return self.send(turn)
-            asked = turn.output_cap or turn.asked_output
-            step = turn.tried.next_step(verdict, asked=asked, enabled=enabled, thinking=turn.thinking_budget)
+            output_cap = turn.output_cap or turn.asked_output
+            step = turn.tried.next_step(verdict, output_cap=output_cap, enabled=enabled, thinking=turn.thinking_budget)
             if step.action == "give_up":
                 return None
             if step.action == "lower_cap" and step.cap is not None:
@@ -674,10 +674,10 @@ class ProxyManager:
             self.setup.listener(RecoveryEvent(turn.place.thread, verdict.kind, step.attempt, step.text))
             if step.action == "lower_cap":
                 return self.send(turn)
-            made = await (self._slim(turn) if step.action == "slim" else self._compact_harder(turn, step, verdict))
-            if made is not None:
+            rewrite = await (self._slim(turn) if step.action == "slim" else self._compact_harder(turn, step, verdict))
+            if rewrite is not None:
                 turn.tried.done += step.action == "compact"
-                turn.used, turn.ready = made, None
+                turn.used, turn.ready = rewrite, None
                 return self.send(turn)
 
     async def _learn(self, turn: ManagedTurn, verdict: ErrorVerdict, status: int, body: bytes) -> None:
@@ -690,10 +690,10 @@ class ProxyManager:
         if verdict.kind == "max_tokens_too_large":
             tokens += turn.output_cap or turn.asked_output or 0
         believed = is_overflow_error(status, body)
-        found = await self.limits.learn_window(turn.limit_key, verdict, turn.window, tokens, believed=believed)
-        if found is not None:
-            turn.window = found.tokens
-            event = LimitLearnt(turn.place.thread, turn.model, found.tokens, found.source, stored=found.stored)
+        learnt = await self.limits.learn_window(turn.limit_key, verdict, turn.window, tokens, believed=believed)
+        if learnt is not None:
+            turn.window = learnt.tokens
+            event = LimitLearnt(turn.place.thread, turn.model, learnt.tokens, learnt.source, stored=learnt.stored)
             self.setup.listener(event)
 
     async def _slim(self, turn: ManagedTurn) -> Rewrite | None:

@@ -46,27 +46,27 @@ def has_notice(body: bytes) -> bool:
 def strip_notices(text: str, api: Api, key: bytes) -> str | None:
     """A request's text without our own lines; None where it has none."""
     sliced = slice_text(text, api)
-    kept: list[bool] = []
+    is_kept: list[bool] = []
     changes: list[tuple[int, int, str]] = []
     for element in sliced.elements:
         value = _stripped(element.value, key)
-        kept.append(value is not None)
+        is_kept.append(value is not None)
         if value is not None and value is not element.value:
             changes.append((element.start, element.end, written(value)))
-    changes += _removed(sliced, kept)
+    changes += _removed(sliced, is_kept)
     return spliced(text, sorted(changes)) if changes else None
 
 
-def _removed(sliced: Sliced, kept: Sequence[bool]) -> list[tuple[int, int, str]]:
+def _removed(sliced: Sliced, is_kept: Sequence[bool]) -> list[tuple[int, int, str]]:
     """What takes whole elements out, each with one of its commas."""
     elements = sliced.elements
-    last = max((place for place, stays in enumerate(kept) if stays), default=-1)
+    last = max((index for index, stays in enumerate(is_kept) if stays), default=-1)
     changes = []
-    for place, stays in enumerate(kept):
+    for index, stays in enumerate(is_kept):
         if stays or last < 0:
             continue
-        start = elements[place].start if place < last else elements[place - 1].end
-        end = elements[place + 1].start if place < last else elements[place].end
+        start = elements[index].start if index < last else elements[index - 1].end
+        end = elements[index + 1].start if index < last else elements[index].end
         changes.append((start, end, ""))
     return changes
 
@@ -84,7 +84,7 @@ def _stripped(value: Any, key: bytes) -> Any:
     if isinstance(content, str):
         words = _without_line(content, key) or None
     elif isinstance(content, list):
-        words = [said for part in content if (said := _stripped_part(part, key)) is not None]
+        words = [stripped for part in content if (stripped := _stripped_part(part, key)) is not None]
     if words == content:
         return value
     return {**value, "content": words} if words or value.get("tool_calls") else None
@@ -100,10 +100,10 @@ def _stripped_part(part: Any, key: bytes) -> Any:
 
 def _without_line(text: str, key: bytes) -> str:
     """The words before our line; a line that is not ours stays."""
-    found = _LINE.search(text) if OPEN in text else None
-    if found is None or not hmac.compare_digest(found[1], _tag(found[2], key)):
+    match = _LINE.search(text) if OPEN in text else None
+    if match is None or not hmac.compare_digest(match[1], _tag(match[2], key)):
         return text
-    before, behind = text[: found.start()], text[found.end() :]
+    before, behind = text[: match.start()], text[match.end() :]
     before = before.removesuffix(_GAP) if before.endswith(_GAP) else before.rstrip()
     return before + behind.rstrip() if behind.strip() else before
 
@@ -116,8 +116,8 @@ def takes_notice(api: Api, fields: Mapping[str, Any]) -> bool:
     if fields.get("n") not in (None, 1):
         return False
     if api == "openai_responses":
-        asked = fields.get("text")
-        form = asked.get("format") if isinstance(asked, dict) else None
+        text_options = fields.get("text")
+        form = text_options.get("format") if isinstance(text_options, dict) else None
     elif api == "anthropic":
         form = fields.get("output_format") or fields.get("output_config")
     else:
@@ -190,11 +190,11 @@ class NoticeStream:
             self._next = max(self._next, index + 1)
         if data.get("type") != "message_delta":
             return raw
-        place, line, self._line = self._next, self._line, ""
+        position, line, self._line = self._next, self._line, ""
         new: list[dict[str, Any]] = [
-            {"type": "content_block_start", "index": place, "content_block": {"type": "text", "text": ""}},
-            {"type": "content_block_delta", "index": place, "delta": {"type": "text_delta", "text": line}},
-            {"type": "content_block_stop", "index": place},
+            {"type": "content_block_start", "index": position, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": position, "delta": {"type": "text_delta", "text": line}},
+            {"type": "content_block_stop", "index": position},
         ]
         return b"".join(map(_written, new)) + raw
 
@@ -234,17 +234,17 @@ class NoticeStream:
         return b"".join(map(_written, new)) + encode_event(last)
 
 
-def _response_events(line: str, place: int) -> Sequence[dict[str, Any]]:
+def _response_events(line: str, index: int) -> Sequence[dict[str, Any]]:
     item = _item(line, "completed")
     part: dict[str, Any] = {"type": "output_text", "text": line, "annotations": []}
-    where = {"item_id": item["id"], "output_index": place, "content_index": 0}
+    where = {"item_id": item["id"], "output_index": index, "content_index": 0}
     return [
-        {"type": "response.output_item.added", "output_index": place, "item": _item(line, "in_progress")},
+        {"type": "response.output_item.added", "output_index": index, "item": _item(line, "in_progress")},
         {"type": "response.content_part.added", **where, "part": {**part, "text": ""}},
         {"type": "response.output_text.delta", **where, "delta": line},
         {"type": "response.output_text.done", **where, "text": line},
         {"type": "response.content_part.done", **where, "part": part},
-        {"type": "response.output_item.done", "output_index": place, "item": item},
+        {"type": "response.output_item.done", "output_index": index, "item": item},
     ]
 
 

@@ -73,33 +73,33 @@ class ByteCache(Generic[K, T]):
     """The values used last, as many as fit into so many bytes: a client decides how large each is."""
 
     def __init__(self, most: int) -> None:
-        self._known: OrderedDict[K, tuple[T, int]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[T, int]] = OrderedDict()
         self._most = most
         self.size = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
     def find(self, key: K) -> T | None:
-        known = self._known.get(key)
-        if known is None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        self._known.move_to_end(key)
-        return known[0]
+        self._entries.move_to_end(key)
+        return entry[0]
 
     def keep(self, key: K, value: T, size: int) -> list[T]:
         """Keep it where it leaves room for others; what had to go for it, itself included."""
-        gone = [self.drop(key)] if key in self._known else []
+        gone = [self.drop(key)] if key in self._entries else []
         if size > self._most // _LEAST_SHARED:
             return [*gone, value]
-        self._known[key] = value, size
+        self._entries[key] = value, size
         self.size += size
         while self.size > self._most:
-            gone.append(self.drop(next(iter(self._known))))
+            gone.append(self.drop(next(iter(self._entries))))
         return gone
 
     def drop(self, key: K) -> T:
-        value, size = self._known.pop(key)
+        value, size = self._entries.pop(key)
         self.size -= size
         return value
 
@@ -124,22 +124,22 @@ class Beginnings(Generic[T]):
     def find(self, marks: Marks) -> tuple[T, int] | None:
         """What is known of a body that begins alike, and how many characters are alike at least."""
         for index in range(len(marks.digests) - 1, -1, -1):
-            known = self._by_mark.get(marks.digests[index])
-            if known is not None:
-                return known.value, marks.places[index]
+            body = self._by_mark.get(marks.digests[index])
+            if body is not None:
+                return body.value, marks.places[index]
         return None
 
     def keep(self, marks: Marks, value: T, size: int) -> None:
         """It takes the place of what was known of shorter ones."""
-        made = _Body(next(self._numbers), value, set(marks.digests))
-        for digest in made.digests:
+        entry = _Body(next(self._numbers), value, set(marks.digests))
+        for digest in entry.digests:
             before = self._by_mark.get(digest)
             if before is not None:
                 before.digests.discard(digest)
                 if not before.digests:
                     self._bodies.drop(before.number)
-            self._by_mark[digest] = made
-        for body in self._bodies.keep(made.number, made, size + _MARK_BYTES * len(made.digests)):
+            self._by_mark[digest] = entry
+        for body in self._bodies.keep(entry.number, entry, size + _MARK_BYTES * len(entry.digests)):
             for digest in body.digests:
                 self._by_mark.pop(digest, None)
 
@@ -152,39 +152,39 @@ class TableCache:
     """Which messages hold lists that go as tables, and as what text; kept by the messages' own text."""
 
     def __init__(self, most: int = _TABLES_BYTES) -> None:
-        self._known: ByteCache[bytes, str] = ByteCache(most)
+        self._texts: ByteCache[bytes, str] = ByteCache(most)
         """By the message's key; empty where its lists stay as they are."""
 
     @property
     def size(self) -> int:
-        return self._known.size
+        return self._texts.size
 
     def read(self, history: History, elements: Sequence[Element]) -> dict[int, str]:
-        found = {}
-        for place, (piece, element) in enumerate(zip(history.pieces, elements, strict=True)):
+        tables = {}
+        for index, (piece, element) in enumerate(zip(history.pieces, elements, strict=True)):
             if not piece.results or element.end - element.start < _LEAST_TABLE:
                 continue
-            text = self._known.find(piece.key)
+            text = self._texts.find(piece.key)
             if text is None:
                 value = table_results(element.value)
                 text = "" if value is element.value else written(value)
-                self._known.keep(piece.key, text, _MARK_BYTES + 4 * len(text))
+                self._texts.keep(piece.key, text, _MARK_BYTES + 4 * len(text))
             if text:
-                found[place] = text
-        return found
+                tables[index] = text
+        return tables
 
 
 class Rests:
     """What follows the list of messages, by its text."""
 
     def __init__(self, most: int = _RESTS_BYTES) -> None:
-        self._known: ByteCache[bytes, tuple[Fields, Spans]] = ByteCache(most)
+        self._cache: ByteCache[bytes, tuple[Fields, Spans]] = ByteCache(most)
 
     def find(self, digest: bytes) -> tuple[Fields, Spans] | None:
-        return self._known.find(digest)
+        return self._cache.find(digest)
 
     def keep(self, digest: bytes, fields: Fields, spans: Spans, size: int) -> None:
-        self._known.keep(digest, (fields, spans), size)
+        self._cache.keep(digest, (fields, spans), size)
 
 
 class Rest:
@@ -202,9 +202,9 @@ class Rest:
             return None
         self._at = at
         self.digest = sha256(text[at:].encode()).digest()
-        known = self._rests.find(self.digest)
-        self._missed = known is None
-        return (known[0], _moved(known[1], at)) if known else None
+        entry = self._rests.find(self.digest)
+        self._missed = entry is None
+        return (entry[0], _moved(entry[1], at)) if entry else None
 
     def keep(self, fields: Fields, spans: Spans) -> None:
         """The fields of a body that was read to its end, where they were not known."""
@@ -223,8 +223,8 @@ def marks_of(api: Api, text: str, body: bytes) -> Marks:
     step = _STEP
     while step * _MARKS < len(text):
         step *= 2
-    whole = len(text) - len(text) % _FINE_STEP
-    fine = range(max(0, whole - _FINE * _FINE_STEP), whole + 1, _FINE_STEP) if step > _FINE_STEP else ()
+    aligned_end = len(text) - len(text) % _FINE_STEP
+    fine = range(max(0, aligned_end - _FINE * _FINE_STEP), aligned_end + 1, _FINE_STEP) if step > _FINE_STEP else ()
     places = sorted({*range(step, len(text) + 1, step), *fine} - {0})
     running = sha256(api.encode())
     digests = []
@@ -247,32 +247,32 @@ _MOST = 50_000
 
 class Sizes:
     def __init__(self, most: int = _MOST) -> None:
-        self._known: OrderedDict[tuple[str, Any], int] = OrderedDict()
+        self._tokens: OrderedDict[tuple[str, Any], int] = OrderedDict()
         self._most = most
 
     def pieces(self, api: Api, model: str, pieces: Sequence[MessageIdentity], elements: Sequence[Element]) -> list[int]:
         """Tokens of each message."""
-        known = [self._known.get((model, piece.key)) for piece in pieces]
+        counts = [self._tokens.get((model, piece.key)) for piece in pieces]
         return [
             self.values(api, model, piece.key, [element.value]) if size is None else size
-            for piece, element, size in zip(pieces, elements, known, strict=True)
+            for piece, element, size in zip(pieces, elements, counts, strict=True)
         ]
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
         """Tokens of messages that are known under a name, of which a digest is kept: it may be a whole text."""
         if not isinstance(key, bytes) or len(key) > 64:
             key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
-        return self._known_or((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
+        return self._count_once((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
 
-    def _known_or(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
-        known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return known
-        made = self._known[key] = count()
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return made
+    def _count_once(self, key: tuple[str, Any], count: Callable[[], int]) -> int:
+        tokens = self._tokens.get(key)
+        if tokens is not None:
+            self._tokens.move_to_end(key)
+            return tokens
+        tokens = self._tokens[key] = count()
+        if len(self._tokens) > self._most:
+            self._tokens.popitem(last=False)
+        return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,19 +340,19 @@ class RequestReader:
         """Take a request apart. `WireError` where it is none."""
         return self._finish(api, self.begin(api, body))
 
-    async def read_gently(self, api: Api, begun: Begun) -> Read:
+    async def read_gently(self, api: Api, outline: Begun) -> Read:
         """The same for one that was begun; where much is new, bit by bit: others are answered meanwhile."""
-        count = len(begun.layout.ends) if begun.layout else 0
-        if len(begun.sliced.text) - (begun.layout.ends[-1] if begun.layout else 0) > _MUCH:
-            elements, first = begun.sliced.elements, leading_system(begun.sliced.elements)
-            model = self._frame(api, begun.sliced, first, begun.rest.digest)[0].model
+        count = len(outline.layout.ends) if outline.layout else 0
+        if len(outline.sliced.text) - (outline.layout.ends[-1] if outline.layout else 0) > _MUCH:
+            elements, first = outline.sliced.elements, leading_system(outline.sliced.elements)
+            model = self._frame(api, outline.sliced, first, outline.rest.digest)[0].model
             until = time.monotonic() + _AT_ONCE
             for element in elements[max(first, count) :]:
                 self._sizes.pieces(api, model, [self._pieces.read(api, element)], [element])
                 if time.monotonic() > until:
                     await asyncio.sleep(0)
                     until = time.monotonic() + _AT_ONCE
-        return self._finish(api, begun)
+        return self._finish(api, outline)
 
     def begin(self, api: Api, body: bytes) -> Begun:
         """Where everything stands, and what is known of a body that begins alike."""
@@ -361,45 +361,45 @@ class RequestReader:
         except UnicodeDecodeError as error:
             raise WireError(f"the request is no UTF-8: {error.reason} at byte {error.start}") from None
         marks = marks_of(api, text, body)
-        known, alike = self._beginnings.find(marks) or (None, 0)
-        layout = known.layout.until(LIST_FIELD[api], known.alike(text, alike)) if known else None
+        record, alike = self._beginnings.find(marks) or (None, 0)
+        layout = record.layout.until(LIST_FIELD[api], record.alike(text, alike)) if record else None
         rest = Rest(self._rests)
         sliced = slice_text(text, api, layout, rest)
-        if layout is None or known is None or not layout.ends:
-            return Begun(marks, known, None, rest, sliced, frozenset(word for word in WATCHED if word in text))
+        if layout is None or record is None or not layout.ends:
+            return Begun(marks, record, None, rest, sliced, frozenset(word for word in WATCHED if word in text))
         new = max(0, layout.ends[-1] - _LONGEST_WORD)
-        found = (word for word in WATCHED if word in known.holds or text.find(word, new) >= 0)
-        return Begun(marks, known, layout, rest, sliced, frozenset(found))
+        words = (word for word in WATCHED if word in record.holds or text.find(word, new) >= 0)
+        return Begun(marks, record, layout, rest, sliced, frozenset(words))
 
-    def _finish(self, api: Api, begun: Begun) -> Read:
-        marks, known, rest, sliced = begun.marks, begun.known, begun.rest, begun.sliced
+    def _finish(self, api: Api, outline: Begun) -> Read:
+        marks, record, rest, sliced = outline.marks, outline.known, outline.rest, outline.sliced
         text = sliced.text
         rest.keep(sliced.fields, sliced.spans)
-        count = len(begun.layout.ends) if begun.layout else 0
-        if known is not None and known.first >= count:  # nothing of the conversation itself
-            known = None
-        first = known.first if known else leading_system(sliced.elements)
+        count = len(outline.layout.ends) if outline.layout else 0
+        if record is not None and record.first >= count:  # nothing of the conversation itself
+            record = None
+        first = record.first if record else leading_system(sliced.elements)
         trailing = trailing_system(sliced.elements, first)
         elements = sliced.elements[first : len(sliced.elements) - trailing]
-        past = self._history(api, elements, known, count - first)
+        past = self._history(api, elements, record, count - first)
         frame, fixed = self._frame(api, sliced, first, rest.digest)
         sizes: list[int] = []
-        if known is not None and known.model == frame.model:
-            sizes = known.sizes[: min(count - first, len(elements))].tolist()
+        if record is not None and record.model == frame.model:
+            sizes = record.sizes[: min(count - first, len(elements))].tolist()
         done = len(sizes)
         sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], elements[done:])
         start, end = sliced.spans[LIST_FIELD[api]]
         tail = _tail(text, marks, sliced.layout)
-        kept = _Known(sliced.layout, first, past, frame.model, array("Q", sizes), tail, begun.holds)
+        new_record = _Known(sliced.layout, first, past, frame.model, array("Q", sizes), tail, outline.holds)
         size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements) + len(tail)
-        self._beginnings.keep(marks, kept, size)
+        self._beginnings.keep(marks, new_record, size)
         reminders = [self._pieces.read(api, element) for element in sliced.elements[first + len(elements) :]]
         fixed += sum(self._sizes.pieces(api, frame.model, reminders, sliced.elements[first + len(elements) :]))
-        return Read(sliced, first, past, frame, sizes, fixed, trailing, begun.holds)
+        return Read(sliced, first, past, frame, sizes, fixed, trailing, outline.holds)
 
-    def _history(self, api: Api, elements: Sequence[Element], known: _Known | None, count: int) -> History:
+    def _history(self, api: Api, elements: Sequence[Element], record: _Known | None, count: int) -> History:
         """Of a conversation whose first `count` messages are the known one's."""
-        before = known.history.until(min(count, len(elements))) if known else build_history(())
+        before = record.history.until(min(count, len(elements))) if record else build_history(())
         return before.extended([self._pieces.read(api, element) for element in elements[len(before) :]])
 
     def _frame(self, api: Api, sliced: Sliced, first: int, rest: bytes | None) -> tuple[Request, int]:
@@ -408,20 +408,20 @@ class RequestReader:
         lead = sliced.elements[:first]
         before, behind = sliced.text[:start].encode(), rest or sliced.text[end:].encode()
         key = _digest(api.encode(), before, behind, *(element.text.encode() for element in lead))
-        known = self._frames.find(key)
-        if known is not None:
-            return known
+        entry = self._frames.find(key)
+        if entry is not None:
+            return entry
         frame = frame_of(api, sliced, lead)
         counter = TokenCounter(frame.model)
-        made = frame, counter.request(frame.messages, system=frame.system, tools=frame.tools)
-        self._frames.keep(key, made, _DECODED * (start + len(sliced.text) - end + sum(len(one.text) for one in lead)))
-        return made
+        entry = frame, counter.request(frame.messages, system=frame.system, tools=frame.tools)
+        self._frames.keep(key, entry, _DECODED * (start + len(sliced.text) - end + sum(len(one.text) for one in lead)))
+        return entry
 
 
 def _tail(text: str, marks: Marks, layout: BodyLayout) -> str:
     end = layout.ends[-1] if layout.ends else 0
-    place = bisect_right(marks.places, end) - 1
-    at = marks.places[place] if place >= 0 else end
+    index = bisect_right(marks.places, end) - 1
+    at = marks.places[index] if index >= 0 else end
     return text[at:end] if end - at <= _LONGEST_TAIL and text[at:end].endswith("}") else ""
 
 

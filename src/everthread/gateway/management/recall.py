@@ -115,9 +115,9 @@ class RecallService:
         turn.recall.known = []
         for row in state or ():
             hidden = HiddenRounds(**row)
-            place = hidden.place(turn.history)
-            if place is not None and (not hidden.blocks or _takes_blocks(turn, place[1])):
-                turn.recall.known.append((*place, hidden))
+            span = hidden.place(turn.history)
+            if span is not None and (not hidden.blocks or _takes_blocks(turn, span[1])):
+                turn.recall.known.append((*span, hidden))
 
     def offer(self, turn: ManagedTurn) -> bool:
         """Whether the tool goes with this request: from the first rewrite on, where a model may choose freely."""
@@ -174,8 +174,8 @@ class RecallService:
             history.digest(len(history)), history.skeleton(len(history)), after.digest(len(after)),
             after.skeleton(len(after)), [*state.texts, *state.last], state.blocks,
         )  # fmt: skip
-        known = [asdict(hidden) for start, _, hidden in turn.recall.known if start >= _covered(turn)]
-        await self._store.put_state(thread, _STATE, [*known, asdict(rounds)][-_MOST_KEPT:])
+        rows = [asdict(hidden) for start, _, hidden in turn.recall.known if start >= _covered(turn)]
+        await self._store.put_state(thread, _STATE, [*rows, asdict(rounds)][-_MOST_KEPT:])
 
     async def _looked_up(self, turn: ManagedTurn, call: Call) -> str:
         """A call that cannot be answered is told so."""
@@ -239,9 +239,9 @@ def _covered(turn: ManagedTurn) -> int:
     return turn.used.length if turn.used is not None else 0
 
 
-def _takes_blocks(turn: ManagedTurn, place: int) -> bool:
+def _takes_blocks(turn: ManagedTurn, index: int) -> bool:
     """Whether the message there holds the client's results, and ours can go before them."""
-    value = turn.elements[place].value if place < len(turn.elements) else None
+    value = turn.elements[index].value if index < len(turn.elements) else None
     content = value.get("content") if isinstance(value, dict) and value.get("role") == "user" else None
     return isinstance(content, list) and any(kind_of(part) == "tool_result" for part in content)
 

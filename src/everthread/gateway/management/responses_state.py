@@ -40,42 +40,42 @@ class Responses:
         if before is None:
             return None
         new = body.get("input")
-        said = [{"role": "user", "content": new}] if isinstance(new, str) else new or []
-        whole = {key: value for key, value in body.items() if key != _FIELD} | {"input": [*before, *said]}
-        raw = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        items = [{"role": "user", "content": new}] if isinstance(new, str) else new or []
+        full_body = {key: value for key, value in body.items() if key != _FIELD} | {"input": [*before, *items]}
+        raw = json.dumps(full_body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
         return replace(incoming, raw=raw, body=raw)
 
-    async def keep(self, place: ThreadMatch, reply: Reply, turn: ManagedTurn) -> None:
+    async def keep(self, match: ThreadMatch, reply: Reply, turn: ManagedTurn) -> None:
         """An answer of this id was given at this place. A client that says `store: false` wants none kept."""
         if turn.sliced.fields.get("store") is False:
             return
-        point = await self._store.find_link(place.tenant, place.scope, [place.previous])
+        point = await self._store.find_link(match.tenant, match.scope, [match.previous])
         if point is None or point.link.message is None:
             return
         items = [item for item in encode_messages(_API, [reply.message], turn.model) if item.get("role") != "user"]
         state = {"at": point.link.message, "items": items}
-        await self._store.put_state(place.thread, _name(reply.id), state)
-        link = ThreadLink(place.tenant, _SCOPE, reply.id, "", "", place.thread, point.link.length, point.link.message)
-        session = NewSession(id=place.thread, tenant=place.tenant, platform=PLATFORM)
+        await self._store.put_state(match.thread, _name(reply.id), state)
+        link = ThreadLink(match.tenant, _SCOPE, reply.id, "", "", match.thread, point.link.length, point.link.message)
+        session = NewSession(id=match.thread, tenant=match.tenant, platform=PLATFORM)
         await self._store.extend_link(NewThreadLink(link, f"{_SCOPE}:{reply.id}", session))
 
     async def _before(self, tenant: str, response: str, model: str) -> list[Any] | None:
         """The items up to an answer, its own included."""
-        found = await self._store.find_link(tenant, _SCOPE, [response])
+        link_match = await self._store.find_link(tenant, _SCOPE, [response])
         for pause in _PAUSES:
-            if found is not None:
+            if link_match is not None:
                 break
             await asyncio.sleep(pause)
-            found = await self._store.find_link(tenant, _SCOPE, [response])
-        if found is None:
+            link_match = await self._store.find_link(tenant, _SCOPE, [response])
+        if link_match is None:
             return None
-        thread = found.link.thread
+        thread = link_match.link.thread
         state = await self._store.get_state(thread, _name(response))
-        said = []
+        messages = []
         for message in await self._store.history(thread):
-            said.append(message.body)
+            messages.append(message.body)
             if state and message.id == state["at"]:
-                return [*encode_messages(_API, said, model), *state["items"]]
+                return [*encode_messages(_API, messages, model), *state["items"]]
         return None
 
 

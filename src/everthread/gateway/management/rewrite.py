@@ -58,11 +58,11 @@ class RewriteMatch:
 
     def keeping(self, key: RewriteKey | None) -> RewriteMatch:
         """The same with this rewrite in use, where it fits: what was sent is sent again until the next one is due."""
-        kept = next((found for found in self.candidates if rewrite_key(found) == key), None)
-        if kept is None:
+        rewrite = next((candidate for candidate in self.candidates if rewrite_key(candidate) == key), None)
+        if rewrite is None:
             return self
         longest = self.candidates[0]
-        return RewriteMatch(kept, longest if longest.length > kept.length else None, self.candidates)
+        return RewriteMatch(rewrite, longest if longest.length > rewrite.length else None, self.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class RewriteStore:
         `before`: the thread's last search; the next one is given back.
         """
         histories = [history.digests, *([history.legacy_digests] if history.has_legacy else [])]
-        found, search = await self._store.match_rewrites(tenant, engines, histories, history.skeletons, before)
-        for exact, similar in found:
+        candidates, search = await self._store.match_rewrites(tenant, engines, histories, history.skeletons, before)
+        for exact, similar in candidates:
             match = await self._match(exact, similar, history, size)
             if match.candidates:
                 return match, search
@@ -145,25 +145,25 @@ class RewriteStore:
     ) -> RewriteMatch:
         longest = exact[0].length if exact else 0
         every = [*await self._drifted(similar, history, longest), *exact]
-        used = next((found for found in every if found.ripe <= size), None)
-        ready = next((found for found in every if found.ripe > size), None)
+        used = next((rewrite for rewrite in every if rewrite.ripe <= size), None)
+        ready = next((rewrite for rewrite in every if rewrite.ripe > size), None)
         if ready is not None and used is not None and ready.length <= used.length:
             ready = None
         return RewriteMatch(used, ready, every)
 
     async def _drifted(self, candidates: Sequence[Rewrite], history: History, longest: int) -> list[Rewrite]:
         """Rewrites of more, where the client cleared results or dropped thinking since; kept for its new form too."""
-        found = []
+        rewrites = []
         for similar in candidates:
             length = history.skeletons.index(similar.skeleton) + 1
             if length > longest and history.drifted_from(similar.results, length):
                 same = replace(similar, chain=history.digest(length), length=length, results=history.results(0, length))
-                found.append(await self._store.put_rewrite(same))
+                rewrites.append(await self._store.put_rewrite(same))
                 self._tell(Drifted(similar.thread, length))
-        return sorted(found, key=lambda rewrite: (-rewrite.length, -rewrite.strength))
+        return sorted(rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength))
 
     async def make(
-        self, task: RewriteTask, setup: EngineSetup, given: SummarizerContext, writer: Summarizer
+        self, task: RewriteTask, setup: EngineSetup, context: SummarizerContext, writer: Summarizer
     ) -> Rewrite | None:
         """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
         pairs = task.pairs()
@@ -175,23 +175,23 @@ class RewriteStore:
             task.api, task.frame, values, task.aimed_tokens, task.level, before.engine, pins,
             setup.summary_key, min(len(task.sent) - task.start, len(values)),
         )  # fmt: skip
-        result = await self._worker.run(WorkItem(setup, compress_history, job), writer, given.events)
-        made, cut = result.compaction, result.cover
-        cost = await self._accounting.record_summary(task.thread, made.usage, task.account)
+        result = await self._worker.run(WorkItem(setup, compress_history, job), writer, context.events)
+        compaction, cut = result.compaction, result.cover
+        cost = await self._accounting.record_summary(task.thread, compaction.usage, task.account)
         if cut is None or cut.kept == len(task.sent) - task.start or not cut.replacement:
-            self._tell(CompactionVoid(task.thread, made.reason))
+            self._tell(CompactionVoid(task.thread, compaction.reason))
             return None
-        await self._keep(task.thread, made.messages, made.to_store)
-        state = RewriteState(result.state, before.note or made.system_note)
+        await self._keep(task.thread, compaction.messages, compaction.to_store)
+        state = RewriteState(result.state, before.note or compaction.system_note)
         new = replace(
             _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs, head)),
             depth=(task.base.depth if task.base else 0) + 1,
             state=state.dump(),
         )
-        stored = await self._store.put_rewrite(new, _record(task, made, cost))
+        stored = await self._store.put_rewrite(new, _record(task, compaction, cost))
         if stored.replacement == new.replacement:
-            sizes = made.tokens_before, made.tokens_after
-            self._tell(Rewritten(task.thread, new.length, *sizes, made.author, new.depth, task.background, cost))
+            sizes = compaction.tokens_before, compaction.tokens_after
+            self._tell(Rewritten(task.thread, new.length, *sizes, compaction.author, new.depth, task.background, cost))
         else:
             self._tell(CompactionVoid(task.thread, "another process rewrote this beginning first; its rewrite is used"))
         return stored
@@ -270,20 +270,20 @@ async def compress_history(engine: ContextEngine, job: CompressionJob) -> Compre
         if job.state:
             engine.load_state(job.state)
         engine.pin(job.pins)
-        made = await engine.compress(
+        compaction = await engine.compress(
             messages, current_tokens=job.tokens, system=job.frame.system, tools=tools, level=job.level
         )
-        check_compaction(engine.name, made, len(messages))
-        if not made.changed:
-            return CompressionResult(made)
-        engine.on_compacted(made)
+        check_compaction(engine.name, compaction, len(messages))
+        if not compaction.changed:
+            return CompressionResult(compaction)
+        engine.on_compacted(compaction)
         state = engine.dump_state()
     except EverthreadError:
         raise
     except Exception as error:  # an engine is anybody's code
         raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
-    found = cover(job.api, made.messages, job.values, model, most=job.most)
-    return CompressionResult(made, name_tool(found, job.values, tools), state)
+    cut = cover(job.api, compaction.messages, job.values, model, most=job.most)
+    return CompressionResult(compaction, name_tool(cut, job.values, tools), state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +306,17 @@ class RewriteState:
         return {"engine": dict(self.engine), "note": self.note}
 
 
-def _record(task: RewriteTask, made: Compaction, cost: Decimal | None) -> NewCompaction:
+def _record(task: RewriteTask, compaction: Compaction, cost: Decimal | None) -> NewCompaction:
     """A compaction as the store keeps it; what it covers is in the rewrite's own row."""
-    figures = asdict(made.verification) | {
-        "phases": [asdict(phase) for phase in made.phases],
-        "steps": list(made.steps),
+    figures = asdict(compaction.verification) | {
+        "phases": [asdict(phase) for phase in compaction.phases],
+        "steps": list(compaction.steps),
         "decision": task.decision,
     }
     return NewCompaction(
-        tokens_before=made.tokens_before, tokens_after=made.tokens_after, summary=made.summary, author=made.author,
-        figures=figures, warnings=made.warnings, reason=task.reason, duration=made.duration, cost=cost,
+        tokens_before=compaction.tokens_before, tokens_after=compaction.tokens_after, summary=compaction.summary,
+        author=compaction.author, figures=figures, warnings=compaction.warnings, reason=task.reason,
+        duration=compaction.duration, cost=cost,
     )  # fmt: skip
 
 
@@ -323,13 +324,13 @@ def replaced(rewrite: Rewrite) -> list[tuple[Any, str]]:
     """The messages of a rewrite with their text."""
     text = rewrite.replacement.decode()
     decode = json.JSONDecoder().raw_decode
-    found = []
+    messages = []
     at = 0
     while at < len(text):
         value, end = decode(text, at)
-        found.append((value, text[at:end]))
+        messages.append((value, text[at:end]))
         at = end + 1
-    return found
+    return messages
 
 
 # From a compacted history back to the client's bytes
@@ -354,27 +355,27 @@ def frame_of(api: Api, sliced: Sliced, leading: Sequence[Element]) -> Request:
 def cover(api: Api, compacted: Sequence[Message], sent: Sequence[Any], model: str, *, most: int) -> Cover:
     """Where the compacted history becomes what was sent again; at most that many messages of the end."""
     wire = encode_messages(api, compacted, model)
-    kept = 0
-    while kept < min(most, len(wire), len(sent)) and wire[-1 - kept] == sent[-1 - kept]:
-        kept += 1
-    return Cover(kept, wire[: len(wire) - kept])
+    tail = 0
+    while tail < min(most, len(wire), len(sent)) and wire[-1 - tail] == sent[-1 - tail]:
+        tail += 1
+    return Cover(tail, wire[: len(wire) - tail])
 
 
 def name_tool(cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None) -> Cover:
     """The same where blocks of ours name the tool by which this client reads them; what was sent stays as it is."""
     named = [name for name in reading_tools(tools) if name.lower().endswith(("recall", "expand"))]
     tool = named[0] if named else None
-    made = []
+    replacement = []
     for index, value in enumerate(cover.replacement):
         same = index < len(sent) and sent[index] == value
-        made.append(value if same or OPEN not in written(value) or value in sent else name_reader(value, tool))
-    return replace(cover, replacement=made)
+        replacement.append(value if same or OPEN not in written(value) or value in sent else name_reader(value, tool))
+    return replace(cover, replacement=replacement)
 
 
 def protected_head(values: Sequence[Any]) -> int:
     """How many messages lead through the last compaction of the provider's own: never covered, edited or dropped."""
-    places = [place for place, value in enumerate(values, 1) if _is_compaction(value)]
-    return places[-1] if places else 0
+    lengths = [length for length, value in enumerate(values, 1) if _is_compaction(value)]
+    return lengths[-1] if lengths else 0
 
 
 def _is_compaction(value: Any) -> bool:

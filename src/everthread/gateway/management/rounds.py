@@ -34,7 +34,7 @@ class MergedStream:
         """Calls withheld in this round."""
         self.client_calls = 0
         """Calls of the client's own tools in this round."""
-        self._held: list[SseEvent] = []
+        self._end_events: list[SseEvent] = []
         """How a round that is followed by another would have ended."""
         self._output = 0
         """Tokens that earlier rounds said."""
@@ -52,15 +52,15 @@ class MergedStream:
         """Another round follows."""
         self._output += self._said_tokens(self._decoder.reply().usage or {})
         self._decoder = CODECS[self.api].stream_decoder(model=self._model)
-        self._held = []
+        self._end_events = []
         self.rounds += 1
         self.recalls = self.client_calls = 0
         self._begin_round()
 
     def finish(self) -> bytes:
         """The end that was held: no round follows."""
-        held, self._held = self._held, []
-        return b"".join(map(encode_event, held))
+        events, self._end_events = self._end_events, []
+        return b"".join(map(encode_event, events))
 
     def _take(self, raw: bytes) -> bytes:
         parser = SseParser()
@@ -81,7 +81,7 @@ class MergedStream:
 
     def _hold(self, event: SseEvent) -> SseEvent | None:
         """Kept until it is known that no round follows."""
-        self._held.append(event)
+        self._end_events.append(event)
         return None
 
     def _begin_round(self) -> None:
@@ -102,13 +102,13 @@ class MergedMessages(MergedStream):
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
-        self._places: dict[Any, int | None] = {}
+        self._positions: dict[Any, int | None] = {}
         """Where each block of this round stands in the response; None: withheld."""
         self._next = 0
         self._usage: dict[str, Any] = {}
 
     def _begin_round(self) -> None:
-        self._places = {}
+        self._positions = {}
 
     def _said_tokens(self, usage: Mapping[str, Any]) -> int:
         return _number(usage.get("output_tokens"))
@@ -133,20 +133,20 @@ class MergedMessages(MergedStream):
 
     def _block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         if is_recall(data.get("content_block")):
-            self._places[data.get("index")] = None
+            self._positions[data.get("index")] = None
             self.recalls += 1
             return None
         self.client_calls += kind_of(data.get("content_block")) == "tool_use"
-        self._places[data.get("index")] = self._next
+        self._positions[data.get("index")] = self._next
         self._next += 1
         return self._moved(event, data)
 
     def _moved(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         index = data.get("index")
-        place = self._places.get(index, index)
-        if place is None:
+        position = self._positions.get(index, index)
+        if position is None:
             return None
-        return event if place == index else _changed(event, {**data, "index": place})
+        return event if position == index else _changed(event, {**data, "index": position})
 
     def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         if not self.rounds and not self.recalls:
@@ -185,13 +185,13 @@ class MergedChat(MergedStream):
         return _number(usage.get("completion_tokens"))
 
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
-        said = self._decoder.feed(event)
+        deltas = self._decoder.feed(event)
         chunk = dict(data)
         if not self.rounds:
             self._head = {**{key: data[key] for key in ("id", "created", "model") if key in data}, **self._head}
         else:
             chunk |= self._head
-        fragments = [delta for delta in said if delta.kind == "call"]
+        fragments = [delta for delta in deltas if delta.kind == "call"]
         choices = data.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is not None:
@@ -228,10 +228,10 @@ class MergedChat(MergedStream):
         words = {key: value for key, value in chunk.items() if key != "usage"}
         return _changed(event, {**words, "choices": [{**choice, "finish_reason": None}]})
 
-    def _own_calls(self, pieces: Sequence[Any], said: Sequence[Any]) -> list[dict[str, Any]]:
+    def _own_calls(self, pieces: Sequence[Any], deltas: Sequence[Any]) -> list[dict[str, Any]]:
         """The pieces of the client's own calls, numbered on."""
-        kept: list[dict[str, Any]] = []
-        for piece, delta in zip(pieces, said, strict=False):
+        calls: list[dict[str, Any]] = []
+        for piece, delta in zip(pieces, deltas, strict=False):
             at = delta.index
             if at not in self._calls:
                 self._unnamed.setdefault(at, []).append(piece)
@@ -245,10 +245,10 @@ class MergedChat(MergedStream):
                 self._calls[at] = self._next
                 self._next += 1
                 self.client_calls += 1
-                kept += [{**one, "index": self._calls[at]} for one in pieces_so_far]
+                calls += [{**one, "index": self._calls[at]} for one in pieces_so_far]
             elif self._calls[at] is not None:
-                kept.append({**piece, "index": self._calls[at]})
-        return kept
+                calls.append({**piece, "index": self._calls[at]})
+        return calls
 
 
 class MergedResponses(MergedStream):
@@ -258,7 +258,7 @@ class MergedResponses(MergedStream):
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
-        self._places: dict[Any, int | None] = {}
+        self._positions: dict[Any, int | None] = {}
         self._next = 0
         self._items: list[Any] = []
         """What earlier rounds said."""
@@ -268,7 +268,7 @@ class MergedResponses(MergedStream):
         self._came: dict[str, Any] = {}
 
     def _begin_round(self) -> None:
-        self._places = {}
+        self._positions = {}
         self._items += self._own
         self._own = []
 
@@ -292,20 +292,20 @@ class MergedResponses(MergedStream):
 
     def _item(self, event: SseEvent, data: dict[str, Any], kind: str) -> SseEvent | None:
         index = data["output_index"]
-        if index not in self._places:
+        if index not in self._positions:
             if is_recall(data.get("item")):
-                self._places[index] = None
+                self._positions[index] = None
                 self.recalls += 1
             else:
                 self.client_calls += kind_of(data.get("item")) in ("function_call", "custom_tool_call")
-                self._places[index] = self._next
+                self._positions[index] = self._next
                 self._next += 1
-        place = self._places[index]
-        if place is None:
+        position = self._positions[index]
+        if position is None:
             return None
         if kind == "response.output_item.done":
             self._own.append(data.get("item"))
-        return self._numbered(event, data if place == index else {**data, "output_index": place})
+        return self._numbered(event, data if position == index else {**data, "output_index": position})
 
     def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         response = data.get("response")
@@ -319,10 +319,10 @@ class MergedResponses(MergedStream):
         return self._hold(last) if self.recalls else last
 
     def _numbered(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
-        known = data.get("sequence_number")
-        if isinstance(known, int) and not (self.rounds or self.recalls):
-            self._number = known + 1
-        elif isinstance(known, int):
+        number = data.get("sequence_number")
+        if isinstance(number, int) and not (self.rounds or self.recalls):
+            self._number = number + 1
+        elif isinstance(number, int):
             data = {**data, "sequence_number": self._number}
             self._number += 1
         return event if data is self._came else _changed(event, data)
@@ -389,13 +389,21 @@ def _is_chat_recall(call: Any) -> bool:
 
 
 def _chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    said = sum(_number(usage.get("completion_tokens")) for usage in usages)
-    return {**usages[-1], "completion_tokens": said, "total_tokens": _number(usages[-1].get("prompt_tokens")) + said}
+    output_tokens = sum(_number(usage.get("completion_tokens")) for usage in usages)
+    return {
+        **usages[-1],
+        "completion_tokens": output_tokens,
+        "total_tokens": _number(usages[-1].get("prompt_tokens")) + output_tokens,
+    }
 
 
 def _responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    said = sum(_number(usage.get("output_tokens")) for usage in usages)
-    return {**usages[-1], "output_tokens": said, "total_tokens": _number(usages[-1].get("input_tokens")) + said}
+    output_tokens = sum(_number(usage.get("output_tokens")) for usage in usages)
+    return {
+        **usages[-1],
+        "output_tokens": output_tokens,
+        "total_tokens": _number(usages[-1].get("input_tokens")) + output_tokens,
+    }
 
 
 def _number(value: Any) -> int:

@@ -87,8 +87,8 @@ class History:
     digests: tuple[str, ...]
     skeletons: tuple[str, ...]
     pieces: tuple[MessageIdentity, ...]
-    told: str = ""
-    """The results of all messages."""
+    result_hashes: str = ""
+    """The hashes of all tool results, in order."""
     has_legacy: bool = False
     """Earlier versions may have known one of the messages otherwise."""
 
@@ -115,15 +115,15 @@ class History:
 
     def results(self, start: int, end: int) -> str:
         if start == 0 and end == len(self.pieces):
-            return self.told
+            return self.result_hashes
         return " ".join(result for piece in self.pieces[start:end] for result in piece.results)
 
     def drifted_from(self, results: str, length: int) -> bool:
         """Whether the first messages, whose skeleton is known with these results, are the same but for cleared ones."""
-        known = results.split()
+        stored_hashes = results.split()
         now = [pair for piece in self.pieces[:length] for pair in zip(piece.results, piece.cleared, strict=True)]
-        return len(known) == len(now) and all(
-            old == new or cleared for old, (new, cleared) in zip(known, now, strict=True)
+        return len(stored_hashes) == len(now) and all(
+            old == new or cleared for old, (new, cleared) in zip(stored_hashes, now, strict=True)
         )
 
     def until(self, length: int) -> History:
@@ -131,10 +131,14 @@ class History:
         if length == len(self.pieces):
             return self
         later = sum(len(piece.results) for piece in self.pieces[length:])
-        told = self.told[: max(0, len(self.told) - later * (_SHORT + 1))] if later else self.told
+        result_hashes = (
+            self.result_hashes[: max(0, len(self.result_hashes) - later * (_SHORT + 1))]
+            if later
+            else self.result_hashes
+        )
         pieces = self.pieces[:length]
         legacy = self.has_legacy and any(piece.legacy for piece in pieces)
-        return History(self.digests[:length], self.skeletons[:length], pieces, told, legacy)
+        return History(self.digests[:length], self.skeletons[:length], pieces, result_hashes, legacy)
 
     def extended(self, pieces: Sequence[MessageIdentity]) -> History:
         if not pieces:
@@ -142,10 +146,12 @@ class History:
         length = len(self.pieces)
         digests = accumulate((piece.fingerprint for piece in pieces), _chained, initial=self.digest(length))
         skeletons = accumulate((piece.skeleton for piece in pieces), _linked, initial=self.skeleton(length))
-        told = " ".join(filter(None, [self.told, *(result for piece in pieces for result in piece.results)]))
+        result_hashes = " ".join(
+            filter(None, [self.result_hashes, *(result for piece in pieces for result in piece.results)])
+        )
         return History(
-            self.digests + tuple(digests)[1:], self.skeletons + tuple(skeletons)[1:], (*self.pieces, *pieces), told,
-            self.has_legacy or any(piece.legacy for piece in pieces),
+            self.digests + tuple(digests)[1:], self.skeletons + tuple(skeletons)[1:], (*self.pieces, *pieces),
+            result_hashes, self.has_legacy or any(piece.legacy for piece in pieces),
         )  # fmt: skip
 
 
@@ -170,19 +176,19 @@ class IdentityCache:
     """What was read of messages, kept by their text: of a history that comes again only the new end is read."""
 
     def __init__(self, most: int = _MOST_KNOWN) -> None:
-        self._known: OrderedDict[bytes, MessageIdentity] = OrderedDict()
+        self._identities: OrderedDict[bytes, MessageIdentity] = OrderedDict()
         self._most = most
 
     def read(self, api: Api, element: Element) -> MessageIdentity:
         key = blake2b(element.text.encode(), digest_size=20, person=api.encode()[:16]).digest()
-        known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return known
-        made = self._known[key] = identify(api, element.value, key)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return made
+        identity = self._identities.get(key)
+        if identity is not None:
+            self._identities.move_to_end(key)
+            return identity
+        identity = self._identities[key] = identify(api, element.value, key)
+        if len(self._identities) > self._most:
+            self._identities.popitem(last=False)
+        return identity
 
 
 def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
@@ -191,16 +197,16 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
         value = {"role": "", "content": [value]}
     if api == "openai_responses":
         value = _item(value)
-    known = _known_fields(value)
-    found, fingerprint = _results(known), message_fingerprint(known)
-    whole = fingerprint if known == value else message_fingerprint(value)
+    fields = _known_fields(value)
+    results, fingerprint = _results(fields), message_fingerprint(fields)
+    legacy = fingerprint if fields == value else message_fingerprint(value)
     return MessageIdentity(
         fingerprint,
-        _skeleton(known),
-        tuple(_short(content) for content in found),
-        tuple(is_cleared(content) for content in found),
+        _skeleton(fields),
+        tuple(_short(content) for content in results),
+        tuple(is_cleared(content) for content in results),
         key,
-        "" if whole == fingerprint else whole,
+        "" if legacy == fingerprint else legacy,
     )
 
 
@@ -220,16 +226,16 @@ def _known_fields(value: dict[str, Any]) -> dict[str, Any]:
     """What was said, without what clients and providers hang on it: ids, metadata, states, annotations."""
     fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
     if fields is None:
-        kept = {key: part for key, part in value.items() if key not in _NO_FIELDS}
+        message = {key: part for key, part in value.items() if key not in _NO_FIELDS}
     else:
-        kept = {key: part for key, part in value.items() if key in fields}
-    calls = kept.get("tool_calls")
+        message = {key: part for key, part in value.items() if key in fields}
+    calls = message.get("tool_calls")
     if isinstance(calls, list):
-        kept["tool_calls"] = [_known_call(call) for call in calls]
-    content = kept.get("content")
+        message["tool_calls"] = [_known_call(call) for call in calls]
+    content = message.get("content")
     if isinstance(content, list):
-        kept["content"] = [_known_part(part) for part in content]
-    return value if kept == value else kept
+        message["content"] = [_known_part(part) for part in content]
+    return value if message == value else message
 
 
 def _known_call(call: Any) -> Any:
@@ -417,20 +423,20 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
     shortened. Another answer to the same question is none of these."""
     if not all(isinstance(value, dict) and value.get("role") == "assistant" for value in (mine, stored)):
         return False
-    calls, known = calls_of(mine), calls_of(stored)
+    calls, stored_calls = calls_of(mine), calls_of(stored)
     if calls:
         return [(call.name, _arguments(call.arguments)) for call in calls] == [
-            (call.name, _arguments(call.arguments)) for call in known
+            (call.name, _arguments(call.arguments)) for call in stored_calls
         ]
-    words, whole = _WORD.findall(text_of(mine)), _WORD.findall(text_of(stored))
-    if known:
+    words, stored_words = _WORD.findall(text_of(mine)), _WORD.findall(text_of(stored))
+    if stored_calls:
         named = set(words)
-        return all(named.issuperset(_WORD.findall(f"{call.name} {call.arguments}")) for call in known)
-    alike = next((place for place, (a, b) in enumerate(zip(words, whole, strict=False)) if a != b), len(words))
-    if len(words) < _FEWEST_WORDS or len(words) >= len(whole):
+        return all(named.issuperset(_WORD.findall(f"{call.name} {call.arguments}")) for call in stored_calls)
+    alike = next((index for index, (a, b) in enumerate(zip(words, stored_words, strict=False)) if a != b), len(words))
+    if len(words) < _FEWEST_WORDS or len(words) >= len(stored_words):
         return False
-    there = iter(whole)  # each word behind the one before: thoughts or marks were taken out
-    return (alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS) or all(word in there for word in words)
+    remaining = iter(stored_words)  # each word behind the one before: thoughts or marks were taken out
+    return (alike >= _FEWEST_WORDS and len(words) - alike <= _MARKER_WORDS) or all(word in remaining for word in words)
 
 
 _MOST_REMINDERS = 64
@@ -456,8 +462,8 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     """What of a message may be a reminder: its end from a blank line or a new block on, the shortest first."""
     parts = _content_parts(value)
     text = str(parts[-1].get("text") or "")
-    yield from ((text[found.start() :], ()) for found in reversed(list(_BLANK_LINE.finditer(text))))
-    yield from (("", parts[place:]) for place in range(len(parts) - 1, 0, -1))
+    yield from ((text[gap.start() :], ()) for gap in reversed(list(_BLANK_LINE.finditer(text))))
+    yield from (("", parts[index:]) for index in range(len(parts) - 1, 0, -1))
 
 
 def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
@@ -505,62 +511,70 @@ class ThreadIndex:
         self._most = most
 
     async def place(
-        self, tenant: str, scope: str, history: History, said: SaidMessages | None = None, *, remembered: bool = True
+        self,
+        tenant: str,
+        scope: str,
+        history: History,
+        messages: SaidMessages | None = None,
+        *,
+        remembered: bool = True,
     ) -> ThreadMatch:
         """Where the history belongs. What is remembered may be behind the store; storing it tells.
 
-        `said`: the messages themselves, to be compared with the stored ones where they seem to go on otherwise.
+        `messages`: what the client sent, to be compared with the stored ones where they seem to go on otherwise.
         """
-        found = await self._known(tenant, scope, history, said, remembered=remembered)
-        if found is None and scope.startswith(BODY):
-            found = await self._known(tenant, "", history, said, remembered=remembered)
-            if found is None or (await self._store.session(found[0].link.thread)).client_session:
-                found = None  # of another session of the client's
+        candidate = await self._known(tenant, scope, history, messages, remembered=remembered)
+        if candidate is None and scope.startswith(BODY):
+            candidate = await self._known(tenant, "", history, messages, remembered=remembered)
+            if candidate is None or (await self._store.session(candidate[0].link.thread)).client_session:
+                candidate = None  # of another session of the client's
             else:
                 scope = ""  # from before sessions were read from a request's fields
         named = await self._named_thread(tenant, scope)
-        if found is None:
+        if candidate is None:
             return ThreadMatch(tenant, scope, named or _id(tenant, scope, "", history.digest(len(history))))
-        known, length = found
-        place = ThreadMatch(tenant, scope, named or known.link.thread, length, known.link.digest)
-        goes_elsewhere = known.next is not None and length < len(history)
-        if goes_elsewhere and said is not None:
-            same = await self._aligned(place, known, history, said)
+        point, length = candidate
+        match = ThreadMatch(tenant, scope, named or point.link.thread, length, point.link.digest)
+        goes_elsewhere = point.next is not None and length < len(history)
+        if goes_elsewhere and messages is not None:
+            same = await self._aligned(match, point, history, messages)
             if same is not None:
                 return same
-        if named is None and goes_elsewhere and known.link.message is not None:
-            branch = _id(tenant, scope, known.link.digest, history.digest(len(history)))
-            return replace(place, thread=branch, branch_of=(known.link.thread, known.link.message))
-        return place
+        if named is None and goes_elsewhere and point.link.message is not None:
+            branch = _id(tenant, scope, point.link.digest, history.digest(len(history)))
+            return replace(match, thread=branch, branch_of=(point.link.thread, point.link.message))
+        return match
 
     async def _known(
-        self, tenant: str, scope: str, history: History, said: SaidMessages | None, *, remembered: bool
+        self, tenant: str, scope: str, history: History, messages: SaidMessages | None, *, remembered: bool
     ) -> tuple[ThreadLinkMatch, int] | None:
-        found = self._remembered(tenant, scope, history) if remembered else None
-        found = found or await self._stored(tenant, scope, history)
-        if said is None:
-            return found
-        known = found[1] if found else 0
-        return await self._reminded(tenant, scope, history, said, known, remembered=remembered) or found
+        candidate = self._remembered(tenant, scope, history) if remembered else None
+        candidate = candidate or await self._stored(tenant, scope, history)
+        if messages is None:
+            return candidate
+        matched = candidate[1] if candidate else 0
+        return await self._reminded(tenant, scope, history, messages, matched, remembered=remembered) or candidate
 
     async def _reminded(  # noqa: PLR0913  a point's name, what is asked for, and what is known of it
-        self, tenant: str, scope: str, history: History, said: SaidMessages, known: int, *, remembered: bool
+        self, tenant: str, scope: str, history: History, messages: SaidMessages, matched: int, *, remembered: bool
     ) -> tuple[ThreadLinkMatch, int] | None:
         """A longer beginning: all before the newest user message, where a reminder hung on the one before it.
 
         Some clients hang a reminder on the newest user message and take it away later. It ends the newest one now, or
         was found in this way before; with it all that was said is the same, word for word or but for what was cleared.
         """
-        newest = last_spoken(said.values, known + 1, len(said.values))
-        before = last_spoken(said.values, 0, newest)
+        newest = last_spoken(messages.values, matched + 1, len(messages.values))
+        before = last_spoken(messages.values, 0, newest)
         if before < 0:
             return None
-        kept = self._reminders.get(tenant, ())
-        most = min(_MOST_REMINDERS, _MOST_CHARACTERS // sum(len(text_of(said.values[at])) for at in (before, newest)))
-        reminders = [*kept, *itertools.islice(list_reminders(said.values[newest]), most)][:most]
+        earlier = self._reminders.get(tenant, ())
+        most = min(
+            _MOST_REMINDERS, _MOST_CHARACTERS // sum(len(text_of(messages.values[at])) for at in (before, newest))
+        )
+        reminders = [*earlier, *itertools.islice(list_reminders(messages.values[newest]), most)][:most]
         past, between = history.until(before), history.pieces[before + 1 : newest]
         pasts = [
-            past.extended((identify(said.api, with_reminder(said.values[before], reminder)), *between))
+            past.extended((identify(messages.api, with_reminder(messages.values[before], reminder)), *between))
             for reminder in reminders
         ]
         for point in await self._ends(tenant, scope, pasts, remembered=remembered):
@@ -585,19 +599,21 @@ class ThreadIndex:
     ) -> Sequence[ThreadLinkMatch]:
         """Points at the end of one of these histories."""
         digests, skeletons = ([one.digest(len(one)) for one in pasts], [one.skeleton(len(one)) for one in pasts])
-        known = [self._tips.get((tenant, scope, key)) for key in (*digests, *skeletons)] if remembered else []
-        found = [point for point in known if point is not None]
-        if not found:
+        remembered_points = (
+            [self._tips.get((tenant, scope, key)) for key in (*digests, *skeletons)] if remembered else []
+        )
+        points = [point for point in remembered_points if point is not None]
+        if not points:
             stored = await self._store.find_link(tenant, scope, digests)
-            found = [stored] if stored else await self._store.find_skeletons(tenant, scope, skeletons)
-        return found
+            points = [stored] if stored else await self._store.find_skeletons(tenant, scope, skeletons)
+        return points
 
-    def expect(self, place: ThreadMatch, history: History) -> PendingPoint:
+    def expect(self, match: ThreadMatch, history: History) -> PendingPoint:
         """A history that will be stored there: who goes on from it meanwhile belongs to the same thread."""
-        expected = PendingPoint((place.tenant, place.scope, history.digest(len(history))))
-        if expected.point not in self._expected and (len(history) > place.matched or place.is_new):
+        expected = PendingPoint((match.tenant, match.scope, history.digest(len(history))))
+        if expected.point not in self._expected and (len(history) > match.matched or match.is_new):
             self._expected[expected.point] = expected
-            self._remember(_link(place, history), history)
+            self._remember(_link(match, history), history)
         return expected
 
     def fulfil(self, expected: PendingPoint, thread: str | None) -> None:
@@ -610,13 +626,13 @@ class ThreadIndex:
         expected.thread = thread
         expected.ended.set()
 
-    async def settled(self, place: ThreadMatch) -> bool:
+    async def settled(self, match: ThreadMatch) -> bool:
         """Whether the point that a history goes on from is where it was expected, after waiting for it."""
-        expected = self._expected.get((place.tenant, place.scope, place.previous))
+        expected = self._expected.get((match.tenant, match.scope, match.previous))
         if expected is None:
             return True
         await expected.ended.wait()
-        return expected.thread == place.thread or (place.explicit and expected.thread is not None)
+        return expected.thread == match.thread or (match.explicit and expected.thread is not None)
 
     async def session_settled(self, tenant: str, scope: str) -> None:
         """The answers of a client's session that are on their way into the store are there."""
@@ -626,7 +642,7 @@ class ThreadIndex:
 
     async def store(  # noqa: PLR0913  what a thread begins with, each by its name
         self,
-        place: ThreadMatch,
+        match: ThreadMatch,
         history: History,
         messages: Sequence[Message],
         *,
@@ -638,13 +654,13 @@ class ThreadIndex:
     ) -> ThreadMatch | None:
         """Store what is new. The place it ended up at; None where the thread went on otherwise meanwhile."""
         length = len(history)
-        if length == place.matched and not place.is_new:
-            return place
+        if length == match.matched and not match.is_new:
+            return match
         digest = history.digest(length)
-        link = _link(place, history)
+        link = _link(match, history)
         client = client or ClientSession()
         session = NewSession(
-            id=place.thread, kind=kind, tenant=place.tenant, platform=PLATFORM, model=model, system=system,
+            id=match.thread, kind=kind, tenant=match.tenant, platform=PLATFORM, model=model, system=system,
             client=client.client, client_session=client.session,
         )  # fmt: skip
         tokens = share_tokens(sizes, messages)
@@ -652,22 +668,22 @@ class ThreadIndex:
             NewMessage(body, event=f"{digest}:{index}", tokens=size)
             for index, (body, size) in enumerate(zip(messages, tokens, strict=True))
         ]
-        step = digest if place.explicit else place.previous
+        step = digest if match.explicit else match.previous
         stored = await self._store.extend_link(
-            NewThreadLink(link, step, session, place.branch_of, new, client.parent or client.session)
+            NewThreadLink(link, step, session, match.branch_of, new, client.parent or client.session)
         )
         if stored is None:
             return None
         self._remember(stored, history)
-        return replace(place, thread=stored.thread, matched=length, previous=digest, branch_of=None)
+        return replace(match, thread=stored.thread, matched=length, previous=digest, branch_of=None)
 
-    def forget(self, place: ThreadMatch) -> None:
+    def forget(self, match: ThreadMatch) -> None:
         """What is remembered of a place was wrong."""
-        self._forget(place.previous)
+        self._forget(match.previous)
 
     def _forget(self, digest: str) -> None:
         for points in (self._tips, self._passed):
-            for key in [key for key, known in points.items() if known.link.digest == digest]:
+            for key in [key for key, point in points.items() if point.link.digest == digest]:
                 del points[key]
 
     # Memory
@@ -678,13 +694,13 @@ class ThreadIndex:
         if again is not None:
             return again, len(history)
         for length in range(len(history), 0, -1):
-            known = self._tips.get((tenant, scope, history.digest(length)))
-            if known is None and history.skeleton(length):
-                known = self._tips.get((tenant, scope, history.skeleton(length)))
-                if known is not None and not history.drifted_from(known.results, length):
-                    known = None
-            if known is not None:
-                return known, length
+            point = self._tips.get((tenant, scope, history.digest(length)))
+            if point is None and history.skeleton(length):
+                point = self._tips.get((tenant, scope, history.skeleton(length)))
+                if point is not None and not history.drifted_from(point.results, length):
+                    point = None
+            if point is not None:
+                return point, length
         return None
 
     def _remember(self, link: ThreadLink, history: History) -> None:
@@ -695,10 +711,10 @@ class ThreadIndex:
                 self._passed[key] = ThreadLinkMatch(passed.link, link.digest, "")
         while len(self._passed) > _MOST_PASSED:
             self._passed.popitem(last=False)
-        known = ThreadLinkMatch(link, None, history.results(0, link.length))
-        self._tips[link.tenant, link.scope, link.digest] = known
+        point = ThreadLinkMatch(link, None, history.results(0, link.length))
+        self._tips[link.tenant, link.scope, link.digest] = point
         if link.skeleton:
-            self._tips[link.tenant, link.scope, link.skeleton] = known
+            self._tips[link.tenant, link.scope, link.skeleton] = point
         while len(self._tips) > self._most:
             self._tips.popitem(last=False)
 
@@ -707,52 +723,52 @@ class ThreadIndex:
     async def _stored(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
         """The longest known beginning: word for word, or but for what was cleared."""
         digests = history.digests
-        found = await self._store.find_link(tenant, scope, digests)
-        if found is None and history.legacy_digests:
+        link_match = await self._store.find_link(tenant, scope, digests)
+        if link_match is None and history.legacy_digests:
             digests = history.legacy_digests
-            found = await self._store.find_link(tenant, scope, digests)
-        best = (found, digests.index(found.link.digest) + 1) if found else None
-        known = best[1] if best else 0
-        if known == len(history):
+            link_match = await self._store.find_link(tenant, scope, digests)
+        best = (link_match, digests.index(link_match.link.digest) + 1) if link_match else None
+        matched = best[1] if best else 0
+        if matched == len(history):
             return best
-        similar_ones = await self._store.find_skeletons(tenant, scope, history.skeletons_after(known))
+        similar_ones = await self._store.find_skeletons(tenant, scope, history.skeletons_after(matched))
         for similar in sorted(similar_ones, key=lambda point: (-point.link.length, point.next is not None)):
             length = history.skeletons.index(similar.link.skeleton) + 1
-            if length > known and history.drifted_from(similar.results, length):
+            if length > matched and history.drifted_from(similar.results, length):
                 return similar, length
         return best
 
     async def _aligned(
-        self, place: ThreadMatch, known: ThreadLinkMatch, history: History, said: SaidMessages
+        self, match: ThreadMatch, point: ThreadLinkMatch, history: History, messages: SaidMessages
     ) -> ThreadMatch | None:
         """The same thread after all: what follows is a beginning of what is stored, or goes on from its end.
 
         The assistant's words may be others there, where a client re-worded or shortened them.
         """
-        tip = known
+        tip = point
         for _ in range(_MOST_STEPS):
             if tip.next is None:
                 break
-            following = await self._store.find_link(place.tenant, place.scope, [tip.next])
+            following = await self._store.find_link(match.tenant, match.scope, [tip.next])
             if following is None:
                 return None
             tip = following
-        if tip.next is not None or tip.link.thread != known.link.thread or known.link.message is None:
+        if tip.next is not None or tip.link.thread != point.link.thread or point.link.message is None:
             return None
         stored = [
             message.body
-            for message in await self._store.history(known.link.thread)
-            if message.id > known.link.message and (tip.link.message is None or message.id <= tip.link.message)
+            for message in await self._store.history(point.link.thread)
+            if message.id > point.link.message and (tip.link.message is None or message.id <= tip.link.message)
         ]
         if stored and stored[0]["role"] == "assistant":  # no protocol begins with one
-            values = encode_messages(said.api, [{"role": "user", "content": "."}, *stored], said.model)[1:]
+            values = encode_messages(messages.api, [{"role": "user", "content": "."}, *stored], messages.model)[1:]
         else:
-            values = encode_messages(said.api, stored, said.model)
-        mine, theirs = align(said.api, said.values[place.matched :], values)
-        if place.matched + mine == len(history):
-            return replace(place, matched=len(history), previous=history.digest(len(history)), is_inside=True)
+            values = encode_messages(messages.api, stored, messages.model)
+        mine, theirs = align(messages.api, messages.values[match.matched :], values)
+        if match.matched + mine == len(history):
+            return replace(match, matched=len(history), previous=history.digest(len(history)), is_inside=True)
         if theirs == len(values):
-            return replace(place, matched=place.matched + mine, previous=tip.link.digest)
+            return replace(match, matched=match.matched + mine, previous=tip.link.digest)
         return None
 
     async def _named_thread(self, tenant: str, scope: str) -> str | None:
@@ -783,11 +799,11 @@ def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int 
     return [sum(sizes) * length // sum(lengths) for length in lengths]
 
 
-def _link(place: ThreadMatch, history: History) -> ThreadLink:
+def _link(match: ThreadMatch, history: History) -> ThreadLink:
     length = len(history)
     return ThreadLink(
-        place.tenant, place.scope, history.digest(length), place.previous, history.skeleton(length), place.thread,
-        length, None, history.results(place.matched, length),
+        match.tenant, match.scope, history.digest(length), match.previous, history.skeleton(length), match.thread,
+        length, None, history.results(match.matched, length),
     )  # fmt: skip
 
 
@@ -795,9 +811,9 @@ def _keys(tenant: str, scope: str, previous: str, history: History, length: int)
     if not previous:
         return []
     keys = [(tenant, scope, previous)]
-    for place in range(length - 1, -1, -1):  # it is mostly close to the end
-        if history.digests[place] == previous:
-            return [*keys, (tenant, scope, history.skeletons[place])]
+    for index in range(length - 1, -1, -1):  # it is mostly close to the end
+        if history.digests[index] == previous:
+            return [*keys, (tenant, scope, history.skeletons[index])]
     return keys
 
 
@@ -847,13 +863,13 @@ class ThreadRecorder:
         expected.is_answer = turn.kept
         return PendingAnswer(message, past, expected)
 
-    async def answer(self, answer: PendingAnswer, place: ThreadMatch, turn: ManagedTurn) -> None:
+    async def answer(self, answer: PendingAnswer, match: ThreadMatch, turn: ManagedTurn) -> None:
         """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
         stored = None
         try:
-            if place.matched == len(turn.history) and not place.is_inside:
+            if match.matched == len(turn.history) and not match.is_inside:
                 size = TokenCounter(turn.model).message(answer.message)
-                stored = await self._threads.store(place, answer.history, [answer.message], sizes=[size])
+                stored = await self._threads.store(match, answer.history, [answer.message], sizes=[size])
         finally:
             self._threads.fulfil(answer.expected, stored.thread if stored else None)
 
@@ -876,24 +892,24 @@ class ThreadRecorder:
                 self._threads.fulfil(turn.expected, thread)
         return turn.place
 
-    async def _stored(self, turn: ManagedTurn, place: ThreadMatch) -> ThreadMatch:
-        certain = await self._threads.settled(place)
-        if place.is_new and place.scope:  # a subagent stands under what called it, which the client has heard already
-            await self._threads.session_settled(place.tenant, place.scope)
+    async def _stored(self, turn: ManagedTurn, match: ThreadMatch) -> ThreadMatch:
+        certain = await self._threads.settled(match)
+        if match.is_new and match.scope:  # a subagent stands under what called it, which the client has heard already
+            await self._threads.session_settled(match.tenant, match.scope)
         while True:
             if not certain:  # another process went on from there first
-                self._threads.forget(place)
-                place = await self._threads.place(place.tenant, place.scope, turn.history, turn.said, remembered=False)
-            new = [element.value for element in turn.elements_from(place.matched)]
+                self._threads.forget(match)
+                match = await self._threads.place(match.tenant, match.scope, turn.history, turn.said, remembered=False)
+            new = [element.value for element in turn.elements_from(match.matched)]
             messages = decode_messages(turn.incoming.api, new, turn.model)
             client = read_client(turn.incoming.headers, turn.sliced.fields)
             stored = await self._threads.store(
-                place, turn.history, messages, system=turn.frame.system, model=turn.model, client=client,
-                kind=thread_kind(client, has_tools=bool(turn.frame.tools)), sizes=turn.sizes[place.matched :],
+                match, turn.history, messages, system=turn.frame.system, model=turn.model, client=client,
+                kind=thread_kind(client, has_tools=bool(turn.frame.tools)), sizes=turn.sizes[match.matched :],
             )  # fmt: skip
             if stored is not None:
-                if place.branch_of is not None:
-                    self._tell(Branched(stored.thread, place.branch_of[0], place.matched))
+                if match.branch_of is not None:
+                    self._tell(Branched(stored.thread, match.branch_of[0], match.matched))
                 return stored
             certain = False
 
@@ -919,6 +935,6 @@ class PendingAnswer:
         self.expected = expected
 
 
-def _behind(place: ThreadMatch, history: History) -> ThreadMatch:
+def _behind(match: ThreadMatch, history: History) -> ThreadMatch:
     """Where a request is once it is stored."""
-    return replace(place, matched=len(history), previous=history.digest(len(history)), branch_of=None)
+    return replace(match, matched=len(history), previous=history.digest(len(history)), branch_of=None)

@@ -170,9 +170,9 @@ class ManagedTurn:
         """The client's messages, without the system prompt and reminders at the end."""
         return self.sliced.elements[self.first : len(self.sliced.elements) - self.trailing]
 
-    def elements_from(self, place: int) -> Sequence[Element]:
+    def elements_from(self, index: int) -> Sequence[Element]:
         """Of the client's messages those from this one on."""
-        return self.elements[place:]
+        return self.elements[index:]
 
     @property
     def size(self) -> int:
@@ -204,16 +204,16 @@ class ManagedTurn:
     @property
     def output_cap(self) -> int | None:
         """A lower output cap than the client's; None where its own can go."""
-        asked = self.asked_output
-        known = self.tried.cap or min(filter(None, (self.cap, self.room)), default=None)
-        if known is None or (self.tried.cap is None and (asked is None or asked <= known)):
+        client_cap = self.asked_output
+        cap = self.tried.cap or min(filter(None, (self.cap, self.room)), default=None)
+        if cap is None or (self.tried.cap is None and (client_cap is None or client_cap <= cap)):
             return None
-        return known if known > (self.thinking_budget or 0) else None
+        return cap if cap > (self.thinking_budget or 0) else None
 
     def budget(self, options: ContextOptions) -> Budget:
         """Room is left for the answer the client asks for, up to a quarter of the window."""
-        asked = self.asked_output
-        cap = asked if asked and asked > 0 else options.max_tokens
+        client_cap = self.asked_output
+        cap = client_cap if client_cap and client_cap > 0 else options.max_tokens
         fixed = round(self.fixed * self.memory.context.calibration.factor(self.model))
         if self.budgeted is None or self.budgeted[0] != (self.window, cap, fixed):
             own = replace(options.for_model(self.model), max_tokens=cap)
@@ -272,12 +272,12 @@ def _drops_history(edits: Any) -> bool:
     """Whether the provider shall compact or clear: thinking that is all kept changes nothing."""
     if not edits:
         return False
-    asked = edits.get("edits") if isinstance(edits, dict) else edits
-    if not isinstance(asked, list):
+    listed = edits.get("edits") if isinstance(edits, dict) else edits
+    if not isinstance(listed, list):
         return True
     return not all(
         isinstance(edit, dict) and str(edit.get("type", "")).startswith("clear_thinking") and edit.get("keep") == "all"
-        for edit in asked
+        for edit in listed
     )
 
 
@@ -287,20 +287,20 @@ def _kind(element: Element) -> str:
 
 class ThreadMemories:
     def __init__(self) -> None:
-        self._known: OrderedDict[str, ThreadMemory] = OrderedDict()
+        self._memories: OrderedDict[str, ThreadMemory] = OrderedDict()
 
     def get(self, thread: str) -> ThreadMemory | None:
-        known = self._known.get(thread)
-        if known is not None:
-            self._known.move_to_end(thread)
-        return known
+        memory = self._memories.get(thread)
+        if memory is not None:
+            self._memories.move_to_end(thread)
+        return memory
 
     def begin(self, thread: str, state: Mapping[str, Any] | None) -> ThreadMemory:
         """A thread that is met the first time, with what was stored of it."""
-        made = self._known[thread] = ThreadMemory(ContextState.load(state))
-        while len(self._known) > _MOST_THREADS:
-            self._known.popitem(last=False)
-        return made
+        memory = self._memories[thread] = ThreadMemory(ContextState.load(state))
+        while len(self._memories) > _MOST_THREADS:
+            self._memories.popitem(last=False)
+        return memory
 
 
 # Cache marks for Claude clients that set none
@@ -355,15 +355,15 @@ def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str
 
 def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | None) -> Outgoing:
     """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
-    told = turn.headers
-    told[THREAD] = turn.place.thread
+    headers = turn.headers
+    headers[THREAD] = turn.place.thread
     depth = turn.used.depth if turn.used else 0
-    told[COMPACTIONS] = str(depth)
-    told[TOKENS] = f"{before}/{after}"
+    headers[COMPACTIONS] = str(depth)
+    headers[TOKENS] = f"{before}/{after}"
     if depth >= FADING:
-        told[NOTICE] = fading_text(depth)
+        headers[NOTICE] = fading_text(depth)
     if turn.plan:
-        told[PLAN] = turn.plan
+        headers[PLAN] = turn.plan
     text = turn.text()
     if turn.output_cap is not None:
         text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
@@ -371,12 +371,12 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
     hold = after > HOLD_SHARE * turn.window
     is_same = text is turn.sliced.text or text == turn.sliced.text
     if is_same and not marks:
-        return Outgoing(turn.incoming.raw, headers=told, compactions=depth, tokens=after, hold=hold)
-    came = turn.incoming.body
-    plain = is_same and len(text) == len(came)
-    body = spliced_bytes(came, marks) if plain else spliced(text, marks).encode()
+        return Outgoing(turn.incoming.raw, headers=headers, compactions=depth, tokens=after, hold=hold)
+    original = turn.incoming.body
+    plain = is_same and len(text) == len(original)
+    body = spliced_bytes(original, marks) if plain else spliced(text, marks).encode()
     return Outgoing(
-        body, rewritten=True, headers=told, compactions=depth, tokens=after, hold=hold,
+        body, rewritten=True, headers=headers, compactions=depth, tokens=after, hold=hold,
         notice=turn.notice, recall=turn.recall.offered,
     )  # fmt: skip
 
@@ -400,8 +400,8 @@ def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
     sliced = turn.sliced if text is turn.sliced.text else slice_body(text.encode(), api)
     count = len(sliced.elements)
     begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
-    known = turn.memory.marked
-    previous = known[1] if known and known[0] == begins and known[1] < count else None
+    last_marks = turn.memory.marked
+    previous = last_marks[1] if last_marks and last_marks[0] == begins and last_marks[1] < count else None
     marked = marked_messages(api, sliced.elements, ttl, previous)
     changes = [(sliced.elements[index].start, sliced.elements[index].end, new) for index, new in marked.items()]
     system = marked_system(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
@@ -438,21 +438,26 @@ def restored_values(text: str, elements: Sequence[Element], covered: int) -> dic
         return {}
     values = [element.value for element in elements]
     readings = {call: reading for value in values for call, reading in _readings(value)}
-    seen: dict[Reading, tuple[int, str]] = {}
-    found: dict[int, Any] = {}
+    contents: dict[Reading, tuple[int, str]] = {}
+    restored: dict[int, Any] = {}
     for index, value in enumerate(values):
         new = value
         for call, content in _results(value):
-            reading, said = readings.get(call), content_text(content)
+            reading, words = readings.get(call), content_text(content)
             if reading is None:
                 continue
-            if not is_stub(said):
-                seen[reading] = index, said
-            elif index >= covered and reading in seen and seen[reading][0] < covered and len(seen[reading][1]) <= _MOST:
-                new = _with_result(new, call, seen[reading][1])
+            if not is_stub(words):
+                contents[reading] = index, words
+            elif (
+                index >= covered
+                and reading in contents
+                and contents[reading][0] < covered
+                and len(contents[reading][1]) <= _MOST
+            ):
+                new = _with_result(new, call, contents[reading][1])
         if new is not value:
-            found[index] = new
-    return found
+            restored[index] = new
+    return restored
 
 
 def is_stub(text: str) -> bool:
@@ -474,8 +479,8 @@ def _readings(value: Any) -> Iterator[tuple[str, Reading]]:
             continue
         function = call.get("function")
         named = function if isinstance(function, dict) else call
-        given = call.get("input") or named.get("arguments")
-        arguments = json_value(given) if isinstance(given, str) else given
+        raw = call.get("input") or named.get("arguments")
+        arguments = json_value(raw) if isinstance(raw, str) else raw
         if not isinstance(arguments, dict):
             continue
         path = next((arguments[key] for key in _PATHS if key in arguments), None)
