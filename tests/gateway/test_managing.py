@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from everthread.core.messages import text_of
+from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply, Request
+from everthread.gateway.base import decode_messages
 from everthread.gateway.management.events import Rewritten
+from everthread.gateway.management.rewrite import RewriteState
+from everthread.gateway.management.turn import ManagedTurn
 from tests.gateway.clients import APIS, CODECS, NAMES, Client, Gate, ask, gate, thread_of, words
 
 TOOL: dict[str, Any] = {
@@ -122,6 +126,22 @@ async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> Non
         assert first.rewritten
         assert other.body == first.body
         assert other.headers["x-everthread-thread"] == first.headers["x-everthread-thread"]
+
+
+async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
+    """The process that makes a rewrite counts it, so that no request has to."""
+    async with gate(tmp_path, script) as place:
+        client = Client("openai_chat", tools=[TOOL])
+        manager = place.manager()
+        await talk(place, manager, client, 12)
+        await manager.settle()
+        client.says("And now?")
+        turn = await manager.prepare(client.incoming())
+        assert isinstance(turn, ManagedTurn)
+        assert turn.used is not None
+        state = RewriteState.load(turn.used.state)
+        messages = decode_messages("openai_chat", turn.replaced_values(turn.used), turn.model)
+        assert (state.model, state.tokens) == (turn.model, TokenCounter(turn.model).messages(messages))
 
 
 async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:

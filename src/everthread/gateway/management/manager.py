@@ -342,9 +342,13 @@ class ProxyManager:
     def estimate(self, turn: ManagedTurn, used: Rewrite | None) -> int:
         if used is None:
             return turn.fixed + turn.size
-        values = turn.replaced_values(used)
-        head = self._sizes.values(turn.incoming.api, turn.model, used.replacement, values)
-        note = RewriteState.load(used.state).note
+        state = RewriteState.load(used.state)
+        if state.model == turn.model:
+            head = state.tokens
+        else:
+            values = turn.replaced_values(used)
+            head = self._sizes.values(turn.incoming.api, turn.model, used.replacement, values)
+        note = state.note
         if note:
             messages = [{"role": "user", "content": note}]
             head += self._sizes.values(turn.incoming.api, turn.model, ("note", note), messages)

@@ -23,6 +23,7 @@ from everthread.conversation.options import SummarizerContext
 from everthread.core.cache_control import cache_route
 from everthread.core.messages import Message, calls_of, kind_of
 from everthread.core.outputs import OPEN, ToStore, name_reader
+from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize
 from everthread.core.types import Api, Request
@@ -182,7 +183,8 @@ class RewriteStore:
             self._tell(CompactionVoid(task.thread, compaction.reason))
             return None
         await self._keep(task.thread, compaction.messages, compaction.to_store)
-        state = RewriteState(result.state, before.note or compaction.system_note)
+        counted = (task.frame.model, result.tokens) if not head else ("", 0)
+        state = RewriteState(result.state, before.note or compaction.system_note, *counted)
         new = replace(
             _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs, head)),
             depth=(task.base.depth if task.base else 0) + 1,
@@ -209,7 +211,8 @@ class RewriteStore:
         cut = name_tool(cut, values, task.frame.tools)
         await self._keep(task.thread, bodies, to_store)
         text = replacement_text(cut.replacement, pairs, head)
-        depth, state = (task.base.depth, task.base.state) if task.base else (0, {})
+        depth = task.base.depth if task.base else 0
+        state = replace(RewriteState.load(task.base.state), model="", tokens=0).dump() if task.base else {}
         new = replace(_row(task, len(task.sent) - cut.kept, text), strength=SLIM, depth=depth, state=state)
         before = sum(len(written) for _, written in pairs[: len(pairs) - cut.kept])
         self._tell(Slimmed(task.thread, new.length, before, len(text), len(to_store)))
@@ -260,6 +263,8 @@ class CompressionResult:
     compaction: Compaction
     cover: Cover | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+    """Of the replacement: counted here, so that the event loop need not count it."""
 
 
 async def compress_history(engine: ContextEngine, job: CompressionJob) -> CompressionResult:
@@ -282,8 +287,12 @@ async def compress_history(engine: ContextEngine, job: CompressionJob) -> Compre
         raise
     except Exception as error:  # an engine is anybody's code
         raise EngineError(f"the context engine {engine.name} failed: {type(error).__name__}: {error}") from error
-    cut = cover(job.api, compaction.messages, job.values, model, most=job.most)
-    return CompressionResult(compaction, name_tool(cut, job.values, tools), state)
+    cut = name_tool(cover(job.api, compaction.messages, job.values, model, most=job.most), job.values, tools)
+    tokens = TokenCounter(model).messages(decode_messages(job.api, cut.replacement, model))
+    return CompressionResult(compaction, cut, state, tokens)
+
+
+_STATE_FIELDS = {"engine", "note", "model", "tokens"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,18 +301,21 @@ class RewriteState:
 
     engine: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    model: str = ""
+    """The model whose tokenizer counted the replacement; empty where nobody did."""
+    tokens: int = 0
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> RewriteState:
         """Earlier versions kept the note among what the engine knows."""
-        if set(state) == {"engine", "note"} and isinstance(state["engine"], Mapping):
-            return cls(state["engine"], str(state["note"]))
+        if {"engine", "note"} <= set(state) <= _STATE_FIELDS and isinstance(state["engine"], Mapping):
+            return cls(state["engine"], str(state["note"]), str(state.get("model", "")), int(state.get("tokens", 0)))
         return cls(
             {key: value for key, value in state.items() if key != "_system_note"}, str(state.get("_system_note", ""))
         )
 
     def dump(self) -> dict[str, Any]:
-        return {"engine": dict(self.engine), "note": self.note}
+        return {"engine": dict(self.engine), "note": self.note, "model": self.model, "tokens": self.tokens}
 
 
 def _record(task: RewriteTask, compaction: Compaction, cost: Decimal | None) -> NewCompaction:
