@@ -85,9 +85,9 @@ class WordSizes:
     sums: list[int]
     """One more than places."""
 
-    def before(self, place: int) -> int:
+    def before(self, index: int) -> int:
         """All that was said before a place."""
-        return self.sums[bisect_left(self.places, place)]
+        return self.sums[bisect_left(self.places, index)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ class Fit:
     def without_middle(self, slim: Pruner) -> Fit:
         """The same with all that would be replaced kept, its old results as one line each."""
         cut = self.cut
-        kept = replace(cut, tail_start=cut.head_end, kept_user=None, has_middle=False)
+        uncut = replace(cut, tail_start=cut.head_end, kept_user=None, has_middle=False)
         messages = [
             *self.messages[: cut.head_end],
             *map(slim.message, range(cut.head_end, cut.whole_from)),
             *self.messages[cut.whole_from :],
         ]
-        return replace(self, messages=messages, cut=kept)
+        return replace(self, messages=messages, cut=uncut)
 
 
 def fit_messages(  # noqa: PLR0913 - what a cut depends on
@@ -207,7 +207,12 @@ class _Fitter:
         cut = self._shrink_tail(cut)
         cut = self._store_users(cut)
         return Fit(
-            self._shown(cut), cut, self.room, tuple(self.stored), tuple(self.steps), cut.tokens <= self.room.limit
+            self._kept_messages(cut),
+            cut,
+            self.room,
+            tuple(self.stored),
+            tuple(self.steps),
+            cut.tokens <= self.room.limit,
         )
 
     # Where to cut
@@ -215,10 +220,10 @@ class _Fitter:
     def choose(self, earliest: int = 0) -> Cut:
         """The cut for the present room. The tail begins at `earliest` or later, but holds the latest piece."""
         room, total = self.room, len(self.messages)
-        start = whole = self.least
-        kept = sum(self.sizes[start:])
+        start = whole_from = self.least
+        tail_tokens = sum(self.sizes[start:])
         # One oversized group takes half of the tail at most, so that it does not push small recent messages out.
-        used = min(kept, room.tail // 2)
+        used = min(tail_tokens, room.tail // 2)
         is_whole = True
         widened = False
         for piece in reversed(self.history.pieces):
@@ -230,24 +235,24 @@ class _Fitter:
             is_whole = is_whole and used + size <= room.tail // 2
             size = size if is_whole else self._slim_tokens(range(piece.start, piece.end))
             too_few = total - start < room.protect_last_n
-            within = self._request(piece.start, kept + size) <= room.limit
+            within = self._request(piece.start, tail_tokens + size) <= room.limit
             if used + size > room.tail:
                 if not (too_few and within):
                     break
                 widened = True
-            start, kept, used = piece.start, kept + size, used + size
-            whole = piece.start if is_whole else whole
+            start, tail_tokens, used = piece.start, tail_tokens + size, used + size
+            whole_from = piece.start if is_whole else whole_from
         apart = self.user if self.user is not None and self.head_end <= self.user < start else None
         facts = self.history.facts
         middle = (facts[index] for index in range(self.head_end, start) if index != apart)
         reasons = (
             f"The head is {_messages(self.head_end)}.",
-            _tail_reason(room, kept, kept_messages=total - start, widened=widened, least=start == self.least),
+            _tail_reason(room, tail_tokens, kept_messages=total - start, widened=widened, least=start == self.least),
             _user_reason(self.user, self.head_end, start),
         )
         return Cut(
-            self.head_end, start, whole, self.user, apart, any(one.rest is not None for one in middle),
-            self._request(start, kept), reasons,
+            self.head_end, start, whole_from, self.user, apart, any(one.rest is not None for one in middle),
+            self._request(start, tail_tokens), reasons,
         )  # fmt: skip
 
     def _request(self, start: int, tail: int) -> int:
@@ -271,11 +276,11 @@ class _Fitter:
         ):
             over, now = cut.tokens - self.room.limit, getattr(self.room, name)
             taken = min(now, self.words.before(cut.tail_start)) if name == "words" else now
-            given = min(over, max(taken - least, 0))
-            if over > 0 and given > 0:
-                self.room = replace(self.room, **{name: taken - given})
-                cut = replace(cut, tokens=cut.tokens - given)
-                self.steps.append(f"left {taken - given:,} tokens for {what}")
+            reduction = min(over, max(taken - least, 0))
+            if over > 0 and reduction > 0:
+                self.room = replace(self.room, **{name: taken - reduction})
+                cut = replace(cut, tokens=cut.tokens - reduction)
+                self.steps.append(f"left {taken - reduction:,} tokens for {what}")
         return cut
 
     def _store_results(self, cut: Cut, larger_than: int, earliest: int) -> Cut:
@@ -283,10 +288,10 @@ class _Fitter:
         if cut.tokens <= self.room.limit:
             return cut
         before = len(self.stored)
-        for number, stored in sorted(self._oversized(cut), key=lambda item: -len(item[1].text)):
+        for number, stored in sorted(self._find_oversized(cut), key=lambda item: -len(item[1].text)):
             if cut.tokens <= self.room.limit or len(stored.text) // 4 <= larger_than:
                 break
-            self._put(stored.index, _with_result(self.messages[stored.index], number, stored.replacement))
+            self._put(stored.index, _replace_result(self.messages[stored.index], number, stored.replacement))
             self.stored.append(stored)
             cut = self._recount(cut)
         if len(self.stored) > before:
@@ -299,10 +304,10 @@ class _Fitter:
         if cut.tokens < self.room.most and cut.tokens <= self.room.limit:
             return cut
         pruned = prune(self.messages, protect_from=len(self.messages), start=cut.tail_start, results=False)
-        places = [place for place, message in enumerate(pruned) if message is not self.messages[place]]
-        if places:
-            for place in places:
-                self._put(place, pruned[place])
+        changed = [index for index, message in enumerate(pruned) if message is not self.messages[index]]
+        if changed:
+            for index in changed:
+                self._put(index, pruned[index])
             self.steps.append("cut long arguments and images of the tail")
             cut = self._recount(cut)
         if cut.tokens < self.room.most or open_group(self.messages) is not None:
@@ -323,16 +328,18 @@ class _Fitter:
 
     def _store_users(self, cut: Cut) -> Cut:
         """Store the middle of kept user messages, the largest first, until the rest is below the threshold."""
-        places = [*range(cut.head_end), *range(cut.tail_start, len(self.messages))]
+        indices = [*range(cut.head_end), *range(cut.tail_start, len(self.messages))]
         if cut.kept_user is not None:
-            places.append(cut.kept_user)
-        said = [place for place in places if self.history.facts[place].is_user] if cut.tokens >= self.room.most else []
+            indices.append(cut.kept_user)
+        users = (
+            [index for index in indices if self.history.facts[index].is_user] if cut.tokens >= self.room.most else []
+        )
         before = len(self.stored)
-        for place in sorted(said, key=lambda place: -len(text_of(self.messages[place]))):
+        for index in sorted(users, key=lambda index: -len(text_of(self.messages[index]))):
             if cut.tokens < self.room.most:
                 break
-            message, stored = _cut_user(place, self.messages[place], self.preview_chars)
-            self._put(place, message)
+            message, stored = _cut_user(index, self.messages[index], self.preview_chars)
+            self._put(index, message)
             self.stored += stored
             self.head = sum(self.sizes[: self.head_end])
             cut = self._recount(cut)
@@ -345,13 +352,13 @@ class _Fitter:
         self.messages[: cut.tail_start] = self.history.messages[: cut.tail_start]
         self.stored = [stored for stored in self.stored if stored.index >= cut.tail_start]
 
-    def _put(self, place: int, message: Message) -> None:
+    def _put(self, index: int, message: Message) -> None:
         """Another message in this place."""
-        self.messages[place] = message
+        self.messages[index] = message
         rest = without_summary(message)
-        self.sizes[place] = 0 if rest is None else self.counter.message(rest)
+        self.sizes[index] = 0 if rest is None else self.counter.message(rest)
 
-    def _oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
+    def _find_oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
         """Results at least twice as long as what would stand for them, each with its number in its message."""
         tools = {call.id: call.name for one in self.history.facts[cut.tail_start :] for call in one.calls}
         for index in range(max(cut.tail_start, cut.whole_from), len(self.messages)):
@@ -364,7 +371,7 @@ class _Fitter:
 
     # Sizes
 
-    def _shown(self, cut: Cut) -> list[Message]:
+    def _kept_messages(self, cut: Cut) -> list[Message]:
         """The messages as they are kept: old results of the tail as one line each."""
         slim = map(self.slim.message, range(cut.tail_start, cut.whole_from))
         return [*self.messages[: cut.tail_start], *slim, *self.messages[cut.whole_from :]]
@@ -376,17 +383,17 @@ class _Fitter:
     def _slim_tokens(self, places: Iterable[int]) -> int:
         return sum(map(self._slim_size, places))
 
-    def _slim_size(self, place: int) -> int:
-        if not self.history.facts[place].is_summary:
-            return self.slim.tokens(place, self.counter)
-        rest = without_summary(self.slim.message(place))
+    def _slim_size(self, index: int) -> int:
+        if not self.history.facts[index].is_summary:
+            return self.slim.tokens(index, self.counter)
+        rest = without_summary(self.slim.message(index))
         return 0 if rest is None else self.counter.message(rest)
 
     def _holds_summary(self, piece: Span) -> bool:
         return any(one.rest is None for one in self.history.facts[piece.start : piece.end])
 
 
-def _with_result(message: Message, number: int, text: str) -> Message:
+def _replace_result(message: Message, number: int, text: str) -> Message:
     numbers = itertools.count()
 
     def edit(result: Result, _: Mapping[str, Any]) -> Any:
@@ -395,7 +402,7 @@ def _with_result(message: Message, number: int, text: str) -> Message:
     return edit_results(message, edit)
 
 
-def _cut_user(place: int, message: Message, preview_chars: int) -> tuple[Message, list[ToStore]]:
+def _cut_user(index: int, message: Message, preview_chars: int) -> tuple[Message, list[ToStore]]:
     """A user message of which only start and end stay, and its middle, where that is most of it."""
     spoken = without_summary(message) or message
     stored: list[ToStore] = []
@@ -404,7 +411,7 @@ def _cut_user(place: int, message: Message, preview_chars: int) -> tuple[Message
         replacement, middle = cut_middle(text, keep=min(preview_chars, len(text) // 8))
         if 2 * len(replacement) > len(text):
             return text
-        stored.append(ToStore(place, "", output_id(middle), middle, replacement))
+        stored.append(ToStore(index, "", output_id(middle), middle, replacement))
         return replacement
 
     content: Any = spoken.get("content")

@@ -94,17 +94,17 @@ def marker_text(plan: Plan, name: str, services: Services, tools: Sequence[Mappi
 
 def pinned_text(notes: Sequence[str], room: int, count: Count) -> tuple[str, tuple[str, ...]]:
     """What was pinned by hand within so many tokens, the newest first to be kept; a warning for what had no room."""
-    kept: list[str] = []
-    left = room
+    lines: list[str] = []
+    remaining = room
     for note in reversed(notes):
         line = "- " + defuse(redact(note)).replace("\n", "\n  ")
-        left -= count(line) + 1
-        if left < 0:
+        remaining -= count(line) + 1
+        if remaining < 0:
             break
-        kept.insert(0, line)
-    missing = len(notes) - len(kept)
+        lines.insert(0, line)
+    missing = len(notes) - len(lines)
     warnings = (f"{missing} pinned notes had no room in the summary",) if missing else ()
-    return "\n".join([PINNED, *kept]) if kept else "", warnings
+    return "\n".join([PINNED, *lines]) if lines else "", warnings
 
 
 def asks_model(services: Services) -> bool:
@@ -153,7 +153,7 @@ async def write_summary(services: Services, request: SummaryRequest, plan: Plan)
     checked: list[WrittenSummary] = []
 
     def refuse(draft: SummaryDraft) -> str:
-        written = _checked(draft, request, plan, count)
+        written = _check_draft(draft, request, plan, count)
         checked.extend([written] if written is not None else [])
         return "" if written is not None else f"{draft.author} {NAMES_TOO_MUCH}; its summary was not used"
 
@@ -170,7 +170,7 @@ _READ_AT_MOST = 4
 """Budgets of a model's summary that are checked; a longer one is cut before it costs time."""
 
 
-def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> WrittenSummary | None:
+def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> WrittenSummary | None:
     """A model's sections, marked and completed; None where they are refused."""
     sections = {name: defuse(text) for name, text in draft.sections.items()}
     sections = fit_sections(sections, _READ_AT_MOST * request.budget, count)
@@ -179,15 +179,17 @@ def _checked(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Co
         return None
     room = request.budget
     state = request.state or ThreadState()
-    told = "\n".join(marked.values())
-    errors = [line for line in blocked_text(state).split("\n") if line and line.rpartition("): ")[2][:80] not in told]
+    written = "\n".join(marked.values())
+    errors = [
+        line for line in blocked_text(state).split("\n") if line and line.rpartition("): ")[2][:80] not in written
+    ]
     files = state.changed_files()
-    missing = [path for path in files if path not in told]
+    missing = [path for path in files if path not in written]
     marked = fit_sections(marked, room - min(room // 6, sum(map(count, errors)) + 4 * len(missing)), count)
     if errors:
         marked[BLOCKED] = "\n".join(filter(None, (marked.get(BLOCKED, ""), *errors)))
     if missing:
-        named = files_text(state, room // 8, count, mentioned=told)
+        named = files_text(state, room // 8, count, mentioned=written)
         changed = next((line for line in named.split("\n") if line.startswith("- changed")), "")
         marked[FILES] = "\n".join(filter(None, (marked.get(FILES, ""), changed)))
     facts = len(files) + len(state.open_errors(state.turn))
@@ -222,7 +224,7 @@ def section_tokens(sections: Mapping[str, str], count: Count) -> int:
 def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sections:
     """The sections within so many tokens: lines go from the end of the longest ones."""
     lines = {name: [(line, count(line) + 1) for line in text.split("\n")] for name, text in sections.items()}
-    sizes = {name: sum(size for _, size in found) for name, found in lines.items()}
+    sizes = {name: sum(size for _, size in pairs) for name, pairs in lines.items()}
     total = sum(sizes.values())
     while total > room and any(sizes.values()):
         name = max(sizes, key=lambda name: sizes[name])
@@ -231,7 +233,7 @@ def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sectio
         total -= size
         if not lines[name]:
             sizes[name] = 0
-    return {name: "\n".join(line for line, _ in found) for name, found in lines.items() if found}
+    return {name: "\n".join(line for line, _ in pairs) for name, pairs in lines.items() if pairs}
 
 
 # --- what the user still waits for ------------------------------------------------------------------------------------
@@ -261,15 +263,15 @@ def unfulfilled(facts: Sequence[MessageFacts]) -> list[int]:
     A turn is answered when it ends with the assistant speaking and calling nothing. Only the requests at the end of the
     conversation can be open: what stands before an answered turn was passed over or is done.
     """
-    found: list[int] = []
+    requests: list[int] = []
     end = len(facts)
     for index in range(len(facts) - 1, -1, -1):
         if facts[index].is_user:
-            if len(found) == MOST or _is_answered(facts[index + 1 : end]):
+            if len(requests) == MOST or _is_answered(facts[index + 1 : end]):
                 break
-            found.append(index)
+            requests.append(index)
             end = index
-    return found[::-1]
+    return requests[::-1]
 
 
 def _is_answered(turn: Sequence[MessageFacts]) -> bool:
@@ -292,29 +294,29 @@ def system_note(plan: Plan) -> str:
 def assemble(plan: Plan, text: str, note: str) -> tuple[list[Message], tuple[int | None, ...]]:
     """The compacted messages, and for each the input message it is (None for one made here)."""
     cut, work = plan.cut, plan.fit.messages
-    head, tail = _kept(work, range(cut.head_end)), _kept(work, range(cut.tail_start, len(work)))
+    head, tail = _keep_messages(work, range(cut.head_end)), _keep_messages(work, range(cut.tail_start, len(work)))
     user = cut.user(work)
     if user is not None:
-        place = cut.kept_user if cut.kept_user is not None and user is work[cut.kept_user] else None
-        tail.insert(0, (user, place))
+        index = cut.kept_user if cut.kept_user is not None and user is work[cut.kept_user] else None
+        tail.insert(0, (user, index))
     if note:
-        head = _with_note(head, note)
+        head = _add_note(head, note)
     joined = _join(head, tail, text)
     mended = repair([message for message, _ in joined], in_flight=True)
-    return mended.messages, tuple(None if place is None else joined[place][1] for place in mended.places)
+    return mended.messages, tuple(None if index is None else joined[index][1] for index in mended.places)
 
 
-Kept = tuple[Message, int | None]
+KeptMessage = tuple[Message, int | None]
 """A message and its place in the input; None for one made here."""
 
 
-def _kept(work: list[Message], places: range) -> list[Kept]:
+def _keep_messages(work: list[Message], indices: range) -> list[KeptMessage]:
     """The messages in these places, without an earlier summary that was merged into one."""
-    found = ((without_summary(work[place]), place) for place in places)
-    return [(rest, place if rest is work[place] else None) for rest, place in found if rest is not None]
+    rests = ((without_summary(work[index]), index) for index in indices)
+    return [(rest, index if rest is work[index] else None) for rest, index in rests if rest is not None]
 
 
-def _with_note(head: list[Kept], note: str) -> list[Kept]:
+def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
     """The system message in the list, with the note as a block of its own: the text before it stays cached."""
     for index, (message, _) in enumerate(head):
         if message["role"] in ("system", "developer"):
@@ -325,7 +327,7 @@ def _with_note(head: list[Kept], note: str) -> list[Kept]:
     return head
 
 
-def _join(head: list[Kept], after: list[Kept], text: str) -> list[Kept]:
+def _join(head: list[KeptMessage], after: list[KeptMessage], text: str) -> list[KeptMessage]:
     """Put the summary between: under a role neither neighbour has, else merged into one of them.
 
     The latest user message is the last choice for merging: it is best left exactly as it was.
@@ -340,15 +342,15 @@ def _join(head: list[Kept], after: list[Kept], text: str) -> list[Kept]:
     if before is not None and before["role"] != "system" and not calls_of(before):
         is_latest = is_user_message(before) and not any(is_user_message(message) for message, _ in after)
         if not is_latest:
-            return [*head[:-1], _summary(_appended(before, text)), *after]
+            return [*head[:-1], _summary(_append_text(before, text)), *after]
     if following is not None and following["role"] == "user":
-        return [*head, _summary(_prepended(following, text)), *after[1:]]
+        return [*head, _summary(_prepend_text(following, text)), *after[1:]]
     if before is not None and before["role"] == "user":
-        return [*head[:-1], _summary(_appended(before, text)), *after]
+        return [*head[:-1], _summary(_append_text(before, text)), *after]
     return [*head, _summary({"role": "user", "content": text}), *after]
 
 
-def _summary(message: Message) -> Kept:
+def _summary(message: Message) -> KeptMessage:
     return mark_summary(message), None
 
 
@@ -357,14 +359,14 @@ def _speaker(message: Message) -> str:
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 
 
-def _appended(message: Message, text: str) -> Message:
+def _append_text(message: Message, text: str) -> Message:
     content = message.get("content")
     if isinstance(content, list):
         return with_content(message, [*content, {"type": "text", "text": text}])
     return with_content(message, f"{content}\n\n{text}" if content else text)
 
 
-def _prepended(message: Message, text: str) -> Message:
+def _prepend_text(message: Message, text: str) -> Message:
     content = message.get("content")
     if isinstance(content, list):
         return with_content(message, [{"type": "text", "text": text}, *content])

@@ -89,9 +89,9 @@ class ContextCompressor(SummaryEngine):
     def _fold(self, plan: Plan) -> JournalFold:
         """The journal and the state up to the cut: gone on from the ones made last where the history did."""
         facts, turns = plan.facts, [plan.turns[at] for at in plan.covered]
-        known = self._last[1] if self._last and self._last[0] == plan.earlier.text else None
-        if known is not None and known.goes_on(facts, turns):
-            fold = known.copy().extend(facts, turns)
+        last = self._last[1] if self._last and self._last[0] == plan.earlier.text else None
+        if last is not None and last.goes_on(facts, turns):
+            fold = last.copy().extend(facts, turns)
         else:
             fold = JournalFold(plan.earlier.journal, self._state_before(plan)).extend(facts, turns)
         self._last = plan.earlier.text, fold

@@ -1,6 +1,6 @@
 """A history as a compaction reads it: every message once, and at the next compaction only the new ones.
 
-`Facts` is what one message holds, whatever stands around it. `Memory` keeps the history that was read last: a
+`MessageFacts` is what one message holds, whatever stands around it. `Memory` keeps the history that was read last: a
 conversation grows at its end, and what was read of a message holds wherever an equal one stands again.
 """
 
@@ -61,11 +61,11 @@ class MessageFacts:
     is_summary: bool
     size: tuple[TokenCounter, int] | None = field(default=None, init=False)
     """Its tokens, by the counter that counted them."""
-    said: str | None = field(default=None, init=False)
+    redacted: str | None = field(default=None, init=False)
     """The user's words without secrets."""
     beginning: str | None = field(default=None, init=False)
     """How they begin, for the task."""
-    told: tuple[UserMessage, TokenCounter, int] | None = field(default=None, init=False)
+    counted_entry: tuple[UserMessage, TokenCounter, int] | None = field(default=None, init=False)
     """The same as an entry of What the User Said, and its tokens."""
     pruned: Any = field(default=None, init=False)
     """What pruning made of it, and what that depended on (`pruning`)."""
@@ -87,26 +87,26 @@ class MessageFacts:
 
     def reading(self, number: int, call: Call | None) -> CallFacts:
         """One of its results as the answer to a call."""
-        made = self.readings or (None,) * len(self.results)
-        known = made[number]
-        if known is None or known.call is not call:
+        readings = self.readings or (None,) * len(self.results)
+        facts = readings[number]
+        if facts is None or facts.call is not call:
             text, failed = self.outputs[number]
-            known = CallFacts(call, text, name=self.results[number].name, failed=failed)
-            self.readings = (*made[:number], known, *made[number + 1 :])
-        return known
+            facts = CallFacts(call, text, name=self.results[number].name, failed=failed)
+            self.readings = (*readings[:number], facts, *readings[number + 1 :])
+        return facts
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
         """What the user says, under its number in the thread, and the tokens that takes."""
-        if self.told is None or self.told[0].number != number or self.told[1] is not counter:
-            said = user_message(number, self.redacted_words())
-            self.told = said, counter, entry_tokens(said, counter.text)
-        return self.told[0], self.told[2]
+        if self.counted_entry is None or self.counted_entry[0].number != number or self.counted_entry[1] is not counter:
+            message = user_message(number, self.redacted_words())
+            self.counted_entry = message, counter, entry_tokens(message, counter.text)
+        return self.counted_entry[0], self.counted_entry[2]
 
     def redacted_words(self) -> str:
         """What the user says, without secrets."""
-        if self.said is None:
-            self.said = redact(self.words) if self.words else ""
-        return self.said
+        if self.redacted is None:
+            self.redacted = redact(self.words) if self.words else ""
+        return self.redacted
 
 
 def read_facts(message: Message) -> MessageFacts:
@@ -143,11 +143,11 @@ class Memory:
 
     def read(self, messages: Messages, counter: TokenCounter, covered: int) -> CompactionHistory:
         """The history, counted; a summary's turns, which end with `covered`, count too."""
-        given, last, known = list(messages), self._last, _NOTHING
-        if given[: len(last.messages)] != last.messages:
-            known = {message_key(one.message): one for one in last.facts}
+        current, last, read_before = list(messages), self._last, _NOTHING
+        if current[: len(last.messages)] != last.messages:
+            read_before = {message_key(one.message): one for one in last.facts}
             last = CompactionHistory([])
-        history = last.extend(given, known)
+        history = last.extend(current, read_before)
         if counter is not self._counter:
             history.sizes = []
         history.sizes += (one.count(counter) for one in history.facts[len(history.sizes) :])
@@ -176,7 +176,7 @@ class CompactionHistory:
     head_end: int = 0
     calls: dict[str, Call] = field(default_factory=dict)
     """The latest call of each id."""
-    asked: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
+    answered_calls: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
     """For each message with results, the calls they answer."""
     newest: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Where each long output stands for the last time: the message, and which of its results."""
@@ -189,18 +189,20 @@ class CompactionHistory:
     def latest_user(self) -> int | None:
         return self.users[-1] if self.users else None
 
-    def extend(self, messages: list[Message], known: Mapping[Hashable, MessageFacts] = _NOTHING) -> CompactionHistory:
-        """The history of a list that goes on from this one; `known`: facts of messages read before."""
+    def extend(
+        self, messages: list[Message], read_before: Mapping[Hashable, MessageFacts] = _NOTHING
+    ) -> CompactionHistory:
+        """The history of a list that goes on from this one; `read_before`: facts of messages by their keys."""
         start = len(self.messages)
-        facts = [_facts_of(message, known) for message in messages[start:]]
+        facts = [_facts_of(message, read_before) for message in messages[start:]]
         turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=self.covered)
         grown = CompactionHistory(
             messages, self.covered, [*self.facts, *facts], [*self.sizes], [*self.turns, *turns],
             [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)], [*self.pieces],
-            self.head_end, {**self.calls}, {**self.asked}, {**self.newest}, {**self._waiting}, {**self._ends},
+            self.head_end, {**self.calls}, {**self.answered_calls}, {**self.newest}, {**self._waiting}, {**self._ends},
         )  # fmt: skip
         changed = grown._pair(start)
-        grown._cut(changed)
+        grown._cut_pieces(changed)
         if not self.users or changed <= self.head_end or self.head_end >= start - 1:
             grown.head_end = head_end_of(messages, grown.pieces)
         return grown
@@ -225,10 +227,10 @@ class CompactionHistory:
                 if len(one.outputs[number][0]) > LINE:
                     self.newest[one.outputs[number][0]] = index, number
             if one.results:
-                self.asked[index] = tuple(self.calls.get(result.call_id) for result in one.results)
+                self.answered_calls[index] = tuple(self.calls.get(result.call_id) for result in one.results)
         return changed
 
-    def _cut(self, changed: int) -> None:
+    def _cut_pieces(self, changed: int) -> None:
         """Cut into pieces what stands from the piece of this place on."""
         while self.pieces and self.pieces[-1].end > changed:
             self.pieces.pop()
@@ -241,8 +243,8 @@ class CompactionHistory:
             self.pieces.append(Span(start, end))
 
 
-def _facts_of(message: Message, known: Mapping[Hashable, MessageFacts]) -> MessageFacts:
-    one = known.get(message_key(message)) if known else None
+def _facts_of(message: Message, read_before: Mapping[Hashable, MessageFacts]) -> MessageFacts:
+    one = read_before.get(message_key(message)) if read_before else None
     return one if one is not None and one.message == message else read_facts(message)
 
 

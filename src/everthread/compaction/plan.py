@@ -65,7 +65,7 @@ class Earlier:
 async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
     """The newest summary of the list, taken apart. One of an older format is rebuilt from the stored messages."""
     marked = (message for message in reversed(messages) if "_summary" in message)
-    text = next((found for message in marked if (found := summary_text(message))), "")
+    text = next((summary for message in marked if (summary := summary_text(message))), "")
     if not text:
         return Earlier()
     stated = _COUNT.search(text[:400])
@@ -82,8 +82,8 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
     stored = [original.message for original in await archive.originals(covered)] if archive and covered else []
     if not stored:
         body = parse_sections(text)
-        told = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or text
-        return Earlier(text, count, journal=Journal((background_entry(told, count),)))
+        background = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or text
+        return Earlier(text, count, journal=Journal((background_entry(background, count),)))
     head = sum(is_user_message(message) for message in messages[: head_end_of(messages, spans(messages))])
     facts = [read_facts(message) for message in stored]
     turns = number_turns(facts, before=head)
@@ -193,14 +193,14 @@ class Plan:
         unused = max(self.fit.room.summary - used, 0)
         return min(self.fit.room.words + unused, self.words_most, self.middle_tokens * 8 // 10 - used)
 
-    def count(self, messages: Messages, places: Sequence[int | None], counter: TokenCounter) -> int:
+    def count(self, messages: Messages, indices: Sequence[int | None], counter: TokenCounter) -> int:
         """Tokens of messages of which these stand in the input, as they were or made small."""
         total = 0
-        for message, place in zip(messages, places, strict=True):
-            if place is not None and message is self.messages[place]:
-                total += self.history.sizes[place]
-            elif place is not None and message is self.slim.message(place):
-                total += self.slim.tokens(place, counter)
+        for message, index in zip(messages, indices, strict=True):
+            if index is not None and message is self.messages[index]:
+                total += self.history.sizes[index]
+            elif index is not None and message is self.slim.message(index):
+                total += self.slim.tokens(index, counter)
             else:
                 total += counter.message(message)
         return total
@@ -243,13 +243,13 @@ class Plan:
 
     def phases(self, summary: int) -> tuple[Phase, ...]:
         cut = self.cut
-        kept = self.tokens_before - self.fixed - self.middle_tokens
+        kept_tokens = self.tokens_before - self.fixed - self.middle_tokens
         slimmed = range(cut.tail_start, cut.whole_from)
         old = sum(self.history.sizes[cut.tail_start : cut.whole_from])
-        place = f"head {cut.head_end}, tail from {cut.tail_start}"
+        boundaries = f"head {cut.head_end}, tail from {cut.tail_start}"
         return (
             Phase("prune", old, self.slim_tokens, f"{len(slimmed)} messages of the tail with results as one line each"),
-            Phase("boundaries", self.tokens_before, self.fixed + kept, place),
+            Phase("boundaries", self.tokens_before, self.fixed + kept_tokens, boundaries),
             Phase("summarise", self.middle_tokens, summary, f"within {self.budget:,} tokens, the user's words apart"),
         )
 
@@ -271,15 +271,15 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
 ) -> Plan:
     """Where to cut, so that head, summary and tail fit. `reported`: what the provider counts for this prompt."""
     budget, counter = services.budget, services.counter
-    history = memory.read(messages, counter, max((said.end for said in earlier.words), default=0))
+    history = memory.read(messages, counter, max((message.end for message in earlier.words), default=0))
     facts, turns = history.facts, history.turns
     fixed = counter.request((), system=system, tools=list(tools or ()))
     before = fixed + sum(history.sizes)
     scale = min(max(reported / before, 0.5), 2.0) if reported and before else 1.0
     places = [index for index in history.users[:-1] if index >= history.head_end]
-    said = {index: facts[index].entry(turns[index], counter) for index in places}
-    told = sum(entry_tokens(one, counter.text) for one in earlier.words)
-    word_sizes = WordSizes(places, [*accumulate((tokens for _, tokens in said.values()), initial=told)])
+    entries = {index: facts[index].entry(turns[index], counter) for index in places}
+    earlier_tokens = sum(entry_tokens(one, counter.text) for one in earlier.words)
+    word_sizes = WordSizes(places, [*accumulate((tokens for _, tokens in entries.values()), initial=earlier_tokens)])
     # The summary's size follows from the middle, which follows from the cut: allow for the largest it can be.
     allowance = min(budget.summary_max, max(before - fixed, 0) // 2)
     room = Room(
@@ -305,7 +305,7 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
     middle = {index: rest for index in between if (rest := facts[index].rest) is not None and index != cut.kept_user}
     tokens = counter.text(earlier.text) if earlier.text else 0
     tokens += sum(counter.message(rest) if facts[at].is_summary else history.sizes[at] for at, rest in middle.items())
-    words = (*earlier.words, *(one for index, (one, _) in said.items() if cut.head_end <= index < cut.tail_start))
+    words = (*earlier.words, *(one for index, (one, _) in entries.items() if cut.head_end <= index < cut.tail_start))
     return Plan(
         history=history, slim=slim, earlier=earlier, fit=fit, covered=tuple(middle), middle=list(middle.values()),
         words=words, word_tokens=word_sizes.before(cut.tail_start), words_most=room.words,

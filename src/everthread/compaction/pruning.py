@@ -58,22 +58,23 @@ class Pruner:
         self._with_results = results
         self._unanswered = open_group(history.messages)
         self._latest_user = history.latest_user
-        self._made: dict[int, Message] = {}
+        self._pruned: dict[int, Message] = {}
         self._sizes: dict[int, int] = {}
 
     def message(self, index: int) -> Message:
         """A message made small."""
-        made = self._made.get(index)
-        if made is None:
-            made = self._made[index] = self._prune(index)
-        return made
+        pruned = self._pruned.get(index)
+        if pruned is None:
+            pruned = self._pruned[index] = self._prune(index)
+        return pruned
 
     def _prune(self, index: int) -> Message:
         history = self._history
         one = history.facts[index]
         around = (
-            self._with_results, index == self._unanswered, index == self._latest_user, history.asked.get(index),
-            *(self._later(index, number, text) for number, (text, _) in enumerate(one.outputs)),
+            self._with_results, index == self._unanswered, index == self._latest_user,
+            history.answered_calls.get(index),
+            *(self._find_later(index, number, text) for number, (text, _) in enumerate(one.outputs)),
         )  # fmt: skip
         if one.pruned is None or one.pruned[0] != around:
             message = self.results(index, one.message) if self._with_results else one.message
@@ -101,10 +102,10 @@ class Pruner:
             one.pruned_size = counter, counter.message(message)
         return one.pruned_size[1]
 
-    def _later(self, index: int, number: int, text: str) -> str | None:
+    def _find_later(self, index: int, number: int, text: str) -> str | None:
         """The call that gives the same output later; None where none does."""
-        place = self._history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
-        return None if place == (index, number) else self._history.facts[place[0]].results[place[1]].call_id
+        newest = self._history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
+        return None if newest == (index, number) else self._history.facts[newest[0]].results[newest[1]].call_id
 
     def results(self, index: int, message: Message) -> Message:
         """Long tool results become one line, images in them a placeholder."""
@@ -112,12 +113,12 @@ class Pruner:
         return edit_results(message, lambda *result: self._result(index, next(numbers), *result))
 
     def _result(self, index: int, number: int, result: Result, holder: Mapping[str, Any]) -> Any:
-        content, removed = _without_media(result.content)
+        content, removed = _drop_media(result.content)
         text = content_text(content)
-        call = self._history.asked[index][number]
+        call = self._history.answered_calls[index][number]
         if len(text) <= LONG or (text[:1] == "[" and self._history.facts[index].reading(number, call).is_line):
             return content
-        later = None if removed else self._later(index, number, text)
+        later = None if removed else self._find_later(index, number, text)
         say: Callable[..., str | None]
         if is_lookup(call.name if call else result.name) and not is_persisted(text):
             say = partial(gist, text)
@@ -127,7 +128,7 @@ class Pruner:
         elif removed:
             say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
         else:
-            return with_text(content, _with_errors(text, self._history.facts[index].reading(number, call)))
+            return with_text(content, _append_errors(text, self._history.facts[index].reading(number, call)))
         return with_text(content, _in_a_line(text, say, f" [{removed} removed]" if removed else ""))
 
     def arguments(self, message: Message) -> Message:
@@ -151,7 +152,7 @@ class Pruner:
         if message.get("role") not in ("user", "assistant"):
             return message
         if isinstance(content, str):
-            slim = _without_data_images(content)
+            slim = _drop_data_images(content)
         elif isinstance(content, list):
             slim = [_slim_part(part) for part in content]
         return message if slim == content else with_content(message, slim)
@@ -169,7 +170,7 @@ def open_group(messages: Messages) -> int | None:
     return last if waiting else None
 
 
-def _with_errors(text: str, reading: CallFacts) -> str:
+def _append_errors(text: str, reading: CallFacts) -> str:
     """A line for an output; behind it, word for word, the errors of a call that failed.
 
     The short output of such a call stays as it is where that would hardly be smaller.
@@ -199,7 +200,7 @@ def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:
     return CLEARED
 
 
-def _without_media(content: Any) -> tuple[Any, int]:
+def _drop_media(content: Any) -> tuple[Any, int]:
     """A result's content with a placeholder for every image and every large part without words; how many."""
     if not isinstance(content, list):
         return content, 0
@@ -223,7 +224,7 @@ def _slim_part(part: Any) -> Any:
         placeholder = {"type": "text", "text": _image_label(part)}
         return placeholder if len(str(placeholder)) < len(str(part)) else part
     if kind_of(part) == "text" and isinstance(part.get("text"), str):
-        text = _without_data_images(part["text"])
+        text = _drop_data_images(part["text"])
         return part if text == part["text"] else {**part, "text": text}
     return part
 
@@ -237,18 +238,18 @@ def _image_label(part: Mapping[str, Any]) -> str:
         return f"[image removed: {clip(url, 100)}]"
     if isinstance(data, str):
         return _data_label(str(media).rpartition("/")[2], data)
-    found = _DATA_IMAGE.match(url) if isinstance(url, str) else None
-    return _data_label(found[1], found[2]) if found else "[image removed]"
+    match = _DATA_IMAGE.match(url) if isinstance(url, str) else None
+    return _data_label(match[1], match[2]) if match else "[image removed]"
 
 
 def _data_label(form: str, data: str) -> str:
     return f"[image removed: {clip(form, 20)}, {len(data) * 3 // 4096} KB]"
 
 
-def _without_data_images(text: str) -> str:
+def _drop_data_images(text: str) -> str:
     if "data:image/" not in text:
         return text
-    return _DATA_IMAGE.sub(lambda found: _data_label(found[1], found[2]), text)
+    return _DATA_IMAGE.sub(lambda match: _data_label(match[1], match[2]), text)
 
 
 def _cut_call(call: Any) -> Any:
@@ -300,13 +301,13 @@ def _cut_json(text: str) -> str:
     return cut if len(cut) < len(text) else text
 
 
-def _cut_literal(found: re.Match[str]) -> str:
-    if found[2] or len(found[1]) <= LONG:
-        return found[0]
-    cut = _cut_text(json.loads(f'"{found[1]}"', strict=False))
+def _cut_literal(match: re.Match[str]) -> str:
+    if match[2] or len(match[1]) <= LONG:
+        return match[0]
+    cut = _cut_text(json.loads(f'"{match[1]}"', strict=False))
     lone = any("\ud800" <= character <= "\udfff" for character in cut)
     literal = json.dumps(cut, ensure_ascii=lone)
-    return literal if len(literal) < len(found[0]) else found[0]
+    return literal if len(literal) < len(match[0]) else match[0]
 
 
 def _cut_text(text: str) -> str:
@@ -323,10 +324,10 @@ def redact_message(message: Message) -> Message:
         clean = redact(value) if isinstance(value, str) else redact_value(value) if isinstance(value, list) else value
         if clean is not value:
             changes[name] = clean
-    made = message.get("tool_calls")
-    if isinstance(made, list):
-        calls = [_redact_call(call) for call in made]
-        if any(new is not old for new, old in zip(calls, made, strict=True)):
+    old_calls = message.get("tool_calls")
+    if isinstance(old_calls, list):
+        calls = [_redact_call(call) for call in old_calls]
+        if any(new is not old for new, old in zip(calls, old_calls, strict=True)):
             changes["tool_calls"] = calls
     return cast("Message", {**off_the_wire(message), **changes}) if changes else message
 

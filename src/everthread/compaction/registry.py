@@ -135,14 +135,14 @@ def find_engine(name: str, *, home: Path) -> EngineSource:
     if problem := _name_problem(name):
         raise EngineError(f"{name!r} is no name of a context engine: {problem}")
     looked = []
-    for place, offers in _places(home):
-        found = next((offer for offer in offers if offer.name == name), None)
-        if found is None:
-            looked.append(f"{place}: none of this name")
-        elif found.problem:
-            raise EngineError(f"{found} cannot be used: {found.problem}")
+    for location, offers in _places(home):
+        source = next((offer for offer in offers if offer.name == name), None)
+        if source is None:
+            looked.append(f"{location}: none of this name")
+        elif source.problem:
+            raise EngineError(f"{source} cannot be used: {source.problem}")
         else:
-            return found
+            return source
     places = "".join(f"\n  {line}" for line in looked)
     raise EngineError(f"there is no context engine {name!r}; looked in{places}")
 
@@ -208,12 +208,12 @@ def _same(factory: EngineFactory) -> object:
 
 
 def _packages() -> Iterator[EngineSource]:
-    found = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    often = Counter(point.name for point in found)
-    for point in found:
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    often = Counter(point.name for point in points)
+    for point in points:
         offer = _entry_point(point, "package")
         if often[point.name] > 1:
-            owners = ", ".join(_location(other) for other in found if other.name == point.name)
+            owners = ", ".join(_location(other) for other in points if other.name == point.name)
             offer = replace(offer, problem=f"several packages offer this name: {owners}")
         yield offer
 
@@ -277,12 +277,12 @@ def describe_plugin(plugin: Path) -> tuple[str, str]:
     if _code(plugin) is None:
         return "", f"holds neither {' nor '.join(CODE)}"
     try:
-        told = tomllib.loads((plugin / ABOUT).read_text("utf-8"))
+        about = tomllib.loads((plugin / ABOUT).read_text("utf-8"))
     except FileNotFoundError:
         return "", ""
     except (OSError, ValueError) as error:
         return "", f"its {ABOUT} cannot be read: {error}"
-    name, description = told.get("name", plugin.name), told.get("description", "")
+    name, description = about.get("name", plugin.name), about.get("description", "")
     if name != plugin.name:
         return "", f"its {ABOUT} calls it {name!r}, its directory {plugin.name!r}: the two must be the same"
     if not isinstance(description, str):
@@ -292,10 +292,10 @@ def describe_plugin(plugin: Path) -> tuple[str, str]:
 
 def load_plugin(plugin: Path) -> ModuleType:
     """The plugin's module, run once in a process. What its code raises comes out as it is."""
-    place = plugin.resolve()
-    name = f"_everthread_engine_{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
+    directory = plugin.resolve()
+    name = f"_everthread_engine_{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
     with _loading:
-        return sys.modules.get(name) or _run(name, place)
+        return sys.modules.get(name) or _run(name, directory)
 
 
 def _code(plugin: Path) -> Path | None:

@@ -36,7 +36,7 @@ class Sentence:
 def split_sentences(text: str) -> Sequence[Sentence]:
     """The text in pieces, in order: at line ends and after the signs that end a sentence."""
     pasted = _pasted_lines(text)
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     position = 0
     for number, line in enumerate(text.split("\n")):
         start, end = position, position + len(line)
@@ -49,12 +49,12 @@ def split_sentences(text: str) -> Sequence[Sentence]:
             if not piece:
                 continue
             minor = pasted[number] or piece.endswith(("?", "？"))
-            if found and found[-1].end >= start and found[-1].end - found[-1].start < _LEAST:
-                found[-1] = Sentence(found[-1].start, cut, minor)
+            if sentences and sentences[-1].end >= start and sentences[-1].end - sentences[-1].start < _LEAST:
+                sentences[-1] = Sentence(sentences[-1].start, cut, minor)
             else:
-                found.append(Sentence(start, cut, minor))
+                sentences.append(Sentence(start, cut, minor))
             start = cut
-    return found
+    return sentences
 
 
 def _pasted_lines(text: str) -> list[bool]:
@@ -88,13 +88,13 @@ def _is_technical(line: str) -> bool:
 @lru_cache(maxsize=4_096)
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text, without case; writing without spaces in pairs of characters."""
-    found: list[str] = []
+    words: list[str] = []
     for word in _WORD.findall(text.casefold()):
         if _CJK.search(word):
-            found += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
+            words += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
         else:
-            found.append(word)
-    return tuple(found)
+            words.append(word)
+    return tuple(words)
 
 
 class Rarity:
@@ -127,24 +127,24 @@ def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
 
     def worth(number: int) -> float:
         piece = pieces[number]
-        told = rarity.score(text[piece.start : piece.end]) / math.pow(sizes[number] + 4, 0.7)
-        return told * (0.25 if piece.minor else 1.0)
+        score = rarity.score(text[piece.start : piece.end]) / math.pow(sizes[number] + 4, 0.7)
+        return score * (0.25 if piece.minor else 1.0)
 
-    chosen, left = {0}, room - sizes[0]
+    chosen, remaining = {0}, room - sizes[0]
     for number in sorted(range(1, len(pieces)), key=lambda number: (-worth(number), -number)):
-        if sizes[number] <= left:
+        if sizes[number] <= remaining:
             chosen.add(number)
-            left -= sizes[number]
+            remaining -= sizes[number]
     return join_sentences(text, pieces, sorted(chosen))
 
 
 def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> str:
     """The chosen pieces with what stood between neighbours, and a mark where something is missing."""
     parts: list[str] = []
-    for place, number in enumerate(chosen):
+    for position, number in enumerate(chosen):
         piece = pieces[number]
-        if place:
-            before = chosen[place - 1]
+        if position:
+            before = chosen[position - 1]
             between = text[pieces[before].end : piece.start]
             if number == before + 1:
                 parts.append(between)

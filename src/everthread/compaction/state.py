@@ -80,9 +80,9 @@ class ThreadState:
                     CHANGED if keeps else did, before.turn if keeps and before and did == READ else turn
                 )
         self._note_todo(effect)
-        place = effect.arguments.get("workdir") or effect.arguments.get("cwd")
-        if isinstance(place, str) and place.strip():
-            self.directory = clip(one_line(place), 200)
+        directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
+        if isinstance(directory, str) and directory.strip():
+            self.directory = clip(one_line(directory), 200)
         self.branch = effect.branch or self.branch
         key = error_key(effect)
         if effect.kind == "ran":
@@ -122,14 +122,14 @@ class ThreadState:
         items = effect.arguments.get("todos") or effect.arguments.get("plan") or effect.arguments.get("items")
         if not isinstance(items, list) or not items or not all(isinstance(item, Mapping) for item in items):
             return
-        found = []
+        todo = []
         for item in items:
             text = next((item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), "")
             status = item.get("status") if isinstance(item.get("status"), str) else "done" if item.get("done") else ""
             if text:
-                found.append({"text": clip(one_line(text), 200), "status": clip(one_line(str(status)), 20)})
-        if found and any(entry["status"] for entry in found):
-            self.todo = found[:40]
+                todo.append({"text": clip(one_line(text), 200), "status": clip(one_line(str(status)), 20)})
+        if todo and any(entry["status"] for entry in todo):
+            self.todo = todo[:40]
 
     def _bound(self) -> None:
         for memory, most in ((self.files, MOST_FILES), (self.commands, MOST_COMMANDS), (self.errors, MOST_ERRORS)):
@@ -216,8 +216,8 @@ def _is_code(words: Sequence[str]) -> bool:
 def bare_command(command: str) -> str:
     """A command without the folder it is run in and the variables set for it."""
     text = " ".join(command.split())
-    while (found := _PREFIX.match(text)) is not None:
-        text = text[found.end() :]
+    while (prefix := _PREFIX.match(text)) is not None:
+        text = text[prefix.end() :]
     return text
 
 
@@ -265,19 +265,19 @@ def read_calls(
     for one in facts[start:]:
         for number, result in enumerate(one.results):
             waiting.setdefault(result.call_id, []).append((one, number))
-    found: list[CallRecord] = []
+    records: list[CallRecord] = []
     for index in range(start, len(facts)):
         one = facts[index]
         if one.calls:
-            readings = tuple(_reading(call, waiting.get(call.id)) for call in one.calls)
+            readings = tuple(_read_call(call, waiting.get(call.id)) for call in one.calls)
             if one.effects is None or one.effects[0] != readings:
                 one.effects = readings, tuple(map(_effect, one.calls, readings))
             for call, effect, reading in zip(one.calls, one.effects[1], readings, strict=True):
-                found.append(CallRecord(index, turns[index], effect, "" if reading else call.id))
-    return found
+                records.append(CallRecord(index, turns[index], effect, "" if reading else call.id))
+    return records
 
 
-def _reading(call: Call, results: list[tuple[MessageFacts, int]] | None) -> CallFacts | None:
+def _read_call(call: Call, results: list[tuple[MessageFacts, int]] | None) -> CallFacts | None:
     if not results:
         return None
     one, number = results.pop(0)

@@ -90,15 +90,15 @@ _HEADING = re.compile(r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})
 
 def section_name(line: str) -> str | None:
     """The section a line is the heading of."""
-    found = _HEADING.match(line)
-    return _KNOWN.get(found[1].strip().rstrip(":").casefold()) if found else None
+    heading = _HEADING.match(line)
+    return _KNOWN.get(heading[1].strip().rstrip(":").casefold()) if heading else None
 
 
 def parse_sections(text: str) -> Sections:
     """The sections of a summary, in either layout. Unknown headings stay in the section they stand in."""
     before, _, last = text.rstrip().rpartition("\n")
     text = before if last.startswith(SUMMARY_END) else text
-    found: Sections = {}
+    sections: Sections = {}
     current: str | None = None
     position = 0
     for match in _HEADING.finditer(text):
@@ -106,11 +106,11 @@ def parse_sections(text: str) -> Sections:
         if name is None:
             continue
         if current is not None:
-            _add(found, current, text[position : match.start()])
+            _add(sections, current, text[position : match.start()])
         current, position = name, match.end()
     if current is not None:
-        _add(found, current, text[position:])
-    return found
+        _add(sections, current, text[position:])
+    return sections
 
 
 _NODE = re.compile(r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE)
@@ -267,5 +267,5 @@ class Compaction:
     """Summaries of a graph that the result cites: stored with it, in one transaction."""
 
     def __repr__(self) -> str:
-        told = f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"
-        return f"<Compaction: {told}{'' if self.changed else ', unchanged'}>"
+        figures = f"{len(self.messages)} messages, {self.tokens_before:,} -> {self.tokens_after:,} tokens"
+        return f"<Compaction: {figures}{'' if self.changed else ', unchanged'}>"

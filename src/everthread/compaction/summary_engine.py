@@ -89,19 +89,19 @@ class SummaryEngine(ContextEngine):
         else:
             marker = marker_text(plan, self.marker, services, tools)
             text, result = await self.write(plan, SummaryOrder(marker, self._notes, focus_topic, ids, manual))
-            result = self._assembled(plan, seal_summary(redact(text), services.summary_key), result)
+            result = self._assemble(plan, seal_summary(redact(text), services.summary_key), result)
         after = plan.fixed + plan.count(result.messages, result.kept, services.counter)
         return plan.settled(result, after, reason_for(manual=manual, level=level), services.clock() - started)
 
-    def _assembled(self, plan: Plan, text: str, result: Compaction) -> Compaction:
+    def _assemble(self, plan: Plan, text: str, result: Compaction) -> Compaction:
         note, counter = system_note(plan), self._services.counter
-        messages, kept = assemble(plan, text, note)
+        messages, origins = assemble(plan, text, note)
         alone = next(
             (message for message in messages if "_summary" in message and message.get("content") == text), None
         )
         tokens = counter.message(alone) if alone else counter.text(text)
         return replace(
-            result, messages=messages, summary=text, covered=plan.covered, kept=kept, to_store=plan.fit.to_store,
+            result, messages=messages, summary=text, covered=plan.covered, kept=origins, to_store=plan.fit.to_store,
             phases=plan.phases(tokens), steps=plan.fit.steps, system_note=note,
         )  # fmt: skip
 

@@ -82,7 +82,7 @@ class CallFacts:
     def __init__(self, call: Call | None, text: str | None, *, name: str = "", failed: bool = False) -> None:
         self.call, self.text, self.failed = call, text, failed
         self.arguments = snake_arguments(call) if call else {}
-        self.action = action_of(call, name=name, given=self.arguments)
+        self.action = action_of(call, name=name, values=self.arguments)
         self.stored = persisted(text) if text else None
         self.output = unwrap(self.stored.preview if self.stored else text or "")
         self._effect: Effect | None = None
@@ -93,8 +93,10 @@ class CallFacts:
             return None
         action = self.action or Action("tool")
         room = max(limit * 11 // 20, limit - _LEAST_TARGET)
-        found = _found(action.kind, self.output, failed=self.failed) if with_error else _ran(self.output, "")
-        return action.line(_outcome(action.kind, self.output, self.stored, found, room=room), limit=limit)
+        outcome = (
+            _describe_output(action.kind, self.output, failed=self.failed) if with_error else _ran(self.output, "")
+        )
+        return action.line(_outcome(action.kind, self.output, self.stored, outcome, room=room), limit=limit)
 
     @property
     def is_line(self) -> bool:
@@ -126,17 +128,17 @@ def describe(call: Call | None, text: str, *, name: str = "", failed: bool = Fal
     return CallFacts(call, text, name=name, failed=failed).line(limit=limit)
 
 
-def action_of(call: Call | None, *, name: str = "", given: Mapping[str, Any] | None = None) -> Action | None:
+def action_of(call: Call | None, *, name: str = "", values: Mapping[str, Any] | None = None) -> Action | None:
     """What a call did; None where neither the call nor the tool's name is known."""
     tool = clip(one_line(call.name if call else "") or one_line(name), 40)
     if not tool:
         return None
     if call is None:
         return Action(tool)
-    arguments = snake_arguments(call) if given is None else given
+    arguments = snake_arguments(call) if values is None else values
     kind, target = _kind(call, arguments)
     if kind is None:
-        return Action(tool, target=_listed(arguments))
+        return Action(tool, target=_list_arguments(arguments))
     is_code = kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command")
     target = _code_line(arguments["code"]) if is_code else one_line(target)
     return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
@@ -151,18 +153,18 @@ def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE /
     """How a call went and how much it put out, in a few words. Where room is short, size and citation stay."""
     stored = persisted(text)
     output = unwrap(stored.preview if stored else text)
-    return _outcome(kind, output, stored, _found(kind, output, failed=failed), room=room)
+    return _outcome(kind, output, stored, _describe_output(kind, output, failed=failed), room=room)
 
 
 def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, parts: Sequence[str], *, room: int) -> str:
-    end = _size(kind, stored or _measured(_without_frame(output.body) if kind == "shell" else output.body))
+    end = _size(kind, stored or _measure(_strip_frame(output.body) if kind == "shell" else output.body))
     if stored:
         end += f", stored as {stored.id}"
-    found = clip(one_line(", ".join(part for part in parts if part)), room - len(end) - 2)
-    return f"{found}, {end}" if found else end
+    text = clip(one_line(", ".join(part for part in parts if part)), room - len(end) - 2)
+    return f"{text}, {end}" if text else end
 
 
-def _found(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
+def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> list[str]:
     if kind == "shell":
         return _ran(output, output.stated_error(failed=failed))
     body = output.body
@@ -192,7 +194,7 @@ def _gist(output: UnwrappedOutput) -> str:
         return f"list of {len(data)} items"
     if isinstance(data, dict):
         status = {key: data[key] for key in _table().status if isinstance(data.get(key), str | int | float)}
-        return clip(_listed(status or data), 70)
+        return clip(_list_arguments(status or data), 70)
     return clip(one_line(output.body.lstrip()[:200].split("\n", 1)[0]), 60)
 
 
@@ -205,11 +207,11 @@ _FRAME = re.compile(
 _FRAME_WORDS = ("exit code", "(no output)", "exited with code", "chunk id: ", "wall time: ", "output:")
 
 
-def _without_frame(body: str) -> str:
+def _strip_frame(body: str) -> str:
     return _FRAME.sub("", body) if has_any(body.lower(), _FRAME_WORDS) else body
 
 
-def _measured(text: str) -> Persisted:
+def _measure(text: str) -> Persisted:
     return Persisted("", len(text), line_count(text), "")
 
 
@@ -283,17 +285,17 @@ def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
     table = _table()
     words = _words(call.name)
     command = arguments.get("command")
-    if isinstance(command, str) and not words & table.kinds["shell"].words and _given(arguments, table.paths):
+    if isinstance(command, str) and not words & table.kinds["shell"].words and _first_argument(arguments, table.paths):
         # An editor with commands of its own (`view`, `str_replace`): the command says what kind of call it is.
         words = _words(command)
     for kind in table.kinds.values():
         if not words.isdisjoint(kind.words):
-            target = _given(arguments, kind.targets) or (_patched(call) if kind.name == "patch" else "")
+            target = _first_argument(arguments, kind.targets) or (_patched_file(call) if kind.name == "patch" else "")
             if target:
                 return kind, target
     for name, any_of, with_path in table.by_arguments:
-        if not any_of.isdisjoint(arguments) and (not with_path or _given(arguments, table.paths)):
-            return table.kinds[name], _given(arguments, table.kinds[name].targets) or _patched(call)
+        if not any_of.isdisjoint(arguments) and (not with_path or _first_argument(arguments, table.paths)):
+            return table.kinds[name], _first_argument(arguments, table.kinds[name].targets) or _patched_file(call)
     return None, ""
 
 
@@ -308,10 +310,10 @@ def _snake(name: str) -> str:
 
 def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """The first of these arguments that is given, as one line."""
-    return one_line(_given(arguments, names))
+    return one_line(_first_argument(arguments, names))
 
 
-def _given(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def _first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """The first of these arguments that says anything."""
     for name in names:
         value = arguments.get(name)
@@ -332,21 +334,21 @@ def _code_line(code: str) -> str:
     return clip(one_line(next(acts, lines[0] if lines else "")), LINE)
 
 
-def _patched(call: Call) -> str:
+def _patched_file(call: Call) -> str:
     """The first file a patch text names."""
-    found = _PATCHED.search(call.arguments)
-    return found[1] if found else ""
+    match = _PATCHED.search(call.arguments)
+    return match[1] if match else ""
 
 
 def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
     """What else tells this call from others like it: the part that was read, the place that was searched."""
     table = _table()
     if kind == "read":
-        part = _listed({name: arguments[name] for name in table.ranges if name in arguments})
+        part = _list_arguments({name: arguments[name] for name in table.ranges if name in arguments})
         return clip(f"({part})", 40) if part else ""
     if kind == "search":
-        place = _first(arguments, table.paths)
-        return clip(f"in {place}", 40) if place else ""
+        directory = _first(arguments, table.paths)
+        return clip(f"in {directory}", 40) if directory else ""
     if kind == "write":
         texts = (arguments.get(name) for name in table.bodies)
         text = next((text for text in texts if isinstance(text, str)), None)
@@ -358,7 +360,7 @@ def _is_range(value: Any) -> bool:
     return isinstance(value, list) and 0 < len(value) <= 4 and all(isinstance(item, int) for item in value)
 
 
-def _listed(arguments: Mapping[str, Any]) -> str:
+def _list_arguments(arguments: Mapping[str, Any]) -> str:
     """The first few arguments, by name. What has parts of its own is only named, a few numbers aside."""
     plain = [
         f"{name}={clip(one_line(str(value)), 40)}"
@@ -406,29 +408,29 @@ def _effect_of(reading: CallFacts) -> Effect:
     action = reading.action or Action("tool")
     if text and reading.is_line:
         return _from_line(action, *text.split("\n"))
-    kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _only_looks(call.name) else "called")
-    if kind == "ran" and _only_reads(action.target):
+    kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _is_read_only_tool(call.name) else "called")
+    if kind == "ran" and _is_read_only_command(action.target):
         kind = "looked"
     output = reading.output
     code = output.code if kind == "ran" else output.exit_code
     halt = output.halt if kind in ("ran", "called") else ""
-    said = output.error or (leading_error(output.body) if kind != "ran" else "")
+    error = output.error or (leading_error(output.body) if kind != "ran" else "")
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
-        said = said or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
-    bad = reading.failed or bool(code) or bool(halt) or bool(said)
+        error = error or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
+    bad = reading.failed or bool(code) or bool(halt) or bool(error)
     lines: list[str] = []
     if bad and text:
         stated = error_lines(output.error or output.body, failed=True, enough=MOST_ERRORS)
         lines = [clip(one_line(line), EFFECT_CHARS) for line in stated if not says_nothing(one_line(line))][
             :MOST_ERRORS
         ]
-        lines = lines or ([clip(one_line(said), EFFECT_CHARS)] if said else [])
+        lines = lines or ([clip(one_line(error), EFFECT_CHARS)] if error else [])
     parts = [halt, f"exit {code}" if code is not None else "failed" if bad else ""]
     if tests:
         parts.append(tests)
     elif kind == "called" and not bad:
-        parts.append(_stated(output))
+        parts.append(_stated_message(output))
     outcome = ", ".join(dict.fromkeys(part for part in parts if part))
     return Effect(
         kind, action.tool, action.target, outcome, bad, tuple(lines), _paths(kind, action, call, arguments),
@@ -437,8 +439,8 @@ def _effect_of(reading: CallFacts) -> Effect:
 
 
 def _branch(command: str, output: str) -> str:
-    found = (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000])) if "git" in command else None
-    return found[1] if found else ""
+    match = (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000])) if "git" in command else None
+    return match[1] if match else ""
 
 
 def _from_line(action: Action, line: str, *errors: str) -> Effect:
@@ -459,20 +461,20 @@ def _own_paths(action: Action) -> tuple[str, ...]:
     return (action.target,) if action.kind in ("patch", "write", "read") and action.target else ()
 
 
-def _only_looks(name: str) -> bool:
+def _is_read_only_tool(name: str) -> bool:
     """Whether a tool's name says that it changes nothing."""
     words = _WORD.findall(name[:200])
     return bool(words) and words[0].lower() in _table().looks
 
 
-def _only_reads(command: str) -> bool:
+def _is_read_only_command(command: str) -> bool:
     """Whether every program of a command line only shows something, and nothing is written to a file."""
     if _REDIRECTED.search(command.replace("/dev/null", "")) or "`" in command or "$(" in command:
         return False
-    return all(_only_shows(part.split()) for part in _STAGES.split(_QUOTED.sub("Q", command)))
+    return all(_is_read_only_step(part.split()) for part in _STAGES.split(_QUOTED.sub("Q", command)))
 
 
-def _only_shows(words: list[str]) -> bool:
+def _is_read_only_step(words: list[str]) -> bool:
     """Whether one step of a command line only shows something: its program does, and no option of it writes."""
     table = _table()
     while words and (words[0] in table.prefixes or "=" in words[0]):
@@ -488,7 +490,7 @@ def _only_shows(words: list[str]) -> bool:
     return not shows or (bool(rest) and rest[0] in shows)
 
 
-def _stated(output: UnwrappedOutput) -> str:
+def _stated_message(output: UnwrappedOutput) -> str:
     """What a result says in words; of JSON only what its own message or status says."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
@@ -500,9 +502,11 @@ def _stated(output: UnwrappedOutput) -> str:
 
 def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     if kind == "changed":
-        found = _PATCHED.findall(call.arguments.replace("\\n", "\n")) if "File: " in call.arguments else []
+        patched = _PATCHED.findall(call.arguments.replace("\\n", "\n")) if "File: " in call.arguments else []
         path = _first(arguments, _table().paths)
-        return tuple(dict.fromkeys([*found, *([path] if path else [])])) or ((action.target,) if action.target else ())
+        return tuple(dict.fromkeys([*patched, *([path] if path else [])])) or (
+            (action.target,) if action.target else ()
+        )
     if kind == "ran":
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:

@@ -45,13 +45,13 @@ def checkable_names(text: str) -> list[Name]:
     """
     if not isinstance(text, str):
         return []
-    found: list[Name] = []
+    names: list[Name] = []
     taken = 0
     for name in sorted(_names(text), key=lambda name: (name.start, -name.end)):
         if name.start >= taken and name.kind in CHECKABLE:
-            found.append(name)
+            names.append(name)
             taken = name.end
-    return found
+    return names
 
 
 _URL = re.compile(
@@ -69,12 +69,12 @@ _NAME = re.compile(r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}"
 
 def _names(text: str) -> Iterator[Name]:
     for match in _URL.finditer(text):
-        url = _trimmed(match[0])
+        url = _trim_url(match[0])
         yield Name(URL, url, match.start(), match.start() + len(url))
     for match in _QUOTED_PATH.finditer(text):
         yield Name(PATH, match[2], *match.span(2))
     for match in _CHUNK.finditer(text):
-        for kind, value, offset in _classified(match[0]):
+        for kind, value, offset in _classify(match[0]):
             start = match.start() + offset
             yield Name(kind, value, start, start + len(value))
     for match in _QUOTATION.finditer(text):
@@ -87,7 +87,7 @@ def _names(text: str) -> Iterator[Name]:
             yield Name(IDENTIFIER, name, start, start + len(name))
 
 
-def _trimmed(url: str) -> str:
+def _trim_url(url: str) -> str:
     """A URL without the punctuation of the sentence around it."""
     unopened = url.count(")") - url.count("(")
     end = len(url)
@@ -98,7 +98,7 @@ def _trimmed(url: str) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _classified(chunk: str) -> tuple[tuple[str, str, int], ...]:
+def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
     """What a chunk names: (kind, value, offset); a function without its parentheses."""
     if len(chunk) > 300 or "://" in chunk:
         return ()
@@ -106,13 +106,13 @@ def _classified(chunk: str) -> tuple[tuple[str, str, int], ...]:
     offset = chunk.find(value)
     key, equals, right = value.partition("=")
     if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
-        named = [(kind, name, offset + place + len(key) + 1) for kind, name, place in _classified(right)]
+        named = [(kind, name, offset + position + len(key) + 1) for kind, name, position in _classify(right)]
         own = _kind(key)
         pair = [(VALUE, value, offset)] if _SETTING.fullmatch(right) and right != key else []
         return (*pair, *([(own, key, offset)] if own else []), *named)
-    place = _LINE_NUMBER.sub("", value)
-    if place != value and _kind(place) == PATH:
-        return ((PATH, place, offset),)
+    path = _LINE_NUMBER.sub("", value)
+    if path != value and _kind(path) == PATH:
+        return ((PATH, path, offset),)
     kind = _kind(value)
     return ((kind, value.removesuffix("()"), offset),) if kind else ()
 
@@ -264,12 +264,12 @@ def source_text(messages: Iterable[Message], earlier: str) -> str:
 
     What an earlier summary said and no source did is no source: told again without its mark it is marked again.
     """
-    known = "\n".join(line for line in earlier.split("\n") if not line.endswith(UNVERIFIED))
+    verified = "\n".join(line for line in earlier.split("\n") if not line.endswith(UNVERIFIED))
     spoken = (rest for message in messages if (rest := without_summary(message)) is not None)
-    return "\n".join([known, *map(_said, spoken)])
+    return "\n".join([verified, *map(_message_text, spoken)])
 
 
-def _said(message: Message) -> str:
+def _message_text(message: Message) -> str:
     parts = [text_of(message)]
     for call in calls_of(message):
         parts.append(call.name)
@@ -294,7 +294,7 @@ class _Checker:
     def __init__(self, sources: str) -> None:
         self._sources = sources
         self._lowered = sources.casefold()
-        self._known: dict[str, bool] = {}
+        self._verdicts: dict[str, bool] = {}
         self.checked = self.unknown = 0
 
     def line(self, line: str) -> str:
@@ -304,26 +304,26 @@ class _Checker:
         names = checkable_names(line)
         bad = 0
         for name in names:
-            if name.value not in self._known:
-                self._known[name.value] = self._stands(name)
-            bad += not self._known[name.value]
+            if name.value not in self._verdicts:
+                self._verdicts[name.value] = self._is_in_sources(name)
+            bad += not self._verdicts[name.value]
         figures = self._figures(line, names)
         bad += sum(not self._is_near(figure, line) for figure in figures)
         self.checked += len(names) + len(figures)
         self.unknown += bad
         return f"{line.rstrip()} {UNVERIFIED}" if bad and not line.rstrip().endswith(UNVERIFIED) else line
 
-    def _stands(self, name: Name) -> bool:
+    def _is_in_sources(self, name: Name) -> bool:
         """Whether the sources hold the name itself, not only a longer one that it is a part of; a hash may be short."""
         sources = self._sources
-        place = sources.find(name.value)
-        while place >= 0:
-            end = place + len(name.value)
+        start = sources.find(name.value)
+        while start >= 0:
+            end = start + len(name.value)
             if name.kind == ERROR or not (
-                _continues(sources, place - 1) or (name.kind != HASH and _continues(sources, end))
+                _continues(sources, start - 1) or (name.kind != HASH and _continues(sources, end))
             ):
                 return True
-            place = sources.find(name.value, place + 1)
+            start = sources.find(name.value, start + 1)
         return False
 
     def _figures(self, line: str, names: Iterable[Name]) -> list[str]:
@@ -333,14 +333,14 @@ class _Checker:
         body = _NUMBERING.sub("", line, count=1)
         offset = len(line) - len(body)
         taken = [(name.start, name.end) for name in names]
-        found = []
+        figures = []
         for match in _FIGURE.finditer(body):
             start, end = match.start() + offset, match.end(1) + offset
             if any(begin < end and start < stop for begin, stop in taken):
                 continue
             if match[2].strip() or len(match[1]) > 1 or match[0][0] in "$€£¥":
-                found.append(match[1])
-        return found[:_FIGURES]
+                figures.append(match[1])
+        return figures[:_FIGURES]
 
     def _is_near(self, figure: str, line: str) -> bool:
         """Whether the figure stands somewhere in the sources near half of the line's other words."""
@@ -348,22 +348,22 @@ class _Checker:
         others = list(dict.fromkeys(words))[:_WORDS]
         forms = {figure, figure.replace(",", "")}
         for form in forms:
-            place, looked = self._lowered.find(form), 0
-            while place >= 0 and looked < _LOOKED_AT:
+            start, looked = self._lowered.find(form), 0
+            while start >= 0 and looked < _LOOKED_AT:
                 looked += 1
-                if not _digit(self._lowered, place - 1) and not _digit(self._lowered, place + len(form)):
-                    around = self._lowered[max(place - _NEAR, 0) : place + len(form) + _NEAR]
+                if not _digit(self._lowered, start - 1) and not _digit(self._lowered, start + len(form)):
+                    around = self._lowered[max(start - _NEAR, 0) : start + len(form) + _NEAR]
                     if not others or 2 * sum(word in around for word in others) >= len(others):
                         return True
-                place = self._lowered.find(form, place + 1)
+                start = self._lowered.find(form, start + 1)
         return False
 
 
-def _digit(text: str, place: int) -> bool:
-    return 0 <= place < len(text) and text[place].isdigit()
+def _digit(text: str, index: int) -> bool:
+    return 0 <= index < len(text) and text[index].isdigit()
 
 
-def _continues(text: str, place: int) -> bool:
+def _continues(text: str, index: int) -> bool:
     """Whether a name goes on here: a letter, digit or underscore, unless it is part of an escape (`\\n`)."""
-    char = text[place] if 0 <= place < len(text) else ""
-    return char.isascii() and (char.isalnum() or char == "_") and (place == 0 or text[place - 1] != "\\")
+    char = text[index] if 0 <= index < len(text) else ""
+    return char.isascii() and (char.isalnum() or char == "_") and (index == 0 or text[index - 1] != "\\")

@@ -166,9 +166,9 @@ class PrefixDiff:
 def shared_prefix(a: Request, b: Request) -> PrefixDiff:
     """How far `b` extends `a` byte for byte, marks aside and a string equal to one text block."""
     for where, index, old, new in _stages(a, b):
-        found = _difference(old, new)
-        if found:
-            path, before, after = found
+        difference = _difference(old, new)
+        if difference:
+            path, before, after = difference
             return PrefixDiff(
                 index or 0, extends=False, where=where, index=index, path=path, before=before, after=after
             )
@@ -238,17 +238,17 @@ def _role(message: Any) -> Any:
 
 def _last_carriers(messages: Sequence[Any], first: int, carriers: _Carriers) -> list[int]:
     """The last three messages that can carry a mark; where they are fewer, the last others too."""
-    found: list[int] = []
+    carrying: list[int] = []
     others: list[int] = []
     for index in range(len(messages) - 1, first - 1, -1):
-        if len(found) == 3:
+        if len(carrying) == 3:
             break
         role = _role(messages[index])
         if carriers.can_carry(messages, index):
-            found.append(index)
+            carrying.append(index)
         elif role is not None and role != "tool" and role not in SYSTEM_ROLES:
             others.append(index)
-    return sorted([*found, *others[: 3 - len(found)]])
+    return sorted([*carrying, *others[: 3 - len(carrying)]])
 
 
 def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
@@ -347,9 +347,9 @@ def _difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | No
     if byte_text(old) == byte_text(new):
         return None
     for step, x, y in _children(old, new):
-        found = _difference(x, y, f"{path}{step}" if path or step.startswith("[") else step[1:])
-        if found:
-            return found
+        difference = _difference(x, y, f"{path}{step}" if path or step.startswith("[") else step[1:])
+        if difference:
+            return difference
     at = _common_length(old, new) if isinstance(old, str) and isinstance(new, str) else 0
     return path, _excerpt(old, at), _excerpt(new, at)
 

@@ -149,7 +149,7 @@ def rules() -> Rules:
     trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
     return Rules(
         starts=_start_pattern(starts),
-        tokens={found: [form for start, form in forms if found.startswith(start)] for found in starts},
+        tokens={token: [form for start, form in forms if token.startswith(start)] for token in starts},
         patterns=[(row["has"], _form(row, re.escape(row["has"]) + row["after"])) for row in data["pattern"]],
         published=frozenset(data["published"]),
         providers=re.compile(trie(providers["names"])),

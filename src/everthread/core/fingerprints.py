@@ -114,7 +114,7 @@ def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         return content
-    return [kept for part in parts if (kept := _canonical_part(clean, part)) is not _GONE]
+    return [canonical for part in parts if (canonical := _canonical_part(clean, part)) is not _GONE]
 
 
 def _canonical_part(clean: Callable[[str], str], part: Any) -> Any:

@@ -196,8 +196,8 @@ def message_key(message: Any) -> Hashable:
     parts = (
         tuple(map(_part_key, content)) if isinstance(content, list) else content if isinstance(content, str) else None
     )
-    made = tuple(map(_part_key, calls)) if isinstance(calls, list) else None
-    return str(message.get("role")), parts, str(message.get("tool_call_id")), made
+    call_keys = tuple(map(_part_key, calls)) if isinstance(calls, list) else None
+    return str(message.get("role")), parts, str(message.get("tool_call_id")), call_keys
 
 
 def _part_key(part: Any) -> str | None:
@@ -283,21 +283,21 @@ def _call_from_block(part: Part) -> Call:
 
 def users_words(texts: Sequence[str]) -> list[str]:
     """What the user says in the texts of one message, text by text."""
-    enclosed = [inner for text in texts for inner in _enclosed(text)]
-    return [said for text in enclosed or texts if (said := strip_injected(text))]
+    enclosed = [inner for text in texts for inner in _read_envelopes(text)]
+    return [words for text in enclosed or texts if (words := strip_injected(text))]
 
 
 def strip_injected(text: str) -> str:
     """The text without what clients inject around the user's words, trimmed. A tag never closed is text."""
-    known = _known()
-    if known.beginning.match(text.lstrip()):
-        text = "\n".join(text[element.inner : element.close] for element in _elements(text, known.speech))
-    return _without(_without(text, known.injected), known.speech, content=False).strip()
+    patterns = _injected_patterns()
+    if patterns.beginning.match(text.lstrip()):
+        text = "\n".join(text[element.inner : element.close] for element in _elements(text, patterns.speech))
+    return _remove_elements(_remove_elements(text, patterns.injected), patterns.speech, content=False).strip()
 
 
 def strip_surroundings(text: str) -> str:
     """The text without what may differ in the next request though the user said the same, trimmed."""
-    return _without(text, _known().surroundings).strip()
+    return _remove_elements(text, _injected_patterns().surroundings).strip()
 
 
 class _Element(NamedTuple):
@@ -309,36 +309,36 @@ class _Element(NamedTuple):
     end: int
 
 
-def _without(text: str, opening: re.Pattern[str], *, content: bool = True) -> str:
+def _remove_elements(text: str, opening: re.Pattern[str], *, content: bool = True) -> str:
     """The text without these elements; or only without their tags, what is in them staying."""
-    kept: list[str] = []
+    parts: list[str] = []
     position = 0
     for element in _elements(text, opening):
-        kept.append(text[position : element.start])
+        parts.append(text[position : element.start])
         if not content:
-            kept.append(text[element.inner : element.close].strip())
+            parts.append(text[element.inner : element.close].strip())
         position = element.end
-    return "".join((*kept, text[position:]))
+    return "".join((*parts, text[position:]))
 
 
 def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
     """Closed elements, the outermost of each, in one pass however many are never closed."""
     unclosed: set[str] = set()
-    found = opening.search(text) if "<" in text else None
-    while found:
-        tag, after = found[1], found.end()
+    match = opening.search(text) if "<" in text else None
+    while match:
+        tag, after = match[1], match.end()
         close = -1 if tag in unclosed else text.find(f"</{tag}>", after)
         if close < 0:
             unclosed.add(tag)
         else:
             after = close + len(tag) + 3
-            yield _Element(found.start(), found.end(), close, after)
-        found = opening.search(text, after)
+            yield _Element(match.start(), match.end(), close, after)
+        match = opening.search(text, after)
 
 
-def _enclosed(text: str) -> Iterator[str]:
+def _read_envelopes(text: str) -> Iterator[str]:
     """What stands in envelopes. One without an end reaches to the end of the text."""
-    for start, end in _known().envelopes:
+    for start, end in _injected_patterns().envelopes:
         at = text.find(start)
         while at >= 0:
             inner = at + len(start)
@@ -350,7 +350,7 @@ def _enclosed(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _InjectedPatterns:
     envelopes: tuple[tuple[str, str], ...]
     speech: re.Pattern[str]
     surroundings: re.Pattern[str]
@@ -360,18 +360,18 @@ class _Known:
 
 
 @functools.cache
-def _known() -> _Known:
+def _injected_patterns() -> _InjectedPatterns:
     data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
-    return _Known(
+    return _InjectedPatterns(
         envelopes=tuple((start, end) for start, end in data["envelopes"]),
-        speech=_opening(data["speech"]),
-        surroundings=_opening(data["surroundings"]),
-        injected=_opening([*data["surroundings"], *data["records"]]),
+        speech=_opening_pattern(data["speech"]),
+        surroundings=_opening_pattern(data["surroundings"]),
+        injected=_opening_pattern([*data["surroundings"], *data["records"]]),
         beginning=re.compile("|".join(data["beginnings"])),
     )
 
 
-def _opening(tags: Sequence[str]) -> re.Pattern[str]:
+def _opening_pattern(tags: Sequence[str]) -> re.Pattern[str]:
     names = "|".join(re.escape(tag) for tag in tags)
     return re.compile(rf"<({names})(?:\s[^<>]*)?>")
 

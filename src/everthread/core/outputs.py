@@ -126,11 +126,11 @@ def cut_middle(text: str, *, keep: int) -> tuple[str, str]:
 
 def persisted(text: str) -> Persisted | None:
     """What a tool result says when it is nothing but a `<persisted-output>` block."""
-    found = _BLOCK.fullmatch(text.strip()) if OPEN in text[:100] else None
-    if found is None:
+    match = _BLOCK.fullmatch(text.strip()) if OPEN in text[:100] else None
+    if match is None:
         return None
-    chars, lines = (int(found[name].replace(",", "")) for name in ("chars", "lines"))
-    return Persisted(found["id"], chars, lines, _LABEL.sub("", found["preview"]).strip("\n"))
+    chars, lines = (int(match[name].replace(",", "")) for name in ("chars", "lines"))
+    return Persisted(match["id"], chars, lines, _LABEL.sub("", match["preview"]).strip("\n"))
 
 
 def is_persisted(text: str) -> bool:
@@ -202,8 +202,8 @@ def with_text(content: Any, text: str) -> Content:
             parts.append(part)
         elif not placed:
             other = part.items() if isinstance(part, dict) else ()
-            kept = {key: value for key, value in other if key not in ("text", "refusal")}
-            parts.append({**kept, "type": "text", "text": text})
+            fields = {key: value for key, value in other if key not in ("text", "refusal")}
+            parts.append({**fields, "type": "text", "text": text})
             placed = True
     return parts
 
@@ -302,10 +302,10 @@ def _refuse(name: str) -> Any:
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a key stands twice")
-    return made
+    return fields
 
 
 def _cell(value: Any) -> str:

@@ -156,10 +156,10 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
     """The usage that a provider reported: a dict or an SDK's object. `api` settles what the fields leave open."""
     if isinstance(raw, CanonicalUsage):
         return raw
-    named = _named(raw)
+    named = _fields_by_name(raw)
     shape = _shape(named, api)
     if shape is None:
-        named = next((_named(named[key]) for key in _ENVELOPES if key in named), named)
+        named = next((_fields_by_name(named[key]) for key in _ENVELOPES if key in named), named)
         shape = _shape(named, api) or _ANTHROPIC
     read, write = _largest(named, shape.read), _largest(named, shape.write)
     hour = _largest(named, _WRITTEN_1H)
@@ -210,7 +210,7 @@ def _find(named: Mapping[str, Any], name: str) -> int | None:
     outer, _, inner = name.partition(".")
     value = named.get(outer)
     if inner:
-        value = _named(value).get(inner)
+        value = _fields_by_name(value).get(inner)
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**15:
@@ -222,7 +222,7 @@ _PLAIN = (type(None), str, int, float, list, tuple, Mapping)
 """What has no fields, or has them as items."""
 
 
-def _named(raw: Any) -> dict[str, Any]:
+def _fields_by_name(raw: Any) -> dict[str, Any]:
     """The fields of a mapping or an object, by bare name; nothing for anything else."""
     items: dict[Any, Any] = {}
     with contextlib.suppress(Exception):  # a foreign object may refuse in any way; then it reports nothing
@@ -289,10 +289,10 @@ def prices_for(model: str, *, at: datetime, provider: str | None = None, prompt_
     `provider` is the name of who serves it; without one the model's own name decides, its prefixes
     (`openrouter/anthropic/…`) included.
     """
-    found = _find_model(model, provider)
-    if found is None:
+    entry = _find_model(model, provider)
+    if entry is None:
         return None
-    table = found.get_prices(at)
+    table = entry.get_prices(at)
     return Prices(
         input=_price(table, prompt_tokens, "input_mtok"),
         output=_price(table, prompt_tokens, "output_mtok"),
@@ -304,8 +304,8 @@ def prices_for(model: str, *, at: datetime, provider: str | None = None, prompt_
 
 def stated_window(model: str, *, provider: str | None = None) -> int | None:
     """The window that the price table states for a model, where it does."""
-    found = _find_model(model, provider)
-    return None if found is None else found.context_window
+    entry = _find_model(model, provider)
+    return None if entry is None else entry.context_window
 
 
 def _price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | None:
@@ -377,9 +377,9 @@ class CallPattern:
         cold = self.is_cold(at, ttl=ttl)
         grown, share = self.growth, self.read_share
         if self.prompt and prompt > self.prompt:
-            grown = _faded(self.growth, prompt - self.prompt) if self.growth else float(prompt - self.prompt)
+            grown = _fade(self.growth, prompt - self.prompt) if self.growth else float(prompt - self.prompt)
         if not cold and prompt >= self.prompt > 0:
-            share = _faded(self.read_share, min(1.0, usage.cache_read_tokens / self.prompt))
+            share = _fade(self.read_share, min(1.0, usage.cache_read_tokens / self.prompt))
         paused = cold and self.calls > 0
         return CallPattern(
             self.calls + 1, self.pauses + paused, 1 if paused else self.run + 1, at, prompt, grown, share
@@ -416,15 +416,15 @@ class CallPattern:
     @classmethod
     def load(cls, state: Any) -> CallPattern:
         """From what `dump` gave; what is not of that shape is as if it had never been seen."""
-        known = state if isinstance(state, Mapping) else {}
-        found: dict[str, Any] = {name: known[name] for name in _FIELDS if _is_figure(known.get(name))}
-        return cls(**found)
+        fields = state if isinstance(state, Mapping) else {}
+        figures: dict[str, Any] = {name: fields[name] for name in _FIELDS if _is_figure(fields.get(name))}
+        return cls(**figures)
 
 
 _FIELDS = tuple(CallPattern.__dataclass_fields__)
 
 
-def _faded(before: float, now: float) -> float:
+def _fade(before: float, now: float) -> float:
     return _FADING * before + (1 - _FADING) * now
 
 
@@ -531,16 +531,18 @@ def weigh(case: Case) -> Decision:
     lost = 0.0 if cold or not rates.caches else max(0, case.after - case.kept) * (rates.write - rates.read)
     cost = case.summary + lost
     figures = _dollars(cost), _dollars(saves), calls
-    told = f"it costs ${cost:.4f} (summary ${case.summary:.4f}, cache ${lost:.4f}) and saves ${saves:.4f}"
-    told += f" in about {calls} calls"
+    balance = f"it costs ${cost:.4f} (summary ${case.summary:.4f}, cache ${lost:.4f}) and saves ${saves:.4f}"
+    balance += f" in about {calls} calls"
     if saves <= cost:
-        return Decision("later", f"{told}: not worth it yet", *figures)
+        return Decision("later", f"{balance}: not worth it yet", *figures)
     if cold:
-        return Decision("now", f"{told}; the cache is cold: {case.cold}", *figures)
+        return Decision("now", f"{balance}; the cache is cold: {case.cold}", *figures)
     waiting = case.rhythm.until_pause
     if waiting is not None and waiting * each < lost:
-        return Decision("later", f"{told}, but a pause is expected within {waiting:.0f} calls: cheaper then", *figures)
-    return Decision("now", told, *figures)
+        return Decision(
+            "later", f"{balance}, but a pause is expected within {waiting:.0f} calls: cheaper then", *figures
+        )
+    return Decision("now", balance, *figures)
 
 
 def _calls(case: Case, end: int) -> int:

@@ -78,7 +78,7 @@ def plain(text: str) -> str:
     text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
     text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
     text = _CAP_NAME.sub(f" {CAP} ", text)
-    text = _WORD.sub(_without_digits, text)
+    text = _WORD.sub(_strip_digits, text)
     text = _CAMEL.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTES)
     return _BOILERPLATE.sub(" ", _SPACES.sub(" ", text)).strip()
 
@@ -88,7 +88,7 @@ def sentences(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE.split(text) if part.strip()]
 
 
-def _without_digits(match: re.Match[str]) -> str:
+def _strip_digits(match: re.Match[str]) -> str:
     word = match[0]
     if _DATE.fullmatch(word):
         return ""
@@ -180,22 +180,22 @@ class _Number:
     """Whether it is said to be the context's own length."""
 
 
-def read_counts(kept: list[str]) -> Counts:
+def read_counts(sentences: list[str]) -> Counts:
     """The counts that these sentences state, taken together. Where only the output is spoken of, all is about it."""
-    only_output = set(_nouns(" ; ".join(kept))) - {"total"} == {"output"}
-    found: dict[str, list[_Number]] = {}
-    for sentence in kept:
+    only_output = set(_nouns(" ; ".join(sentences))) - {"total"} == {"output"}
+    by_role: dict[str, list[_Number]] = {}
+    for sentence in sentences:
         numbers = list(_numbers(sentence, ["output"] if only_output else []))
         parts = [number.value for number in numbers if number.part]
         if parts:
             numbers.append(_Number(sum(parts), "input"))
         for number in numbers:
-            found.setdefault(number.role, []).append(number)
-    limits = sorted(found.get("limit", []), key=lambda number: not number.sure)
+            by_role.setdefault(number.role, []).append(number)
+    limits = sorted(by_role.get("limit", []), key=lambda number: not number.sure)
     return Counts(
         limit=limits[0].value if limits else None,
-        **{side: max((n.value for n in found.get(side, [])), default=None) for side in ("input", "output", "total")},
-        **{side: min((n.value for n in found.get(side, [])), default=None) for side in ("cap", "available")},
+        **{side: max((n.value for n in by_role.get(side, [])), default=None) for side in ("input", "output", "total")},
+        **{side: min((n.value for n in by_role.get(side, [])), default=None) for side in ("cap", "available")},
     )
 
 
@@ -230,8 +230,8 @@ def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
 
 
 def _number(match: re.Match[str]) -> int:
-    whole = re.sub(r"\D", "", match["whole"])
-    return round(float(whole[:12] + (match["fraction"] or "")) * _SCALE[match["scale"]])
+    digits = re.sub(r"\D", "", match["whole"])
+    return round(float(digits[:12] + (match["fraction"] or "")) * _SCALE[match["scale"]])
 
 
 def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int) -> bool:
@@ -264,7 +264,7 @@ def _role(value: int, before: str, after: str, nouns: list[str], *, alone: bool)
     elif _VALUE_AFTER.match(after):
         yield _value(value, nouns)
     elif last == "limit" or _LIMIT_AFTER.match(after) or (alone and not last and nouns[-1:] == ["context"]):
-        yield from (found for found in [_bound(value, nouns)] if found.role == "cap" or value >= _SMALLEST_WINDOW)
+        yield from (number for number in [_bound(value, nouns)] if number.role == "cap" or value >= _SMALLEST_WINDOW)
     elif last == "value" or nouns:
         yield _value(value, nouns)
 
@@ -522,18 +522,18 @@ class Evidence:
 
     def _add_object(self, value: Any, depth: int) -> None:
         """An exception or another object, by the attributes that SDKs give to errors and responses."""
-        found: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
             with contextlib.suppress(Exception):  # a property of a foreign object may raise anything
                 item = getattr(value, name, None)
                 if name in _NESTED_ATTRIBUTES or isinstance(item, str | int):
-                    found[name] = item
+                    attributes[name] = item
         if isinstance(value, BaseException):
             self.codes.append(type(value).__name__)
-            found["error text"] = str(value)
-            found["cause"] = value.__cause__ or value.__context__
-        if any(item is not None for item in found.values()):
-            self._add_mapping(found, depth + 1)
+            attributes["error text"] = str(value)
+            attributes["cause"] = value.__cause__ or value.__context__
+        if any(item is not None for item in attributes.values()):
+            self._add_mapping(attributes, depth + 1)
 
 
 def _bare(key: str) -> str:
@@ -600,7 +600,7 @@ def classify_error(
         return ErrorVerdict("payload_too_large", "One text of the request is longer than the provider takes.")
     if _ONE_FIELD.search(everything):
         return ErrorVerdict("other", "It is a limit of one field or filter, not of the context.")
-    return _overflow(evidence, codes, texts) or _without_tokens(evidence, everything)
+    return _overflow(evidence, codes, texts) or _classify_without_tokens(evidence, everything)
 
 
 def _is_long_string(everything: str) -> bool:
@@ -613,26 +613,26 @@ def _is_long_string(everything: str) -> bool:
 
 def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVerdict | None:
     """The verdict where tokens are at fault: by the numbers, else by the words, else by a code."""
-    kept = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
-    counts = max(map(read_counts, kept), key=lambda found: found.known, default=Counts())
+    relevant = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    counts = max(map(read_counts, relevant), key=lambda counted: counted.known, default=Counts())
     counts = replace(counts, **evidence.counts)
-    spoken = [part for text in kept for part in text]
+    spoken = [part for text in relevant for part in text]
     if evidence.counts or any(map(is_about_length, spoken)):
-        kind = _by_counts(counts)
+        kind = _classify_counts(counts)
         if kind is not None:
             return _verdict(kind, counts, "The numbers it states say so.")
     coded = [kind for kind in map(overflow_said, codes) if kind]
     if _TOO_LONG_CODES & set(evidence.codes):
         coded.append("prompt_too_long")
-    said = [kind for kind in map(overflow_said, spoken) if kind]
-    if said and (coded or evidence.structured or not _is_success(evidence.status)):
-        return _verdict(said[0], counts, "Its wording says so.")
+    worded = [kind for kind in map(overflow_said, spoken) if kind]
+    if worded and (coded or evidence.structured or not _is_success(evidence.status)):
+        return _verdict(worded[0], counts, "Its wording says so.")
     if coded:
         return _verdict(coded[0], counts, "Its code says so.")
     return None
 
 
-def _by_counts(counts: Counts) -> Overflow | None:
+def _classify_counts(counts: Counts) -> Overflow | None:
     """The input alone over the limit: the prompt. The input within it, or only a cap stated: the cap.
 
     An input of exactly the limit fits; it is at fault only where no output was asked for besides it.
@@ -652,13 +652,13 @@ def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
     if kind == "prompt_too_long":
         stated = counts.total if counts.input is None else counts.input
         return ErrorVerdict(kind, f"The prompt is too long. {reason}", counts.limit, stated)
-    left = None if counts.limit is None or counts.input is None else counts.limit - counts.input
-    rooms = [room for room in (counts.available, counts.cap, left) if room is not None and room > 0]
+    remaining = None if counts.limit is None or counts.input is None else counts.limit - counts.input
+    rooms = [room for room in (counts.available, counts.cap, remaining) if room is not None and room > 0]
     reason = f"The output cap is too large, the input fits. {reason}"
     return ErrorVerdict(kind, reason, counts.limit, counts.input, min(rooms, default=None))
 
 
-def _without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
+def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
     if any(map(payload_said, sentences(everything))):
         return ErrorVerdict("payload_too_large", "The request is too large in bytes.")
     if evidence.status == 413:

@@ -52,7 +52,7 @@ def redact(text: str) -> str:
         secrets = find_secrets(text)
         if not secrets:
             break
-        text = _cut(text, secrets)
+        text = _cut_secrets(text, secrets)
     return text
 
 
@@ -91,7 +91,7 @@ def _disjoint(secrets: list[Secret]) -> list[Secret]:
     return merged
 
 
-def _cut(text: str, secrets: Iterable[Secret]) -> str:
+def _cut_secrets(text: str, secrets: Iterable[Secret]) -> str:
     pieces, at = [], 0
     for secret in secrets:
         pieces += [text[at : secret.start], MARK]
@@ -250,7 +250,7 @@ _GOES_ON = re.compile(r"(?:[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]|&(?!&|amp;|[
 _NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 
 
-def _named(text: str, lowered: str) -> Iterator[Secret]:
+def _named_values(text: str, lowered: str) -> Iterator[Secret]:
     """The value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
     claimed = 0
     for start, stem in _stems(lowered):
@@ -258,10 +258,10 @@ def _named(text: str, lowered: str) -> Iterator[Secret]:
             continue
         end = start + len(stem)
         match, phrase = _NAMED.match(text, end), _PHRASE.match(text, end)
-        found = match or phrase
-        if found:
+        either = match or phrase
+        if either:
             before = text[max(0, start - 64) : start][::-1]
-            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[start : found.end(1)]
+            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[start : either.end(1)]
             level = rules().foreign.get(stem) or says(name)
             if phrase and is_passphrase(phrase[2], level):
                 claimed = phrase.end()
@@ -273,14 +273,14 @@ def _named(text: str, lowered: str) -> Iterator[Secret]:
 
 def _stems(lowered: str) -> list[tuple[int, str]]:
     """Where the stems stand, in order: each looked for by itself, which is quicker than one pattern for all."""
-    found = []
+    positions = []
     is_ascii = lowered.isascii()
     for stem in rules().stems:
         at = lowered.find(stem) if not is_ascii or stem.isascii() else -1
         while at >= 0:
-            found.append((at, stem))
+            positions.append((at, stem))
             at = lowered.find(stem, at + len(stem))
-    return sorted(found)
+    return sorted(positions)
 
 
 def _is_assigned(text: str, level: Says, match: re.Match[str]) -> bool:
@@ -331,13 +331,13 @@ _NO_KEY = re.compile(
 )
 
 
-def _provided(text: str, lowered: str) -> Iterator[Secret]:
+def _provider_keys(text: str, lowered: str) -> Iterator[Secret]:
     """A key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
     claimed = 0
     for provider in _providers(text, lowered):
         match = _PROVIDED.match(text, provider.end()) if provider.start() >= claimed else None
-        whole = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()  # not the `sumO` of `sumOf`
-        if match and whole and not _NO_KEY.search(match[1]) and is_provider_key(match[2], provider[0]):
+        is_whole = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()  # not the `sumO` of `sumOf`
+        if match and is_whole and not _NO_KEY.search(match[1]) and is_provider_key(match[2], provider[0]):
             claimed = _end(_KEY_GOES_ON.match(text, match.end()), match.end())
             yield Secret(match.start(2), claimed, provider[0])
 
@@ -350,7 +350,18 @@ def _providers(text: str, lowered: str) -> Iterator[re.Match[str]]:
         looked = value.start()
 
 
-_SCANNERS = (_tokens, _patterns, _private_keys, _urls, _headers, _cookies, _curl_users, _named, _flags, _provided)
+_SCANNERS = (
+    _tokens,
+    _patterns,
+    _private_keys,
+    _urls,
+    _headers,
+    _cookies,
+    _curl_users,
+    _named_values,
+    _flags,
+    _provider_keys,
+)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def without_summary(message: Message) -> Message | None:
     content = message.get("content")
     rest: Any
     if isinstance(content, list):
-        rest = [kept for part in content if (kept := _part_rest(part)) is not None]
+        rest = [remaining for part in content if (remaining := _part_rest(part)) is not None]
     else:
         rest = _text_rest(str(content))
     return with_content(plain, rest or None) if rest or message.get("tool_calls") else None
@@ -102,7 +102,7 @@ def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
     Marks that came along are dropped, and a tool's result is never a summary. Where there is a key, a content hash
     proves nothing: a whole message with one loses it, and counts as of the old format, which is background.
     """
-    return [_recognized(message, key) for message in messages]
+    return [_recognize(message, key) for message in messages]
 
 
 def strip_marks(messages: Sequence[Message]) -> list[Message]:
@@ -115,7 +115,7 @@ def strip_marks(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def _recognized(message: Message, key: bytes) -> Message:
+def _recognize(message: Message, key: bytes) -> Message:
     if "_summary" in message:
         message = strip_marks([message])[0]
     if message.get("role") not in ("user", "assistant"):
@@ -223,13 +223,15 @@ def groups(messages: Messages) -> list[Group]:
     return pair_calls(list(map(calls_of, messages)), list(map(results_of, messages)))
 
 
-def pair_calls(made: Sequence[Sequence[Call]], given: Sequence[Sequence[Result]]) -> list[Group]:
+def pair_calls(
+    calls_by_message: Sequence[Sequence[Call]], results_by_message: Sequence[Sequence[Result]]
+) -> list[Group]:
     """The groups of messages by the calls each makes and the results each gives."""
     waiting: dict[str, list[int]] = {}
     answered: dict[int, list[int]] = {}
     pending: dict[int, list[str]] = {}
     called: dict[int, tuple[str, ...]] = {}
-    for index, (calls, results) in enumerate(zip(made, given, strict=True)):
+    for index, (calls, results) in enumerate(zip(calls_by_message, results_by_message, strict=True)):
         if calls:
             called[index] = tuple(call.id for call in calls)
             pending[index] = list(called[index])
@@ -255,9 +257,9 @@ def spans(messages: Messages) -> list[Span]:
     return cut_spans(groups(messages), len(messages))
 
 
-def cut_spans(found: Iterable[Group], length: int) -> list[Span]:
+def cut_spans(groups: Iterable[Group], length: int) -> list[Span]:
     """The pieces of a list of this length with these groups in it."""
-    ends = {group.assistant: group.end for group in found}
+    ends = {group.assistant: group.end for group in groups}
     pieces: list[Span] = []
     index = 0
     while index < length:
@@ -296,10 +298,10 @@ def turns(messages: Messages) -> list[TurnSpan]:
     """The list as turns. Messages before the first user message form a turn without a user."""
     starts = [index for index, message in enumerate(messages) if is_user_message(message)]
     bounds = [*starts, len(messages)]
-    found = [TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)]
+    spans = [TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)]
     if messages and (not starts or starts[0] > 0):
-        found.insert(0, TurnSpan(0, bounds[0], None))
-    return found
+        spans.insert(0, TurnSpan(0, bounds[0], None))
+    return spans
 
 
 def head_length(messages: Messages) -> int:

@@ -62,8 +62,8 @@ def validate_messages(messages: Sequence[Mapping[str, Any]], *, api: str = "open
     shapes = list(_shapes(messages))
     if shapes:
         return shapes
-    found = [problem for check in _CHECKS[api] for problem in check(messages)]
-    return sorted(found, key=lambda problem: problem.index)
+    problems = [problem for check in _CHECKS[api] for problem in check(messages)]
+    return sorted(problems, key=lambda problem: problem.index)
 
 
 def _shapes(messages: Sequence[Any]) -> Iterator[Problem]:
@@ -94,26 +94,26 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         if "tool_calls" in message and (not isinstance(message["tool_calls"], list) or not message["tool_calls"]):
             yield Problem(index, "empty-tool-calls", "tool_calls must be a list with at least one call, or absent")
-        seen: set[str] = set()
+        ids: set[str] = set()
         for call in calls_of(message):
             if not call.id:
                 yield Problem(index, "call-without-id", f"the call of {call.name or 'a tool'} has no id")
-            elif call.id in seen:
+            elif call.id in ids:
                 yield Problem(index, "duplicate-call", f"two calls share the id {call.id!r}")
             if not call.name:
                 yield Problem(index, "call-without-name", f"the call {call.id!r} names no tool")
-            seen.add(call.id)
+            ids.add(call.id)
 
 
 def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Each result directly after the message that made its call, one per call, none missing."""
     waiting: dict[str, int] = {}
     answered: set[str] = set()
-    known: set[str] = set()
+    made_before: set[str] = set()
     for index, message in enumerate(messages):
         results = results_of(message)
         if not results and waiting:
-            yield from _unanswered(waiting)
+            yield from _report_unanswered(waiting)
             waiting = {}
         for result in results:
             if result.call_id in waiting:
@@ -121,7 +121,7 @@ def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                 answered.add(result.call_id)
             elif result.call_id in answered:
                 yield Problem(index, "duplicate-result", f"the call {result.call_id!r} was answered before")
-            elif result.call_id in known:
+            elif result.call_id in made_before:
                 yield Problem(
                     index,
                     "misplaced-result",
@@ -130,14 +130,14 @@ def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
             else:
                 yield Problem(index, "orphan-result", f"no earlier message makes the call {result.call_id!r}")
         if calls := calls_of(message):
-            yield from _unanswered(waiting)
+            yield from _report_unanswered(waiting)
             waiting = {call.id: index for call in calls}
             answered -= waiting.keys()
-            known |= waiting.keys()
-    yield from _unanswered(waiting)
+            made_before |= waiting.keys()
+    yield from _report_unanswered(waiting)
 
 
-def _unanswered(waiting: Mapping[str, int]) -> Iterator[Problem]:
+def _report_unanswered(waiting: Mapping[str, int]) -> Iterator[Problem]:
     for call_id, index in waiting.items():
         yield Problem(index, "missing-result", f"nothing directly after it answers the call {call_id!r}")
 
@@ -167,8 +167,8 @@ def _responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
 
 def is_chat_call(call: Any) -> bool:
     """Whether a call has OpenAI's form: under the name of its type, what is called with which text."""
-    holders = [(call.get(kind), given) for kind, given in CHAT_CALLS.items()] if isinstance(call, Mapping) else []
-    return any(isinstance(inner, Mapping) and isinstance(inner.get(given), str) for inner, given in holders)
+    holders = [(call.get(kind), key) for kind, key in CHAT_CALLS.items()] if isinstance(call, Mapping) else []
+    return any(isinstance(inner, Mapping) and isinstance(inner.get(key), str) for inner, key in holders)
 
 
 def _speaks_otherwise(message: Mapping[str, Any]) -> bool:
@@ -179,14 +179,14 @@ def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None)
     if first is not None and messages[first]["role"] == "assistant":
         yield Problem(first, "starts-with-assistant", "the first message must be the user's")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for index, message in enumerate(messages):
         if is_empty(message):
             yield Problem(index, "empty-content", "a message must say something")
         for call in calls_of(message):
-            if call.id in seen:
+            if call.id in ids:
                 yield Problem(index, "reused-call-id", f"an earlier message made a call {call.id!r} too")
-            seen.add(call.id)
+            ids.add(call.id)
         yield from _anthropic_blocks(index, message)
 
 
@@ -334,33 +334,36 @@ class _Work:
             if role not in ROLES:
                 self.did(source, "removed: it is no message of a known role")
                 continue
-            fixed = _well_formed(message, role)
+            fixed = _correct_message(message, role)
             if fixed is not message:
                 self.did(source, "its shape was corrected")
             yield source, fixed
 
     def answers(
-        self, sources: Sequence[int], made: Sequence[Sequence[Call]], given: Sequence[Sequence[Part]]
+        self,
+        sources: Sequence[int],
+        calls_by_message: Sequence[Sequence[Call]],
+        blocks_by_message: Sequence[Sequence[Part]],
     ) -> dict[int, dict[int, tuple[Part, int]]]:
         """For each message with calls: position of the call -> the first result for it, in the results' order."""
-        found: dict[int, dict[int, tuple[Part, int]]] = {}
+        answers: dict[int, dict[int, tuple[Part, int]]] = {}
         waiting: dict[str, list[tuple[int, int]]] = {}
         last_other = -1
-        for index, (source, calls, blocks) in enumerate(zip(sources, made, given, strict=True)):
+        for index, (source, calls, blocks) in enumerate(zip(sources, calls_by_message, blocks_by_message, strict=True)):
             for block in blocks:
                 owners = waiting.get(block["tool_use_id"])
                 if not owners:
                     self.did(source, f"result of {block['tool_use_id']!r} removed: no open call has that id")
                     continue
                 owner, position = owners.pop(0)
-                found.setdefault(owner, {})[position] = block, source
+                answers.setdefault(owner, {})[position] = block, source
                 if last_other > owner:
                     self.did(source, f"result of {block['tool_use_id']!r} moved to its call")
             last_other = last_other if blocks else index
             waiting |= {call.id: [] for call in calls}
             for position, call in enumerate(calls):
                 waiting[call.id].append((index, position))
-        return found
+        return answers
 
     def emit_group(
         self, source: int, message: Message, answers: Mapping[int, tuple[Part, int]], *, leave_open: bool
@@ -374,16 +377,16 @@ class _Work:
             message = with_call_ids(message, ids)
         self.put(message, source)
         blocks: list[tuple[Part, int | None]] = [
-            ({**block, "tool_use_id": ids[at]} if ids[at] != old[at] else block, place)
-            for at, (block, place) in answers.items()
+            ({**block, "tool_use_id": ids[at]} if ids[at] != old[at] else block, origin)
+            for at, (block, origin) in answers.items()
         ]
         for position, call_id in enumerate(ids):
             if position not in answers and not leave_open:
                 self.did(source, f"call {call_id!r} got a stub result: it has none")
                 blocks.append(({"type": "tool_result", "tool_use_id": call_id, "content": STUB_RESULT}, None))
         if not in_blocks:
-            for block, place in blocks:
-                self.put(_tool_message(block), place)
+            for block, origin in blocks:
+                self.put(_tool_message(block), origin)
         elif blocks:
             self.put({"role": "user", "content": [_bare(block) for block, _ in blocks]}, None)
 
@@ -423,7 +426,7 @@ class _Work:
             self.actions.append("an opening user message was put before the assistant's first")
 
 
-def _well_formed(message: Mapping[str, Any], role: str) -> Message:
+def _correct_message(message: Mapping[str, Any], role: str) -> Message:
     """The message itself when its shape is right, else a corrected copy."""
     if role == message["role"] and "tool_calls" not in message and isinstance(message.get("content"), str):
         return cast("Message", message)
@@ -432,13 +435,13 @@ def _well_formed(message: Mapping[str, Any], role: str) -> Message:
     if role != message["role"]:
         changes["role"] = role
     if isinstance(content, list):
-        parts = [part for each in content if (part := _well_formed_part(each, role)) is not None]
+        parts = [part for each in content if (part := _correct_part(each, role)) is not None]
         if not _same(parts, content) or not (parts or role == "assistant"):
             changes["content"] = parts or ""
     elif not isinstance(content, str) and (content is not None or role != "assistant"):
         changes["content"] = "" if content is None else str(content)
     if "tool_calls" in message:
-        proper = [call for each in _listed(calls) if (call := _well_formed_call(each)) is not None]
+        proper = [call for each in _as_list(calls) if (call := _correct_call(each)) is not None]
         if not proper or not _same(proper, calls):
             changes["tool_calls"] = proper
     if not changes:
@@ -455,22 +458,22 @@ def _same(new: Sequence[Any], old: Any) -> bool:
     return len(new) == len(old) and all(one is other for one, other in zip(new, old, strict=True))
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _well_formed_call(call: Any) -> Any:
+def _correct_call(call: Any) -> Any:
     """The call with a type and text for arguments; None where it names no tool."""
-    for kind, given in CHAT_CALLS.items():
+    for kind, key in CHAT_CALLS.items():
         inner = call.get(kind) if isinstance(call, dict) else None
         if isinstance(inner, dict) and _is_name(inner.get("name")):
             if is_chat_call(call):
                 return call
-            return {**call, "type": kind, kind: {**inner, given: json_text(inner.get(given)) or "{}"}}
+            return {**call, "type": kind, kind: {**inner, key: json_text(inner.get(key)) or "{}"}}
     return None
 
 
-def _well_formed_part(part: Any, role: str) -> Part | None:
+def _correct_part(part: Any, role: str) -> Part | None:
     """The part with a type; None for no part at all, and for a block that nobody of this role can say."""
     if not isinstance(part, dict):
         return None if part is None else {"type": "text", "text": str(part)}
@@ -520,8 +523,8 @@ def _tool_message(block: Part) -> Message:
     source = cast("Message | None", block.get("_message"))
     if source is None:
         content = block.get("content")
-        said = content if isinstance(content, list) and content else content_text(content)
-        message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": said}
+        body = content if isinstance(content, list) and content else content_text(content)
+        message: Message = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": body}
         return {**message, "is_error": True} if block.get("is_error") is True else message
     if source.get("tool_call_id") == block["tool_use_id"]:
         return source

@@ -60,9 +60,9 @@ class IndexPiece:
 
 def searchable_text(message: Mapping[str, Any]) -> str:
     """Everything a message says and does: words, calls with their arguments, results."""
-    said = [text_of(message)] if message.get("role") != "tool" else []
+    words = [text_of(message)] if message.get("role") != "tool" else []
     called = [f"{call.name} {call.arguments}" for call in calls_of(message)]
-    return "\n".join(text for text in (*said, *called, *(result.text for result in results_of(message))) if text)
+    return "\n".join(text for text in (*words, *called, *(result.text for result in results_of(message))) if text)
 
 
 def redact_and_cut(text: str) -> tuple[list[TextCut], bool]:
@@ -78,7 +78,7 @@ def cut_text(text: str) -> Iterator[TextCut]:
         overlap = min(OVERLAP, size // 4)
         end = _find_seam(text, start + size, overlap) if start + size < len(text) else len(text)
         cut = TextCut(start, text[start:end], [encode_term(term) for term in terms(text[start:end])])
-        if size > LEAST_CHARS and not _can_be_told_apart(cut.terms):
+        if size > LEAST_CHARS and not _has_few_repeats(cut.terms):
             size //= 2
             continue
         yield cut
@@ -94,10 +94,10 @@ def _find_seam(text: str, at: int, reach: int) -> int:
     return space + 1 if space >= 0 else at
 
 
-def _can_be_told_apart(found: Sequence[str]) -> bool:
-    if len(found) <= MOST_REPEATS:
+def _has_few_repeats(words: Sequence[str]) -> bool:
+    if len(words) <= MOST_REPEATS:
         return True
-    return len(found) <= MOST_TERMS and max(Counter(found).values()) <= MOST_REPEATS
+    return len(words) <= MOST_TERMS and max(Counter(words).values()) <= MOST_REPEATS
 
 
 def filter_name(kind: str, value: str) -> str:
@@ -184,34 +184,34 @@ _STRENGTHS = [0.0, *(round_strength(total / 1.64493406685) for total in _SUMS)]
 
 
 def parse_query(text: str) -> ParsedQuery:
-    whole: list[QueryPhrase] = []
+    exact: list[QueryPhrase] = []
     typed: list[QueryPhrase] = []
     loose: list[QueryPhrase] = []
     shown: list[tuple[str, ...]] = []
     for quoted, word in _QUERY_WORD.findall(text):
-        said, begun = quoted or word, word.endswith("*")
-        run = phrase_terms(said)[:MOST_RUN]
+        typed_text, begun = quoted or word, word.endswith("*")
+        run = phrase_terms(typed_text)[:MOST_RUN]
         if not run or tuple(run) in shown:
             continue
-        as_typed = _typed_phrases(said, run, begun=begun)
+        as_typed = _typed_phrases(typed_text, run, begun=begun)
         typed += as_typed
-        whole += as_typed if quoted or begun else _whole_phrases(word) or as_typed
+        exact += as_typed if quoted or begun else _whole_phrases(word) or as_typed
         loose += as_typed if quoted or begun else _single_terms(query_terms(word, loose=True)[:MOST_RUN])
         shown.append(tuple(run))
         if len(shown) == MOST_WORDS:
             break
-    ways = (_unique_phrases(phrases) for phrases in (whole, typed, loose))
+    ways = (_unique_phrases(phrases) for phrases in (exact, typed, loose))
     return ParsedQuery(tuple(dict.fromkeys(way for way in ways if way)), tuple(shown))
 
 
-def _typed_phrases(said: str, run: list[str], *, begun: bool) -> list[QueryPhrase]:
+def _typed_phrases(typed: str, run: list[str], *, begun: bool) -> list[QueryPhrase]:
     """What a text that contains this holds. Pairs of characters are rarer than characters: they are asked for too."""
     pairs = [first + second for first, second in pairwise(run)]
-    known = query_terms(said)
-    if pairs and all(map(_is_single, run)) and set(pairs) <= set(known):
+    words = query_terms(typed)
+    if pairs and all(map(_is_single, run)) and set(pairs) <= set(words):
         return [_make_phrase(pairs)]
     prefix = begun and not _is_single(run[-1])
-    return [_make_phrase(run, prefix=prefix), *_single_terms(term for term in known if term in pairs)]
+    return [_make_phrase(run, prefix=prefix), *_single_terms(term for term in words if term in pairs)]
 
 
 def _whole_phrases(word: str) -> list[QueryPhrase]:
@@ -232,8 +232,8 @@ def _make_phrase(run: Iterable[str], *, prefix: bool = False) -> QueryPhrase:
     return QueryPhrase(tuple(map(encode_term, run)), prefix)
 
 
-def _single_terms(found: Iterable[str]) -> list[QueryPhrase]:
-    return [_make_phrase([term]) for term in found]
+def _single_terms(words: Iterable[str]) -> list[QueryPhrase]:
+    return [_make_phrase([term]) for term in words]
 
 
 def _unique_phrases(phrases: Iterable[QueryPhrase]) -> QueryPhrases:
@@ -324,12 +324,12 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
     rows = tx.all(
         "SELECT id, done, message_id, thread_id, output_id FROM unindexed ORDER BY id LIMIT ?", (INDEX_BATCH,)
     )
-    known = _load_texts(tx, [row[2] for row in rows if row[2] is not None])
+    texts = _load_texts(tx, [row[2] for row in rows if row[2] is not None])
     for key, done, message_id, thread, output_id in rows:
         if output_id is not None:
             yield IndexEntry(key, done, None, output_id, *_load_cited_output(tx, thread, output_id))
         else:
-            yield IndexEntry(key, done, message_id, None, *known.get(message_id, NO_ENTRY))
+            yield IndexEntry(key, done, message_id, None, *texts.get(message_id, NO_ENTRY))
 
 
 NO_ENTRY = ("", "", "", "", 0.0, "")
@@ -380,13 +380,13 @@ def index_parts(tx: Tx, database: Database, parts: Sequence[IndexPart]) -> None:
     ]  # fmt: skip
     if not rows:
         return
-    made = tx.all(
+    inserted = tx.all(
         "INSERT INTO pieces (message_id, output_id, tenant, thread_id, role, tool, start, length, said, created) "
         f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * len(rows))} "
         "RETURNING id, message_id, output_id, thread_id, start, created",
         [value for row in rows for value in row],
     )
-    ids: dict[Row, int] = {row[1:5]: row[0] for row in made}
+    ids: dict[Row, int] = {row[1:5]: row[0] for row in inserted}
     pieces: list[IndexPiece] = []
     for part in mine:
         entry, names = part.entry, _filter_names(part)
@@ -394,7 +394,7 @@ def index_parts(tx: Tx, database: Database, parts: Sequence[IndexPart]) -> None:
             key = (entry.message, entry.output, entry.thread, cut.start)
             pieces.append(IndexPiece(ids[key], cut.terms, names))
     database.index(tx, pieces)
-    _widen_eras(tx, [(row[0], row[5]) for row in made])
+    _widen_eras(tx, [(row[0], row[5]) for row in inserted])
 
 
 def _claim_parts(tx: Tx, parts: Sequence[IndexPart]) -> list[IndexPart]:
@@ -404,13 +404,13 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart]) -> list[IndexPart]:
         tx.all(f"SELECT id, done FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {tx.dialect.lock}", ids)
     )
     mine = [part for part in parts if waiting.get(part.entry.id) == part.first]
-    known = {part.entry.id for part in mine if part.first == 0 and _is_indexed(tx, part.entry)}
-    ended = known | {part.entry.id for part in mine if part.last}
+    indexed = {part.entry.id for part in mine if part.first == 0 and _is_indexed(tx, part.entry)}
+    ended = indexed | {part.entry.id for part in mine if part.last}
     going = [(part.first + len(part.cuts), part.entry.id) for part in mine if part.entry.id not in ended]
     if ended:
         tx.run(f"DELETE FROM unindexed WHERE id IN ({placeholders(list(ended))})", list(ended))
     tx.many("UPDATE unindexed SET done = ? WHERE id = ?", going)
-    return [part for part in mine if part.entry.id not in known]
+    return [part for part in mine if part.entry.id not in indexed]
 
 
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
@@ -428,9 +428,9 @@ def _filter_names(part: IndexPart) -> list[str]:
     return [*names, LONG_TEXT] if part.long else names
 
 
-def _widen_eras(tx: Tx, made: Sequence[tuple[int, float]]) -> None:
+def _widen_eras(tx: Tx, inserted: Sequence[tuple[int, float]]) -> None:
     runs: dict[int, list[float]] = {}
-    for piece_id, created in made:
+    for piece_id, created in inserted:
         runs.setdefault(piece_id // ERA_RUN, []).append(created)
     tx.many(
         "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "

@@ -94,8 +94,8 @@ class PostgresConnection:
         return rows[0] if rows else None
 
     def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
-        asked = [self._execute(*question) for question in questions]
-        return [cursor.fetchall() for cursor in asked]
+        cursors = [self._execute(*question) for question in questions]
+        return [cursor.fetchall() for cursor in cursors]
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self._execute(sql, values)
@@ -193,17 +193,17 @@ class PostgresWriter(PostgresConnection):
             self._wait()  # else the batch could be taken for lost, and be found by the server later
         self.in_doubt = self._batch
         self.run("COMMIT")
-        self._all_answered()
+        self._finish_pipeline()
         self.in_doubt = None
 
     def rollback(self) -> None:
         try:
-            self._all_answered()
+            self._finish_pipeline()
         except psycopg.Error as error:
             log.debug("an error in what is taken back: %s", error)
         super().rollback()
 
-    def _all_answered(self) -> None:
+    def _finish_pipeline(self) -> None:
         """Wait until the server has done all that was sent; raise what went wrong in it."""
         self._pipeline = None
         self._sending.close()
@@ -236,14 +236,14 @@ class PostgresWriter(PostgresConnection):
 
 
 def match_window(
-    tx: Tx, question: IndexQuery, bits: int | None, first: int, before: int, limit: int, *, seen: bool
+    tx: Tx, question: IndexQuery, bits: int | None, first: int, before: int, limit: int, *, by_text: bool
 ) -> list[Row]:
     """The newest matches between two ids."""
     names = [" | ".join(f"'{name}'" for name in names) for names in question.names]
     if bits is not None:
         blocks = range(first >> bits, (before - 1 >> bits) + 1)
         names.append(" | ".join(f"'{block_name(number << bits, bits)}'" for number in blocks))
-    has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if seen else "s.terms @@ ?::tsquery"
+    has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if by_text else "s.terms @@ ?::tsquery"
     where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = s.piece_id)" if question.where else ""
     ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in question.weighed)
     return tx.all(
@@ -348,8 +348,8 @@ class PostgresDatabase:
         encoding = connection.one("SHOW server_encoding")
         if encoding and encoding[0] != "UTF8":
             raise StoreError(f"{self.location}: has the encoding {encoding[0]}; a store needs a database with UTF8")
-        known = connection.one("SELECT to_regclass('schema_version')")
-        before = number = current_version(connection) if known and known[0] else 0
+        table = connection.one("SELECT to_regclass('schema_version')")
+        before = number = current_version(connection) if table and table[0] else 0
         refuse_newer(number, DIALECT.name, self.location)
         if not before and not create:
             raise no_store_error(self.location)
@@ -408,20 +408,20 @@ class PostgresDatabase:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
 
     def explain(self, error: BaseException) -> BaseException:
-        place, words = self.location, " ".join(str(error).split())
+        location, words = self.location, " ".join(str(error).split())
         match error:
             case pg.DiskFull():
-                return StoreFullError(f"{place}: the server's disk is full; nothing that was confirmed is lost")
+                return StoreFullError(f"{location}: the server's disk is full; nothing that was confirmed is lost")
             case pg.ReadOnlySqlTransaction() | pg.InsufficientPrivilege():
-                return StoreReadOnlyError(f"{place}: cannot be written: {words}")
+                return StoreReadOnlyError(f"{location}: cannot be written: {words}")
             case pg.DeadlockDetected() | pg.SerializationFailure() | pg.LockNotAvailable():
-                return StoreBusyError(f"{place}: others were changing the same; try again")
+                return StoreBusyError(f"{location}: others were changing the same; try again")
             case psycopg.DataError() | psycopg.IntegrityError() | UnicodeEncodeError():
-                return InputError(f"{place}: a value cannot be stored: {words}")
+                return InputError(f"{location}: a value cannot be stored: {words}")
             case psycopg.OperationalError() | psycopg.InterfaceError():
-                return StoreUnreachableError(f"{place}: cannot be reached: {words}")
+                return StoreUnreachableError(f"{location}: cannot be reached: {words}")
             case psycopg.Error():
-                return StoreError(f"{place}: {words}")
+                return StoreError(f"{location}: {words}")
         return error
 
     # Search
@@ -443,23 +443,25 @@ class PostgresDatabase:
         tx.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
 
     def match(self, tx: Tx, question: IndexQuery, limit: int) -> list[IndexMatch]:
-        return [IndexMatch(row[0], tuple(map(round_strength, row[1:]))) for row in self._matching(tx, question, limit)]
+        return [
+            IndexMatch(row[0], tuple(map(round_strength, row[1:]))) for row in self._match_windows(tx, question, limit)
+        ]
 
     def holding(self, tx: Tx, question: IndexQuery, limit: int) -> list[int]:
-        return [row[0] for row in self._matching(tx, question, limit)]
+        return [row[0] for row in self._match_windows(tx, question, limit)]
 
-    def _matching(self, tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
+    def _match_windows(self, tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
         """Window by window, newest first, so that it costs what is found, not what there is."""
         newest = tx.one("SELECT MAX(piece_id) FROM search")
         last = newest[0] if newest and newest[0] is not None else -1
-        found: list[Row] = []
+        matches: list[Row] = []
         for number, (bits, first, before) in enumerate(id_windows(question.first, min(question.before, last + 1))):
             # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
-            seen = number == 0 and any(phrase.prefix for phrase in question.phrases)
-            found += match_window(tx, question, bits, first, before, limit - len(found), seen=seen)
-            if len(found) == limit:
+            by_text = number == 0 and any(phrase.prefix for phrase in question.phrases)
+            matches += match_window(tx, question, bits, first, before, limit - len(matches), by_text=by_text)
+            if len(matches) == limit:
                 break
-        return found
+        return matches
 
     # Care
 
@@ -478,11 +480,13 @@ class PostgresDatabase:
             raise StoreError(
                 f"{self.location}: backing up a server needs pg_dump on the PATH; `sessions export` saves threads"
             )
-        known = {name: str(value) for name, value in conninfo_to_dict(self.url).items()}
-        secret = {"PGPASSWORD": known.pop("password")} if "password" in known else {}  # not for all to see in `ps`
+        parameters = {name: str(value) for name, value in conninfo_to_dict(self.url).items()}
+        secret = (
+            {"PGPASSWORD": parameters.pop("password")} if "password" in parameters else {}
+        )  # not for all to see in `ps`
         with new_private_file(target):
             done = subprocess.run(  # noqa: S603 - pg_dump, with our own arguments
-                [tool, "--format=custom", f"--file={target}", f"--dbname={make_conninfo(**known)}"],
+                [tool, "--format=custom", f"--file={target}", f"--dbname={make_conninfo(**parameters)}"],
                 env={**os.environ, **secret},
                 capture_output=True,
                 text=True,
@@ -503,11 +507,11 @@ def hide_password(url: str) -> str:
         "with % codes for special characters in the password"
     )
     try:
-        known = conninfo_to_dict(url)
+        parameters = conninfo_to_dict(url)
     except psycopg.Error:
         raise unreadable from None  # what the driver says may quote the password
-    port = str(known.get("port", ""))
+    port = str(parameters.get("port", ""))
     if port.strip("0123456789,"):
         raise unreadable
-    user = f"{known['user']}@" if "user" in known else ""
-    return f"postgresql://{user}{known.get('host', '')}{port and ':'}{port}/{known.get('dbname', '')}"
+    user = f"{parameters['user']}@" if "user" in parameters else ""
+    return f"postgresql://{user}{parameters.get('host', '')}{port and ':'}{port}/{parameters.get('dbname', '')}"

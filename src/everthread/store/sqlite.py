@@ -263,23 +263,23 @@ class SqliteDatabase:
         return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.SchemaChangeError)
 
     def explain(self, error: BaseException) -> BaseException:
-        place = self.location
+        location = self.location
         match error:
             case apsw.FullError() | OSError(errno=errno.ENOSPC):
                 return StoreFullError(
-                    f"{place}: the disk is full; nothing that was confirmed is lost, make room and retry"
+                    f"{location}: the disk is full; nothing that was confirmed is lost, make room and retry"
                 )
             case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
                 return StoreReadOnlyError(
-                    f"{place}: cannot be written: {error}; check the file's and folder's permissions"
+                    f"{location}: cannot be written: {error}; check the file's and folder's permissions"
                 )
             case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
                 return StoreDamagedError(
-                    f"{place}: is damaged or no Everthread store ({error}); it was not touched. "
+                    f"{location}: is damaged or no Everthread store ({error}); it was not touched. "
                     "Restore a backup, or move the file away to start anew"
                 )
             case apsw.BusyError() | apsw.LockedError():
-                return StoreBusyError(f"{place}: is locked by another process; try again, or find out who holds it")
+                return StoreBusyError(f"{location}: is locked by another process; try again, or find out who holds it")
             case (
                 apsw.ConstraintError()
                 | apsw.MismatchError()
@@ -287,11 +287,11 @@ class SqliteDatabase:
                 | OverflowError()
                 | UnicodeEncodeError()
             ):
-                return InputError(f"{place}: a value cannot be stored: {error}")
+                return InputError(f"{location}: a value cannot be stored: {error}")
             case apsw.IOError() | OSError():
-                return StoreError(f"{place}: reading or writing failed: {error}")
+                return StoreError(f"{location}: reading or writing failed: {error}")
             case apsw.Error():
-                return StoreError(f"{place}: {error}")
+                return StoreError(f"{location}: {error}")
         return error
 
     # Search
@@ -323,9 +323,9 @@ class SqliteDatabase:
     def problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
         """A connection that has searched remembers parts of the index, and takes what others changed for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
-            found = [str(row[0]) for row in connection.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            problems = [str(row[0]) for row in connection.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
             mode = connection.one("PRAGMA journal_mode")
-        return found if mode and mode[0] == "wal" else [*found, f"journal mode is {mode and mode[0]}, not wal"]
+        return problems if mode and mode[0] == "wal" else [*problems, f"journal mode is {mode and mode[0]}, not wal"]
 
     def size(self, tx: Tx) -> int:  # noqa: ARG002 - the file tells
         files = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))

@@ -186,15 +186,15 @@ class Store:
     ) -> Continuation:
         """End a session and go on in a new one that holds the compacted messages, then what arrived unseen."""
         now, fresh = self._clock(), new or new_id()
-        kept, waiting = message_sql.PreparedBatch(compacted), message_sql.PreparedBatch(pending)
+        stored, waiting = message_sql.PreparedBatch(compacted), message_sql.PreparedBatch(pending)
 
         def prepare() -> None:
-            kept.prepare()
+            stored.prepare()
             waiting.prepare()
 
         def work(tx: Tx) -> Continuation:
             return compaction_sql.continue_session(
-                tx, session_id, kept.entries, seen=seen, pending=waiting.ready,
+                tx, session_id, stored.entries, seen=seen, pending=waiting.ready,
                 compaction=compaction or NewCompaction(), system=system, nodes=nodes, new_id=fresh, now=now,
                 lease=lease,
             )  # fmt: skip
@@ -278,14 +278,22 @@ class Store:
         literal = len(query.text.split()) < 2 or {'"', "*"} & set(query.text)
         if literal or query.tenant is None or query.offset or query.path or query.session:
             return []
-        asked = RecallQuery(query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, as_page=True)
+        question = RecallQuery(query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, as_page=True)
         hits = []
-        for place in await self.recall(asked):
-            within = (query.since or 0) <= place.created < (query.until or math.inf) and place.closeness >= CLOSE
-            if within and query.role in (None, place.role) and query.tool in (None, *place.tool.split(",")):
-                session = place.thread if place.message is None else (await self.message(place.message)).session
-                where = (place.message, place.output, place.thread, session, place.role, place.tool, place.created)
-                hits.append(SearchHit(*where, place.text, place.score))
+        for passage in await self.recall(question):
+            within = (query.since or 0) <= passage.created < (query.until or math.inf) and passage.closeness >= CLOSE
+            if within and query.role in (None, passage.role) and query.tool in (None, *passage.tool.split(",")):
+                session = passage.thread if passage.message is None else (await self.message(passage.message)).session
+                where = (
+                    passage.message,
+                    passage.output,
+                    passage.thread,
+                    session,
+                    passage.role,
+                    passage.tool,
+                    passage.created,
+                )
+                hits.append(SearchHit(*where, passage.text, passage.score))
         return hits[: query.limit]
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
@@ -494,9 +502,9 @@ class Store:
 
     async def shared_secret(self, name: str) -> bytes:
         """A random number of 256 bits: the same for everybody who asks this store for this name."""
-        known = await self._read(gateway.find_secret, name)
-        if known is not None:
-            return known
+        secret = await self._read(gateway.find_secret, name)
+        if secret is not None:
+            return secret
         return await self._write(gateway.shared_secret, name, secrets.token_bytes(32))
 
     # Turns that wait
@@ -573,9 +581,9 @@ class Store:
         await asyncio.to_thread(self.database.backup, target)
 
     async def vacuum(self) -> None:
-        await asyncio.to_thread(self._with_connection, self.database.vacuum)
+        await asyncio.to_thread(self._use_connection, self.database.vacuum)
 
-    def _with_connection(self, work: Callable[[Connection], None]) -> None:
+    def _use_connection(self, work: Callable[[Connection], None]) -> None:
         """Work that needs a connection of its own, outside any transaction."""
         try:
             connection = self.database.connect_writer()

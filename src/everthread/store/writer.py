@@ -80,7 +80,7 @@ class StoreWriter:
         `lazy`: the same, and it comes to the disk with what follows.
         """
         item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy)
-        return await self._queued(item)
+        return await self._enqueue(item)
 
     async def write_together(
         self, many: BatchWork, request: Any, *, session: str, prepare: Callable[[], None] | None = None
@@ -89,11 +89,11 @@ class StoreWriter:
 
         If that fails, each request is done alone, and only whose fault it was is told.
         """
-        return await self._queued(
+        return await self._enqueue(
             _WriteItem(lambda tx: many(tx, [request])[0], many, request, session, prepare, *_new_waiter())
         )
 
-    async def _queued(self, item: _WriteItem) -> Any:
+    async def _enqueue(self, item: _WriteItem) -> Any:
         with self._start:
             if self._closed:
                 raise StoreClosedError("the store was closed; open it again to write")
@@ -282,14 +282,14 @@ def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_W
     named = {item.session for item in batch if item.session is not None}
     if len(batch) < 2 or not connection.dialect.lock:
         return batch
-    known = find_threads(connection, sorted(named))
-    return sorted(batch, key=lambda item: (item.session is None, known.get(item.session or "", item.session or "")))
+    threads = find_threads(connection, sorted(named))
+    return sorted(batch, key=lambda item: (item.session is None, threads.get(item.session or "", item.session or "")))
 
 
 def wait_before_retry(what: str, error: BaseException, attempt: int) -> None:
     """Wait before another attempt: longer each time, never the same for two processes. People are told once."""
-    told = logging.WARNING if attempt == 1 else logging.DEBUG
-    log.log(told, "%s is tried again: %s", what, " ".join(str(error).split()))
+    level = logging.WARNING if attempt == 1 else logging.DEBUG
+    log.log(level, "%s is tried again: %s", what, " ".join(str(error).split()))
     time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter  # nosec B311
 
 
@@ -384,7 +384,7 @@ class ReaderPool:
         job = _ReadJob(work)
         reading = asyncio.get_running_loop().run_in_executor(self._pool, self._read, job)
         try:
-            await self._wait_until_reached(job, reading)
+            await self._wait_for_server(job, reading)
             result: T = await reading
         except (asyncio.CancelledError, StoreUnreachableError):
             job.is_given_up = True
@@ -392,7 +392,7 @@ class ReaderPool:
             raise
         return result
 
-    async def _wait_until_reached(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
+    async def _wait_for_server(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
         while self._away_seconds is not None:
             begun = time.monotonic()
             done, _ = await asyncio.wait({reading}, timeout=self._away_seconds)

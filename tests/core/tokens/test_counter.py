@@ -345,11 +345,11 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = TokenCounter(GPT)
     history = [user(f"message {n}") for n in range(50)]
     assert counter.messages(history) == counter.messages(history)
-    assert len(counter._seen) == 10
+    assert len(counter._cache) == 10
     monkeypatch.setattr(module, "_HELD", 1_000)
     counter.message(user("word " * 100))
     counter.message(user("word " * 150))
-    assert len(counter._seen) == 1
+    assert len(counter._cache) == 1
 
 
 @pytest.mark.parametrize("pattern", ["*claude*", "*deepseek*"])

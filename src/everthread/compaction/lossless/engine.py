@@ -62,12 +62,12 @@ class LosslessOptions:
             _check("leaf_tokens", self.leaf_tokens, _LEAF_TOKENS)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> LosslessOptions:
-        known = [field.name for field in fields(cls)]
-        unknown = ", ".join(sorted(set(given) - set(known)))
+    def of(cls, options: Mapping[str, Any]) -> LosslessOptions:
+        names = [field.name for field in fields(cls)]
+        unknown = ", ".join(sorted(set(options) - set(names)))
         if unknown:
-            raise ConfigError(f"engines.lossless: unknown option(s) {unknown}; known: {', '.join(known)}")
-        return cls(**given)
+            raise ConfigError(f"engines.lossless: unknown option(s) {unknown}; known: {', '.join(names)}")
+        return cls(**options)
 
     def leaf_size(self, threshold: int) -> int:
         return self.leaf_tokens or max(threshold // 8, 1_000)
@@ -145,18 +145,18 @@ class _Compaction:
             marker = f"{marker}\n{text_file('node_tools')}"
         around: Sections = {TASK: task, RULES: pinned}
         room = max(budget - count(marker) - count(render_sections(around, brief=True)) - 60, LEAST)
-        asked = NodeOrder(max(room // _SHARE, LEAST), task, order.focus, order.manual)
-        growth = Growth(NodeWriter(services.summarizer, count), asked, self.options.fan_in, services.archive)
+        node_order = NodeOrder(max(room // _SHARE, LEAST), task, order.focus, order.manual)
+        growth = Growth(NodeWriter(services.summarizer, count), node_order, self.options.fan_in, services.archive)
         earlier = [await self._take_over(part, growth) for part in earlier]
         earlier = await self._rewrite(earlier, growth)
         parts = await growth.condense([*earlier, *await growth.add_leaves(sources)], room)
         used = count(marker) + part_tokens(parts, count) + count(render_sections(around, brief=True)) + 40
         words = render_words(plan.words, plan.words_room(used), count)
-        told = dict.fromkeys(warning for one in growth.texts for warning in one.warnings)
+        warnings = dict.fromkeys(warning for one in growth.texts for warning in one.warnings)
         return view_text(marker, parts, {**around, WORDS: words}), Compaction(
             messages=[], summary="", tokens_before=0, tokens_after=0, author=_authors(growth.texts),
-            verification=_figures(growth.texts), warnings=(*told, *dropped),
-            usage=tuple(used for one in growth.texts for used in one.usage), nodes=tuple(growth.made.values()),
+            verification=_figures(growth.texts), warnings=(*warnings, *dropped),
+            usage=tuple(used for one in growth.texts for used in one.usage), nodes=tuple(growth.new_nodes.values()),
         )  # fmt: skip
 
     # What is there
@@ -166,7 +166,7 @@ class _Compaction:
         if not earlier.text:
             return []
         first = sum(one.is_user for one in self.plan.history.facts[: self.plan.cut.head_end]) + 1
-        last = max((said.end for said in earlier.words), default=first)
+        last = max((message.end for message in earlier.words), default=first)
         return read_parts(earlier.text, first_turn=first, last_turn=last, messages=earlier.messages)
 
     async def _resolve(self, parts: list[VisibleNode]) -> list[VisibleNode]:
@@ -181,24 +181,24 @@ class _Compaction:
         plan, counter = self.plan, self.services.counter
         middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
         pruned = dict(zip(plan.covered, plan.pruned, strict=True)) if asks_model(self.services) else middle
-        tokens = {place: counter.message(message) for place, message in middle.items()}
+        tokens = {index: counter.message(message) for index, message in middle.items()}
         size = self.options.leaf_size(self.services.budget.threshold)
         return [
             Source(
-                request_messages([middle[place] for place in run], self.services),
-                request_messages([pruned[place] for place in run], self.services),
-                [plan.turns[place] for place in run],
-                [numbers[place] for place in run],
-                sum(tokens[place] for place in run),
+                request_messages([middle[index] for index in run], self.services),
+                request_messages([pruned[index] for index in run], self.services),
+                [plan.turns[index] for index in run],
+                [numbers[index] for index in run],
+                sum(tokens[index] for index in run),
             )
             for run in split_chunks(plan.messages, plan.covered, size, tokens.__getitem__)
         ]
 
     def _budget(self, earlier: Sequence[VisibleNode], new: int) -> int:
         """Tokens for the summary without the user's words: nodes that are there keep their room as far as possible."""
-        there = sum(self.services.counter.text(part.text) for part in earlier)
+        present = sum(self.services.counter.text(part.text) for part in earlier)
         most = min(self.services.budget.summary_max, self.plan.fit.room.summary)
-        return min(most, max(self.plan.summary_budget, there + new // 4))
+        return min(most, max(self.plan.summary_budget, present + new // 4))
 
     # Earlier nodes
 
@@ -217,12 +217,12 @@ class _Compaction:
         """Makeshift nodes are written anew when a model is there; the first that it cannot write ends that."""
         if self.services.archive is None or not growth.writer.has_model:
             return parts
-        makeshift = [place for place, part in enumerate(parts) if part.node.degraded and part.node.sources][:_REWRITTEN]
-        for place in makeshift:
-            new = await self._rewrite_part(parts[place], growth)
+        makeshift = [index for index, part in enumerate(parts) if part.node.degraded and part.node.sources][:_REWRITTEN]
+        for index in makeshift:
+            new = await self._rewrite_part(parts[index], growth)
             if new is None:
                 break
-            parts = [*parts[:place], new, *parts[place + 1 :]]
+            parts = [*parts[:index], new, *parts[index + 1 :]]
         return parts
 
     async def _rewrite_part(self, part: VisibleNode, growth: Growth) -> VisibleNode | None:
@@ -234,21 +234,23 @@ class _Compaction:
                 return None
             text = await growth.writer.write_condensed([VisibleNode(child, 0) for child in children], order)
         else:
-            found = await archive.originals([int(source) for source in node.sources]) if archive else []
-            if len(found) < len(node.sources):
+            originals = await archive.originals([int(source) for source in node.sources]) if archive else []
+            if len(originals) < len(node.sources):
                 return None
-            text = await growth.writer.write_leaf(self._source([original.message for original in found], node), order)
+            text = await growth.writer.write_leaf(
+                self._source([original.message for original in originals], node), order
+            )
         if text.is_makeshift:
             return None
         return growth.add(replace(node, body=text.body, author=text.author, degraded=False), part.messages, text)
 
     def _source(self, messages: Sequence[Message], node: Node) -> Source:
-        said = quiet_lookups(messages)
-        pruned = request_messages(prune(said, protect_from=len(said)), self.services)
-        numbers = number_turns(map(read_facts, said), before=node.first_turn - 1)
+        quiet = quiet_lookups(messages)
+        pruned = request_messages(prune(quiet, protect_from=len(quiet)), self.services)
+        numbers = number_turns(map(read_facts, quiet), before=node.first_turn - 1)
         turns = [max(turn, node.first_turn) for turn in numbers]
         return Source(
-            request_messages(said, self.services), pruned, turns, list(map(int, node.sources)), node.covered_tokens
+            request_messages(quiet, self.services), pruned, turns, list(map(int, node.sources)), node.covered_tokens
         )
 
 

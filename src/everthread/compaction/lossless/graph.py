@@ -67,13 +67,13 @@ class VisibleNode:
 def read_parts(summary: str, *, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
     """The parts of a summary message's text. One without nodes is a single part over the given turns."""
     until = nodes_end(summary)  # what a user said stands behind it
-    found = [match for match in _HEADING.finditer(summary) if match.end() <= until]
-    if not found:
-        return _foreign(summary, first_turn, last_turn, messages)
-    bounds = [*(match.start() for match in found[1:]), until]
+    headings = [match for match in _HEADING.finditer(summary) if match.end() <= until]
+    if not headings:
+        return _read_foreign(summary, first_turn, last_turn, messages)
+    bounds = [*(match.start() for match in headings[1:]), until]
     return [
         _part(match, _END.sub("", summary[match.end() : until]).strip())
-        for match, until in zip(found, bounds, strict=True)
+        for match, until in zip(headings, bounds, strict=True)
     ]
 
 
@@ -87,10 +87,10 @@ def _part(match: re.Match[str], body: str) -> VisibleNode:
     return VisibleNode(node, _number(match["messages"]))
 
 
-def _foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
+def _read_foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
     sections = parse_sections(summary)
-    told = {**sections, TASK: "", WORDS: "", RULES: without_pins(sections.get(RULES, ""))}
-    body = defuse_nodes(render_sections(told, brief=True))
+    shown = {**sections, TASK: "", WORDS: "", RULES: without_pins(sections.get(RULES, ""))}
+    body = defuse_nodes(render_sections(shown, brief=True))
     node = Node(
         id="", thread="", level=0, body=body, tokens=0, covered_tokens=0, author=EARLIER, first_message=0,
         last_message=0, first_turn=first_turn, last_turn=max(first_turn, last_turn), since=0.0, until=0.0, sources=(),
@@ -100,8 +100,8 @@ def _foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> li
 
 def name_node(node: Node) -> Node:
     """The node with its id, made from what it covers and says: the same node is the same id in every process."""
-    told = (node.level, node.sources, node.first_turn, node.last_turn, node.covered_tokens, node.body)
-    return replace(node, id=f"n{hashlib.sha256(repr(told).encode('utf-8', 'surrogatepass')).hexdigest()[:12]}")
+    identity = (node.level, node.sources, node.first_turn, node.last_turn, node.covered_tokens, node.body)
+    return replace(node, id=f"n{hashlib.sha256(repr(identity).encode('utf-8', 'surrogatepass')).hexdigest()[:12]}")
 
 
 def join_sections(parts: Sequence[VisibleNode]) -> Sections:
@@ -111,7 +111,7 @@ def join_sections(parts: Sequence[VisibleNode]) -> Sections:
         for name, text in parse_sections(part.node.body).items():
             if name in STANDING and part is not parts[-1]:
                 continue
-            lines = (_unnumbered(line) for line in text.split("\n") if line.strip())
+            lines = (_strip_number(line) for line in text.split("\n") if line.strip())
             joined.setdefault(name, {}).update(dict.fromkeys(lines))
     return {name: "\n".join(lines) for name, lines in joined.items()}
 
@@ -134,25 +134,25 @@ def plain_author(name: str) -> str:
 def split_chunks(messages: Messages, covered: Sequence[int], size: int, count: Callable[[int], int]) -> list[list[int]]:
     """The places that are covered, in runs of about `size` tokens. A group of calls and results is never split."""
     wanted = set(covered)
-    found: list[list[int]] = []
+    chunks: list[list[int]] = []
     sizes: list[int] = []
     for span in spans(messages):
-        places = [place for place in range(span.start, span.end) if place in wanted]
-        if not places:
+        indices = [index for index in range(span.start, span.end) if index in wanted]
+        if not indices:
             continue
-        tokens = sum(map(count, places))
+        tokens = sum(map(count, indices))
         full = sizes and (
-            sizes[-1] + tokens > size or (sizes[-1] >= _SOON * size and is_user_message(messages[places[0]]))
+            sizes[-1] + tokens > size or (sizes[-1] >= _SOON * size and is_user_message(messages[indices[0]]))
         )
-        if not found or full:
-            found.append([])
+        if not chunks or full:
+            chunks.append([])
             sizes.append(0)
-        found[-1] += places
+        chunks[-1] += indices
         sizes[-1] += tokens
-    if len(found) > 1 and sizes[-1] < _SMALL * size:
-        last = found.pop()
-        found[-1] += last
-    return found
+    if len(chunks) > 1 and sizes[-1] < _SMALL * size:
+        last = chunks.pop()
+        chunks[-1] += last
+    return chunks
 
 
 def number_messages(messages: Messages, parts: Sequence[VisibleNode], ids: Sequence[int] | None) -> list[int]:
@@ -160,22 +160,22 @@ def number_messages(messages: Messages, parts: Sequence[VisibleNode], ids: Seque
     if ids is not None:
         return list(ids)
     hidden = sum(part.messages for part in parts)
-    found: list[int] = []
-    place = 0
+    numbers: list[int] = []
+    number = 0
     for message in messages:
-        found.append(place)
+        numbers.append(number)
         rest = without_summary(message)
-        place += rest is not None
+        number += rest is not None
         if rest is not message:
-            place += hidden
-    return found
+            number += hidden
+    return numbers
 
 
 def part_tokens(parts: Sequence[VisibleNode], count: Count) -> int:
     return sum(count(part.text) + 1 for part in parts)
 
 
-def _unnumbered(line: str) -> str:
+def _strip_number(line: str) -> str:
     """An action without its number: numbers of several nodes would run together."""
     return re.sub(r"^\d{1,6}\.\s+", "- ", line)
 

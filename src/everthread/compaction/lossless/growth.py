@@ -112,34 +112,34 @@ class NodeWriter:
             body = redact(journal.fit(order.room, self.count).text())
             return self._text(draft, render_sections({DONE: body}, brief=True), Verification())
         marked, checked, unknown = mark_sections(draft.sections, source_text(source.messages, ""))
-        body = render_sections(self._fitting(marked, order.room), brief=True)
+        body = render_sections(self._fit(marked, order.room), brief=True)
         return self._text(draft, body, Verification(checked=checked, unverified=unknown))
 
     async def write_condensed(self, parts: Sequence[VisibleNode], order: NodeOrder) -> NodeText:
         """The words of a node over nodes: what they say, in less room, and nothing they do not say."""
-        told = join_sections(parts)
+        joined = join_sections(parts)
         request = SummaryRequest(
-            messages=[], pruned=[], budget=order.room, previous=told, task=order.task, focus=order.focus,
+            messages=[], pruned=[], budget=order.room, previous=joined, task=order.task, focus=order.focus,
             manual=order.manual, notes=[parse_sections(part.node.body) for part in parts],
         )  # fmt: skip
         draft = SummaryDraft({}, AUTHOR)
         if self.has_model:
             draft = await self._draft(request, sum(self.count(part.text) for part in parts))
         if draft.author == AUTHOR or not draft.sections:
-            return self._text(draft, self._join_journals(told, order.room), Verification())
-        sections = self._completed(self._fitting(draft.sections, order.room), told, order.room)
+            return self._text(draft, self._join_journals(joined, order.room), Verification())
+        sections = self._complete(self._fit(draft.sections, order.room), joined, order.room)
         marked, checked, unknown = mark_sections(sections, "\n".join(part.node.body for part in parts))
         return self._text(draft, render_sections(marked, brief=True), Verification(checked=checked, unverified=unknown))
 
-    def _join_journals(self, told: Sections, room: int) -> str:
+    def _join_journals(self, joined: Sections, room: int) -> str:
         """The journals of several nodes as one; what models wrote in other sections in what room is left."""
-        others = {name: text for name, text in told.items() if name != DONE}
-        journal = parse_journal(told.get(DONE, ""))
-        others = self._fitting(others, room // 2) if others else {}
+        others = {name: text for name, text in joined.items() if name != DONE}
+        journal = parse_journal(joined.get(DONE, ""))
+        others = self._fit(others, room // 2) if others else {}
         used = self.count(render_sections(others, brief=True)) if others else 0
         return render_sections({**others, DONE: journal.fit(room - used - 8, self.count).text()}, brief=True)
 
-    def _fitting(self, sections: Mapping[str, str], room: int) -> Sections:
+    def _fit(self, sections: Mapping[str, str], room: int) -> Sections:
         """The sections within the room, their headings counted too."""
         fitting = fit_sections(sections, room, self.count)
         while any(fitting.values()):
@@ -150,21 +150,21 @@ class NodeWriter:
             fitting = shorter
         return fitting
 
-    def _completed(self, sections: Sections, told: Sections, room: int) -> Sections:
-        """The sections with lines of `told` that no section has, the newest first, within the room.
+    def _complete(self, sections: Sections, joined: Sections, room: int) -> Sections:
+        """The sections with lines of `joined` that no section has, the newest first, within the room.
 
-        A model that joins summaries leaves out more than it must; what it was given is at hand.
+        A model that joins summaries leaves out more than it must; the joined text still has it.
         """
-        known = "\n".join(sections.values())
-        left = room - 12 - sum(self.count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text)
+        written = "\n".join(sections.values())
+        remaining = room - 12 - sum(self.count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text)
         full = dict(sections)
         for name in _FACTS:
-            left -= 0 if full.get(name) else self.count(f"## {name}\n\n")
+            remaining -= 0 if full.get(name) else self.count(f"## {name}\n\n")
             chosen: list[str] = []
-            for line in reversed(told.get(name, "").split("\n")):
+            for line in reversed(joined.get(name, "").split("\n")):
                 cost = self.count(line) + 1
-                if line.strip() and cost <= left and line.lstrip("- ").strip() not in known:
-                    left -= cost
+                if line.strip() and cost <= remaining and line.lstrip("- ").strip() not in written:
+                    remaining -= cost
                     chosen.insert(0, line)
             full[name] = "\n".join(filter(None, (*chosen, full.get(name, ""))))
         return full
@@ -193,14 +193,14 @@ class NodeWriter:
 
 @dataclass(slots=True)
 class Growth:
-    """One compaction's work on the graph. `made`: the nodes that are new."""
+    """One compaction's work on the graph. `new_nodes`: the nodes that are new."""
 
     writer: NodeWriter
     order: NodeOrder
     """How nodes are written; its room is that of one node."""
     fan_in: int
     archive: Archive | None = None
-    made: dict[str, Node] = field(default_factory=dict)
+    new_nodes: dict[str, Node] = field(default_factory=dict)
     texts: list[NodeText] = field(default_factory=list)
 
     @property
@@ -229,35 +229,35 @@ class Growth:
 
         A run that would not get smaller stays.
         """
-        kept: set[str] = set()
-        while (run := self._run(parts, kept)) is not None:
-            parts = await self._merge(parts, run, kept)
+        stuck: set[str] = set()
+        while (run := self._run(parts, stuck)) is not None:
+            parts = await self._merge(parts, run, stuck)
         while len(parts) > 1 and part_tokens(parts, self.count) > room:
-            parts = await self._merge(parts, _pressed(parts, self.fan_in), None)
+            parts = await self._merge(parts, _oldest_run(parts, self.fan_in), None)
         if parts and part_tokens(parts, self.count) > room:
             heading = self.count(parts[0].text.partition("\n")[0]) + 2
-            parts = [await self._over(parts, max(room - heading, LEAST))]
+            parts = [await self._write_node_over(parts, max(room - heading, LEAST))]
         return parts
 
-    def _run(self, parts: Sequence[VisibleNode], kept: set[str]) -> range | None:
+    def _run(self, parts: Sequence[VisibleNode], stuck: set[str]) -> range | None:
         """The oldest parts that stand side by side at one level, enough of them to be condensed."""
         for start in range(len(parts) - self.fan_in + 1):
             run = parts[start : start + self.fan_in]
-            if len({part.node.level for part in run}) == 1 and run[0].node.id not in kept:
+            if len({part.node.level for part in run}) == 1 and run[0].node.id not in stuck:
                 return range(start, start + self.fan_in)
         return None
 
-    async def _merge(self, parts: list[VisibleNode], run: range, kept: set[str] | None) -> list[VisibleNode]:
+    async def _merge(self, parts: list[VisibleNode], run: range, stuck: set[str] | None) -> list[VisibleNode]:
         covered = parts[run.start : run.stop]
         room = min(self.order.room, part_tokens(covered, self.count) * 2 // 3)
-        new = await self._over(covered, max(room, LEAST))
-        if kept is not None and self.count(new.text) >= part_tokens(covered, self.count):
-            kept.add(covered[0].node.id)
-            del self.made[new.node.id]
+        new = await self._write_node_over(covered, max(room, LEAST))
+        if stuck is not None and self.count(new.text) >= part_tokens(covered, self.count):
+            stuck.add(covered[0].node.id)
+            del self.new_nodes[new.node.id]
             return parts
         return [*parts[: run.start], new, *parts[run.stop :]]
 
-    async def _over(self, covered: Sequence[VisibleNode], room: int) -> VisibleNode:
+    async def _write_node_over(self, covered: Sequence[VisibleNode], room: int) -> VisibleNode:
         """A node over nodes. Turns and times are those of all it covers."""
         text = await self.writer.write_condensed(covered, replace(self.order, room=room))
         nodes = [part.node for part in covered]
@@ -276,17 +276,17 @@ class Growth:
         """A new node in view, under its id."""
         part = VisibleNode(name_node(node), messages)
         part = replace(part, node=replace(part.node, tokens=self.count(part.text)))
-        self.made[part.node.id] = part.node
+        self.new_nodes[part.node.id] = part.node
         if text is not None:
             self.texts.append(text)
         return part
 
     async def _times(self, *ids: int) -> tuple[float, float]:
-        found = await self.archive.originals(ids) if self.archive else []
-        return (found[0].created, found[-1].created) if found else (0.0, 0.0)
+        originals = await self.archive.originals(ids) if self.archive else []
+        return (originals[0].created, originals[-1].created) if originals else (0.0, 0.0)
 
 
-def _pressed(parts: Sequence[VisibleNode], most: int) -> range:
+def _oldest_run(parts: Sequence[VisibleNode], most: int) -> range:
     """The oldest parts of one level side by side; where no two are, the two oldest. So no part is rewritten often."""
     for start in range(len(parts) - 1):
         level, end = parts[start].node.level, start + 1

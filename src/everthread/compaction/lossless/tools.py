@@ -102,35 +102,40 @@ class Tools:
         """The answer; `InputError` for arguments that cannot be meant."""
         if name not in NAMES:
             raise InputError(f"there is no tool {name[:60]!r} here")
-        given = check_arguments(name, arguments)
+        checked = check_arguments(name, arguments)
         try:
             if name == GREP:
-                return await self._grep(given)
-            return await (self._expand(given) if name == EXPAND else self._describe(given))
+                return await self._grep(checked)
+            return await (self._expand(checked) if name == EXPAND else self._describe(checked))
         except UnknownIdError as error:
-            return f"{name} {given.get('id', '')[:80]}: {error}. {FINAL}"
+            return f"{name} {checked.get('id', '')[:80]}: {error}. {FINAL}"
 
-    async def _grep(self, given: Mapping[str, Any]) -> str:
-        everywhere = given["scope"] == "all"
-        found = await self._lookup.search(
-            given["pattern"], mode=given["mode"], scope=given["scope"], role=given["role"], tool=given["tool"],
-            limit=min(given["limit"], max(1, (self._most - ROOM) // PLACE)), offset=given["offset"],
+    async def _grep(self, arguments: Mapping[str, Any]) -> str:
+        everywhere = arguments["scope"] == "all"
+        page = await self._lookup.search(
+            arguments["pattern"], mode=arguments["mode"], scope=arguments["scope"], role=arguments["role"],
+            tool=arguments["tool"], limit=min(arguments["limit"], max(1, (self._most - ROOM) // PLACE)),
+            offset=arguments["offset"],
         )  # fmt: skip
         where = "all conversations" if everywhere else "this conversation"
-        where += " with this role and tool" if given["role"] or given["tool"] else ""
-        return found_text(found, given["pattern"], tool=GREP, where=where, offset=given["offset"], threads=everywhere)
+        where += " with this role and tool" if arguments["role"] or arguments["tool"] else ""
+        return found_text(
+            page, arguments["pattern"], tool=GREP, where=where, offset=arguments["offset"], threads=everywhere
+        )
 
-    async def _describe(self, given: Mapping[str, Any]) -> str:
-        wanted = given["id"]
+    async def _describe(self, arguments: Mapping[str, Any]) -> str:
+        wanted = arguments["id"]
         if NODE_ID.fullmatch(wanted):
-            return self._bounded(f"{DESCRIBE} {wanted}: {node_text(await _node(self._graph, wanted))}")
+            return self._bound(f"{DESCRIBE} {wanted}: {node_text(await _node(self._graph, wanted))}")
         return about_text(await self._lookup.read(wanted, limit=200), tool=DESCRIBE, reader=EXPAND)
 
-    async def _expand(self, given: Mapping[str, Any]) -> str:
-        limit = min(given["limit"], self._most - ROOM)
-        return passage_text(await self._graph.expand(given["id"], offset=given["offset"], limit=limit), tool=EXPAND)
+    async def _expand(self, arguments: Mapping[str, Any]) -> str:
+        limit = min(arguments["limit"], self._most - ROOM)
+        return passage_text(
+            await self._graph.expand(arguments["id"], offset=arguments["offset"], limit=limit), tool=EXPAND
+        )
 
-    def _bounded(self, text: str) -> str:
+    def _bound(self, text: str) -> str:
         room = self._most - ROOM
         if len(text) <= room:
             return text
@@ -154,18 +159,20 @@ _LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
 _PROPERTIES = {schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS}
 
 
-def check_arguments(tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call. A null is as good as nothing."""
-    known = _PROPERTIES[tool]["properties"]
-    unknown = ", ".join(sorted(str(name)[:40] for name in set(given) - set(known)))
+    properties = _PROPERTIES[tool]["properties"]
+    unknown = ", ".join(sorted(str(name)[:40] for name in set(arguments) - set(properties)))
     if unknown:
-        raise InputError(f"{tool} has no argument {unknown}; it has {', '.join(known)}")
-    values = {name: default for name, default in _DEFAULTS.items() if name in known}
-    values |= {name: _value(tool, name, value, known[name]) for name, value in given.items() if value is not None}
+        raise InputError(f"{tool} has no argument {unknown}; it has {', '.join(properties)}")
+    values = {name: default for name, default in _DEFAULTS.items() if name in properties}
+    values |= {
+        name: _value(tool, name, value, properties[name]) for name, value in arguments.items() if value is not None
+    }
     for name in _PROPERTIES[tool]["required"]:
         if not values.get(name, "").strip():
-            raise InputError(f"{tool} needs `{name}`: {known[name]['description']}")
-    if "limit" in known:
+            raise InputError(f"{tool} needs `{name}`: {properties[name]['description']}")
+    if "limit" in properties:
         default, most = _LIMITS[tool]
         values["limit"] = min(values["limit"] or default, most)
     return values

@@ -32,11 +32,11 @@ class Price:
     ttl: str = "5m"
     wall: Callable[[], float] = time.time
 
-    def __call__(self, given: int, written: int, *, reading: Reading = "input") -> float | None:
+    def __call__(self, prompt: int, written: int, *, reading: Reading = "input") -> float | None:
         """Dollars for a prompt of `given` tokens and an answer of `written`; None where a price is unknown."""
         at = datetime.fromtimestamp(self.wall(), UTC)
-        rates = Rates.of(prices_for(self.model, at=at, provider=self.provider, prompt_tokens=given), ttl=self.ttl)
-        return None if rates is None else given * float(getattr(rates, reading)) + written * rates.output
+        rates = Rates.of(prices_for(self.model, at=at, provider=self.provider, prompt_tokens=prompt), ttl=self.ttl)
+        return None if rates is None else prompt * float(getattr(rates, reading)) + written * rates.output
 
 
 @runtime_checkable
@@ -85,7 +85,7 @@ class SummarizerChain:
         warnings: list[str] = []
         usage: list[Mapping[str, Any]] = []
         tried: set[str] = set()
-        for route in self._by_price(request):
+        for route in self._sort_by_price(request):
             rest = 0.0 if request.manual else self._rest_until.get(route.name, 0.0) - self._clock()
             if route.name in tried:
                 continue
@@ -99,19 +99,19 @@ class SummarizerChain:
             except SummaryError as error:
                 warnings.append(f"{route.name} wrote no summary: {error}")
                 usage += error.usage
-                self._failed(route.name, error)
+                self._note_failure(route.name, error)
                 continue
             self._rest_until.pop(route.name, None)
-            return _with(draft, warnings, usage)
-        return _with(await self._floor.summarize(request), warnings, usage)
+            return _add_costs(draft, warnings, usage)
+        return _add_costs(await self._floor.summarize(request), warnings, usage)
 
     def quote(self, tokens: int, budget: int) -> float | None:
         """Dollars for a summary by the cheapest route that can tell; 0 where no model is asked, None: unknown."""
         quotes = [route.quote(tokens, budget) if isinstance(route, Quoted) else None for route in self._routes]
-        known = [quote for quote in quotes if quote is not None]
-        return min(known) if known else None if quotes else 0.0
+        stated = [quote for quote in quotes if quote is not None]
+        return min(stated) if stated else None if quotes else 0.0
 
-    def _by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
+    def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
         """Those it suits, the cheapest first where all can tell what it costs; else in the order they were given."""
         routes = [route for route in self._routes if _suits(route, request)]
         quotes = [route.quote_for(request) if isinstance(route, Quoted) else None for route in routes]
@@ -120,7 +120,7 @@ class SummarizerChain:
             return routes
         return [routes[at] for at in sorted(range(len(priced)), key=priced.__getitem__)]
 
-    def _failed(self, name: str, error: SummaryError) -> None:
+    def _note_failure(self, name: str, error: SummaryError) -> None:
         seconds = REST_MISSING if error.missing else REST_PASSING if error.passing else 0.0
         if seconds:
             self._rest_until[name] = self._clock() + seconds
@@ -149,7 +149,7 @@ class SummarizerChain:
         }
 
 
-def _with(draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]) -> SummaryDraft:
+def _add_costs(draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]) -> SummaryDraft:
     return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))
 
 

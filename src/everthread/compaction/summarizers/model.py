@@ -56,22 +56,22 @@ class PromptTooLongError(SummaryError):
 
 def failure(error: Exception) -> SummaryError:
     """What a model raised, as our failure: told in one line, without secrets."""
-    told = clip(redact(one_line(str(error))), _SHOWN)
-    told = f"{type(error).__name__}: {told}" if told else type(error).__name__
+    message = clip(redact(one_line(str(error))), _SHOWN)
+    message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     verdict = classify_error(error)
     if verdict.kind in _TOO_LONG:
-        return PromptTooLongError(told, limit=verdict.context_limit)
+        return PromptTooLongError(message, limit=verdict.context_limit)
     if verdict.kind == "rate_limit":
-        return SummaryError(told, passing=True)
+        return SummaryError(message, passing=True)
     evidence = Evidence()
     evidence.add(error)
     if evidence.status is not None:
         passing = evidence.status in _PASSING or evidence.status >= 500
-        return SummaryError(told, passing=passing, missing=evidence.status in _MISSING)
+        return SummaryError(message, passing=passing, missing=evidence.status in _MISSING)
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__).lower()
     if isinstance(error, OSError | WireError) or _NETWORK.search(kinds):
-        return SummaryError(told, passing=True)
-    return SummaryError(told, missing=_NO_ACCESS.search(f"{kinds} {told.lower()}") is not None)
+        return SummaryError(message, passing=True)
+    return SummaryError(message, missing=_NO_ACCESS.search(f"{kinds} {message.lower()}") is not None)
 
 
 TIME_LIMIT = 300.0
@@ -99,13 +99,13 @@ class Writer:
         """The sections, or `SummaryError`. A bad answer gets one firmer question; one that is merely too long will
         then do, cut to its size."""
         answers: list[SummaryAnswer] = []
-        asked = question
+        prompt = question
         for _ in range(2):
-            reply = await self._call(asked.request, ledger)
+            reply = await self._call(prompt.request, ledger)
             answers.append(judge(reply, question, self.counter.text, self.template))
             if not answers[-1].fault:
                 break
-            asked = question.firmer(answers[-1].fault, self.template)
+            prompt = question.firmer(answers[-1].fault, self.template)
         usable = [answer for answer in answers if answer.usable]
         if not usable:
             faults = ", then ".join(dict.fromkeys(answer.fault for answer in answers))
@@ -210,13 +210,15 @@ class _Work:
             return await self._join(self._entries(self.request.notes))
         pieces = record(self.request.pruned)
         previous = self._previous()
-        new, known = sum(size(piece, self._count) for piece in pieces), self._count(previous)
-        spare, short = int((self._room(1) - new - known) / TOLERATED), self._note_target()
+        new, old = sum(size(piece, self._count) for piece in pieces), self._count(previous)
+        spare, short = int((self._room(1) - new - old) / TOLERATED), self._note_target()
         if spare >= short:
-            target = min(self._target(), spare, known + max(new // 2, _SMALL))
-            return await self.writer.write(self._whole(pieces, previous, target, new + known), self.ledger)
+            target = min(self._target(), spare, old + max(new // 2, _SMALL))
+            return await self.writer.write(self._full_prompt(pieces, previous, target, new + old), self.ledger)
         chunks = pack(pieces, self._room(short), self._count)
-        notes = await self._ask_all([self._part(chunk, n, len(chunks), short) for n, chunk in enumerate(chunks, 1)])
+        notes = await self._ask_all(
+            [self._part_prompt(chunk, n, len(chunks), short) for n, chunk in enumerate(chunks, 1)]
+        )
         earlier = cut(previous, short, self._count) if previous else []
         return await self._join([*(RecordEntry(_EARLIER, text) for text in earlier), *self._entries(notes)])
 
@@ -256,28 +258,32 @@ class _Work:
 
     # Questions
 
-    def _whole(self, pieces: Sequence[Sequence[RecordEntry]], previous: str, target: int, given: int) -> SummaryPrompt:
+    def _full_prompt(
+        self, pieces: Sequence[Sequence[RecordEntry]], previous: str, target: int, tokens: int
+    ) -> SummaryPrompt:
         blocks = [block(_EARLIER, previous)] if previous else []
-        blocks.append(block("record", _written(entry for piece in pieces for entry in piece)))
-        return self._question([*blocks, *self._open()], "update" if previous else "first", target, given)
+        blocks.append(block("record", _render_entries(entry for piece in pieces for entry in piece)))
+        return self._question([*blocks, *self._open()], "update" if previous else "first", target, tokens)
 
-    def _part(self, chunk: Sequence[RecordEntry], number: int, total: int, target: int) -> SummaryPrompt:
-        given = size(chunk, self._count)
-        target = min(target, max(given // 2, _SMALL))
-        return self._question([block("record", _written(chunk))], "part", target, given, number=number, total=total)
+    def _part_prompt(self, chunk: Sequence[RecordEntry], number: int, total: int, target: int) -> SummaryPrompt:
+        tokens = size(chunk, self._count)
+        target = min(target, max(tokens // 2, _SMALL))
+        return self._question(
+            [block("record", _render_entries(chunk))], "part", target, tokens, number=number, total=total
+        )
 
     def _merge(self, notes: Sequence[RecordEntry], target: int) -> SummaryPrompt:
-        blocks = [block("notes", _written(notes)), *self._open()]
+        blocks = [block("notes", _render_entries(notes)), *self._open()]
         tokens = size(notes, self._count)
         # Notes are dense already: joining few of them may take more words than they have.
         return self._question(blocks, "merge", min(target, tokens), int(TOLERATED * tokens))
 
-    def _question(self, blocks: Iterable[str], name: str, target: int, given: int, **values: Any) -> SummaryPrompt:
-        told = task(name, target=target, focus=self.request.focus, **values)
-        content = "\n\n".join([*blocks, told])
+    def _question(self, blocks: Iterable[str], name: str, target: int, tokens: int, **values: Any) -> SummaryPrompt:
+        instruction = task(name, target=target, focus=self.request.focus, **values)
+        content = "\n\n".join([*blocks, instruction])
         system = instructions(self.writer.template)
         request = Request(self.writer.model.name, [{"role": "user", "content": content}], system=system)
-        return SummaryPrompt(request, target, given)
+        return SummaryPrompt(request, target, tokens)
 
     def _previous(self) -> str:
         if not self.request.previous:
@@ -307,9 +313,9 @@ class _Work:
 
     def _room(self, target: int) -> int:
         """Tokens of material one call can take, beside what it is told and an answer of this size."""
-        told = self._question(self._open(), "update", target, 0).request
+        request = self._question(self._open(), "update", target, 0).request
         room = int(self.window * _SAFE) - int(TOLERATED * target)
-        room -= self.writer.counter.request(told.messages, system=told.system)
+        room -= self.writer.counter.request(request.messages, system=request.system)
         if room < _LEAST_ROOM:
             raise SummaryError(f"a window of {self.window} tokens is too small for a summary")
         return room
@@ -318,5 +324,5 @@ class _Work:
         return self.writer.counter.text(text)
 
 
-def _written(entries: Iterable[RecordEntry]) -> str:
+def _render_entries(entries: Iterable[RecordEntry]) -> str:
     return "\n".join(map(str, entries))

@@ -96,17 +96,17 @@ def _entries(number: int, message: Mapping[str, Any], names: dict[str, str]) -> 
     """What one message holds: `names` is which tool each call so far was for, by the call's id."""
     calls, results = calls_of(message), results_of(message)
     names |= {call.id: call.name for call in calls}
-    for who, text in _said(message):
+    for who, text in _spoken_parts(message):
         if text.strip():
             yield RecordEntry(f"{number} {who}", inert(text.strip()))
     for call in calls:
         yield RecordEntry(f"{number} assistant calls {_name(call.name)}", inert(call.arguments))
     for result in results:
         name = _name(result.name or names.get(result.call_id, ""))
-        yield RecordEntry(f"{number} result of {name}", inert(_shown(result.content)))
+        yield RecordEntry(f"{number} result of {name}", inert(_render_content(result.content)))
 
 
-def _said(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Who says what in a message, its calls and results aside."""
     role = _name(message.get("role"))
     if role == "tool":
@@ -139,7 +139,7 @@ def _thought(part: Part) -> str:
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
-def _shown(content: Any) -> str:
+def _render_content(content: Any) -> str:
     """A result's text; media by their kind."""
     parts = parts_of({"content": content if isinstance(content, str | list) else str(content or "")})
     return "\n".join(filter(None, map(_words, parts)))
@@ -169,14 +169,14 @@ def size(entries: Iterable[RecordEntry], count: Count) -> int:
 def pack(pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count) -> list[list[RecordEntry]]:
     """The entries in chunks of at most `room` tokens, in order."""
     chunks: list[list[RecordEntry]] = []
-    left = 0
+    remaining = 0
     for piece in pieces:
         for unit, tokens in _units(piece, room, count):
-            if tokens > left or not chunks:
+            if tokens > remaining or not chunks:
                 chunks.append([])
-                left = room
+                remaining = room
             chunks[-1] += unit
-            left -= tokens
+            remaining -= tokens
     return chunks
 
 
@@ -225,26 +225,26 @@ _NOTE = 12
 def fit(sections: Mapping[str, str], room: int, count: Count) -> Sections:
     """The sections within `room` tokens: short ones whole, the long ones share what is left evenly."""
     sizes = {name: count(text) + _HEADING_TOKENS for name, text in sections.items()}
-    left = room
+    remaining = room
     fitting: Sections = {}
     for rank, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
-        share = left // (len(sizes) - rank)
+        share = remaining // (len(sizes) - rank)
         text = sections[name]
-        fitting[name] = text if sizes[name] <= share else _shortened(name, text, share - _HEADING_TOKENS, count)
-        left -= min(sizes[name], share)
+        fitting[name] = text if sizes[name] <= share else _shorten_section(name, text, share - _HEADING_TOKENS, count)
+        remaining -= min(sizes[name], share)
     return {name: fitting[name] for name in sections}
 
 
-def _shortened(name: str, text: str, room: int, count: Count) -> str:
+def _shorten_section(name: str, text: str, room: int, count: Count) -> str:
     """As many whole lines as fit: the latest of what was done, the first of anything else."""
     lines = text.splitlines()
     ordered = lines[::-1] if name == DONE else lines
-    kept = sum(tokens <= room - _NOTE for tokens in accumulate(count(each) + 1 for each in ordered))
-    if not kept:
+    shown = sum(tokens <= room - _NOTE for tokens in accumulate(count(each) + 1 for each in ordered))
+    if not shown:
         chars = len(text) * max(room - _NOTE, 1) // max(count(text), 1)
         return f"{text[:chars].rstrip()} … (the rest was left out)"
-    note = f"({len(lines) - kept} lines left out)"
-    return "\n".join([note, *lines[-kept:]] if name == DONE else [*lines[:kept], note])
+    note = f"({len(lines) - shown} lines left out)"
+    return "\n".join([note, *lines[-shown:]] if name == DONE else [*lines[:shown], note])
 
 
 # --- what a model is told ---------------------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ class SummaryPrompt:
 
     def firmer(self, reason: str, template: TemplateName) -> SummaryPrompt:
         """The same once more, after an answer that could not be used."""
-        told = fill("firmer", reason=reason, target=self.target, heading=f"## {headings(template)[0]}")
+        instruction = fill("firmer", reason=reason, target=self.target, heading=f"## {headings(template)[0]}")
         *before, last = self.request.messages
-        last = {"role": "user", "content": f"{last['content']}\n\n{told}"}
+        last = {"role": "user", "content": f"{last['content']}\n\n{instruction}"}
         return replace(self, request=replace(self.request, messages=[*before, last]))
 
 
@@ -285,9 +285,9 @@ def instructions(template: TemplateName) -> str:
 
 def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
     """What is to be done with the material before it; `name` is one of the tasks in `texts/`."""
-    told = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
+    instruction = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
     topic = clip(one_line(inert(focus)), _TOPIC) if focus else ""
-    return f"{told}\n\n{fill('focus', focus=topic)}" if topic else told
+    return f"{instruction}\n\n{fill('focus', focus=topic)}" if topic else instruction
 
 
 def fill(name: str, **values: Any) -> str:
@@ -334,14 +334,14 @@ def judge(reply: Reply, question: SummaryPrompt, count: Count, template: Templat
     """The answer and its fault, if it has one."""
     raw = text_of(reply.message)
     text = without_thinking(raw)
-    marked, found = with_headings(text)
+    marked, found_headings = with_headings(text)
     sections = _clean(parse_sections(without_fence(marked)))
     truncated = reply.stop in ("length", "content_filter")
-    if len(found) < FEWEST:
+    if len(found_headings) < FEWEST:
         return SummaryAnswer({}, _why_none(reply, raw, text), usable=False)
     if not sections:
         return SummaryAnswer({}, HOLLOW, usable=False)
-    if truncated and 2 * len(found) < len(headings(template)):
+    if truncated and 2 * len(found_headings) < len(headings(template)):
         return SummaryAnswer(sections, CUT_OFF, usable=False, truncated=True)
     tokens = count(render_sections(sections, template=template, brief=True))
     if tokens > max(question.given, question.target):
@@ -374,20 +374,20 @@ def without_thinking(text: str) -> str:
     A tag at the start of a line opens it; elsewhere it is quoted. What opens the whole text and is never closed is
     all thinking. Some chat templates swallow the opening tag: then a closing one ends what began with the text.
     """
-    kept: list[str] = []
+    parts: list[str] = []
     position = 0
     for opened in _THINKING.finditer(text):
         if opened.start() < position:
             continue
         closed = _THOUGHT.search(text, opened.end())
         if closed is None:
-            return "" if not text[: opened.start()].strip() else "".join((*kept, text[position:]))
-        kept.append(text[position : opened.start()])
+            return "" if not text[: opened.start()].strip() else "".join((*parts, text[position:]))
+        parts.append(text[position : opened.start()])
         position = closed.end()
     first = None if position else _TAG.search(text)
     if first and first[0].startswith("</") and _HEADING.search(text, first.end()):
         position = first.end()
-    return "".join((*kept, text[position:]))
+    return "".join((*parts, text[position:]))
 
 
 # Headings
@@ -405,14 +405,14 @@ _HEADING = re.compile(
 
 def with_headings(text: str) -> tuple[str, frozenset[str]]:
     """The text with every known heading in one form, however it was dressed up, and which there are."""
-    found: set[str] = set()
+    present: set[str] = set()
 
     def plain(match: re.Match[str]) -> str:
         written = re.sub(r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE)
-        found.add(_NAMES[written.casefold()])
+        present.add(_NAMES[written.casefold()])
         return f"## {_NAMES[written.casefold()]}"
 
-    return _HEADING.sub(plain, text), frozenset(found)
+    return _HEADING.sub(plain, text), frozenset(present)
 
 
 # Wrapping
@@ -441,8 +441,8 @@ _OURS = (OPEN, SUMMARY_START, SUMMARY_END)
 
 def _clean(sections: Mapping[str, str]) -> Sections:
     """The sections without secrets, and without lines that only we may write."""
-    kept = {
+    clean = {
         name: redact("\n".join(line for line in text.splitlines() if not line.lstrip().startswith(_OURS))).strip()
         for name, text in sections.items()
     }
-    return {name: text for name, text in kept.items() if text}
+    return {name: text for name, text in clean.items() if text}

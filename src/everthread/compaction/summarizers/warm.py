@@ -58,8 +58,8 @@ class WarmPrefixSummarizer:
         live = self._live()
         if live is None:
             return None
-        given = self._writer.counter.request(live.messages, system=live.system, tools=live.tools)
-        return self.quote(given, request.budget)
+        tokens = self._writer.counter.request(live.messages, system=live.system, tools=live.tools)
+        return self.quote(tokens, request.budget)
 
     def suits(self, request: SummaryRequest) -> bool:
         """Notes are to be joined by themselves: the prefix would only distract from them."""
@@ -82,21 +82,21 @@ class WarmPrefixSummarizer:
         if live is None or not _holds(live, request):
             raise SummaryError("the last request does not hold the messages to be summarised")
         template, counter = self._writer.template, self._writer.counter
-        ends = {"last": _quoted(request.messages[-1]) if request.messages else ""}
+        ends = {"last": _quote(request.messages[-1]) if request.messages else ""}
         if request.stretch and request.messages:
-            ends["first"] = _quoted(request.messages[0])
-        told = task(
+            ends["first"] = _quote(request.messages[0])
+        instruction = task(
             "warm_stretch" if "first" in ends else "warm",
             target=request.budget,
             focus=request.focus,
             sections=fill(f"sections_{template}"),
             **ends,
         )
-        messages: list[Message] = [*live.messages, {"role": "user", "content": told}]
-        given = counter.request(messages, system=live.system, tools=live.tools)
-        if given + TOLERATED * request.budget > self._writer.model.window:
+        messages: list[Message] = [*live.messages, {"role": "user", "content": instruction}]
+        tokens = counter.request(messages, system=live.system, tools=live.tools)
+        if tokens + TOLERATED * request.budget > self._writer.model.window:
             raise SummaryError(f"the window of {self._writer.model.window} tokens has no room left for a summary")
-        return SummaryPrompt(replace(live, messages=messages), request.budget, given)
+        return SummaryPrompt(replace(live, messages=messages), request.budget, tokens)
 
 
 def _holds(live: Request, request: SummaryRequest) -> bool:
@@ -105,11 +105,11 @@ def _holds(live: Request, request: SummaryRequest) -> bool:
     others = [message for message in request.messages if sent.get(message_key(message)) != message]
     if not others:
         return True
-    known = set(map(message_fingerprint, live.messages))
-    return all(message_fingerprint(message) in known for message in others)
+    fingerprints = set(map(message_fingerprint, live.messages))
+    return all(message_fingerprint(message) in fingerprints for message in others)
 
 
-def _quoted(message: Message) -> str:
+def _quote(message: Message) -> str:
     """How a message can be told from the others."""
     words = text_of(message) or " ".join(f"{call.name} {call.arguments}" for call in calls_of(message))
     return clip(one_line(inert(f"{message['role']}: {words}")), _QUOTED)

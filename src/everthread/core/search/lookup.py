@@ -123,28 +123,28 @@ ASKED = 40
 
 
 def found_text(  # noqa: PLR0913 - what the page is of, each by its name
-    found: SearchPage, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
+    page: SearchPage, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
 ) -> str:
     """A page; what was not found is told so that nobody looks for it again. `threads`: name each place's thread."""
-    asked = f"{tool} {query[:ASKED]!r}"
-    if not found.excerpts and found.next is None:
-        return _nothing(asked, where, offset)
-    ids = " ".join(place.id for place in found.excerpts)
-    kind = "found" if not found.near else "close, none with all these words"
-    blocks = [f"{asked}: {len(found.excerpts)} {kind}: {ids}" if ids else f"{asked}: nothing found so far"]
-    blocks += (f"{heading(place, threads=threads)}:\n{_with_turns(place)}" for place in found.excerpts)
-    if found.next is None:
+    search = f"{tool} {query[:ASKED]!r}"
+    if not page.excerpts and page.next is None:
+        return _nothing_found(search, where, offset)
+    ids = " ".join(excerpt.id for excerpt in page.excerpts)
+    kind = "found" if not page.near else "close, none with all these words"
+    blocks = [f"{search}: {len(page.excerpts)} {kind}: {ids}" if ids else f"{search}: nothing found so far"]
+    blocks += (f"{heading(excerpt, threads=threads)}:\n{_render_excerpt(excerpt)}" for excerpt in page.excerpts)
+    if page.next is None:
         blocks.append("[That was all.]")
     else:
         more = "There may be more" if ids else "Not all was looked through"
-        blocks.append(f"[{more}; go on with offset {found.next}]")
+        blocks.append(f"[{more}; go on with offset {page.next}]")
     return "\n\n".join(blocks)
 
 
-def _with_turns(place: Excerpt) -> str:
+def _render_excerpt(excerpt: Excerpt) -> str:
     """The place between the message before and the one after it: an answer is read with its question."""
-    lines = [f"(before, {place.before})" if place.before else "", place.text]
-    lines.append(f"(after, {place.after})" if place.after else "")
+    lines = [f"(before, {excerpt.before})" if excerpt.before else "", excerpt.text]
+    lines.append(f"(after, {excerpt.after})" if excerpt.after else "")
     return "\n".join(filter(None, lines))
 
 
@@ -155,8 +155,8 @@ def passage_text(passage: Passage, *, tool: str) -> str:
             f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "
             "That was all of it; do not go on."
         )
-    left = passage.size - passage.end
-    more = f"{left:,} more characters; go on with offset {passage.end}" if left else "That was all of it."
+    remaining = passage.size - passage.end
+    more = f"{remaining:,} more characters; go on with offset {passage.end}" if remaining else "That was all of it."
     span = f"characters {passage.start:,} to {passage.end:,} of {passage.size:,}"
     whose = f"{_whose(passage)}, " if passage.role else ""
     return f"{tool} {passage.id}: {whose}{span}\n\n{passage.text}\n\n[{more}]"
@@ -168,10 +168,10 @@ def about_text(passage: Passage, *, tool: str, reader: str) -> str:
     return f"{tool} {passage.id}: {size}\nIt begins:\n{passage.text}"
 
 
-def heading(place: Excerpt, *, threads: bool = False) -> str:
+def heading(excerpt: Excerpt, *, threads: bool = False) -> str:
     """`[message:12] user, turn 3, 2026-01-31 09:30 UTC`."""
-    thread = f", thread {place.thread}" if threads else ""
-    return f"[{place.id}] {_whose(place)}{thread}"
+    thread = f", thread {excerpt.thread}" if threads else ""
+    return f"[{excerpt.id}] {_whose(excerpt)}{thread}"
 
 
 def moment(seconds: float) -> str:
@@ -179,21 +179,21 @@ def moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _whose(place: Excerpt | Passage) -> str:
-    tool = place.tool[:60]
-    if place.id.startswith("output:"):
-        said = f"output of {tool or 'a tool'}"
+def _whose(source: Excerpt | Passage) -> str:
+    tool = source.tool[:60]
+    if source.id.startswith("output:"):
+        author = f"output of {tool or 'a tool'}"
     else:
-        said = f"{place.role} ({tool})" if tool else place.role
-    turn = "" if place.turn is None else f", turn {place.turn}"
-    when = "" if place.created is None else f", {moment(place.created)}"
-    return f"{said}{turn}{when}"
+        author = f"{source.role} ({tool})" if tool else source.role
+    turn = "" if source.turn is None else f", turn {source.turn}"
+    when = "" if source.created is None else f", {moment(source.created)}"
+    return f"{author}{turn}{when}"
 
 
-def _nothing(asked: str, where: str, offset: int) -> str:
+def _nothing_found(search: str, where: str, offset: int) -> str:
     if offset:
-        return f"{asked}: nothing more beyond offset {offset}. That was all; do not search for it again."
+        return f"{search}: nothing more beyond offset {offset}. That was all; do not search for it again."
     return (
-        f"{asked}: nothing was found. All messages and stored outputs of {where} were searched: it was never said "
+        f"{search}: nothing was found. All messages and stored outputs of {where} were searched: it was never said "
         "there in these words. Do not search for the same again."
     )

@@ -72,64 +72,64 @@ def named_spans(text: str, now: float) -> list[DateSpan]:
     """What the text speaks of. Nobody says in which time zone, and what happened is told later: a day is not sharp."""
     text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
     seasons = list(_seasons(text, moment))
-    taken = {place for span in seasons for place in range(*span.at)}
+    taken = {index for span in seasons for index in range(*span.at)}
     return [*(span for span in _absolute(text, moment) if span.at[0] not in taken), *seasons, *_relative(text, moment)]
 
 
 def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
     months = language_data()["months"]
-    for found in _pattern().finditer(text):
-        known = {key.rstrip("0123456789"): value for key, value in found.groupdict().items() if value}
-        month = months.get(known.get("name", "")) or int(known.get("month", 0))
-        day, other = int(known.get("day", 0)), int(known.get("either", 0))
+    for match in _pattern().finditer(text):
+        fields = {key.rstrip("0123456789"): value for key, value in match.groupdict().items() if value}
+        month = months.get(fields.get("name", "")) or int(fields.get("month", 0))
+        day, other = int(fields.get("day", 0)), int(fields.get("either", 0))
         readings = {(day, other), (other, day)} if other else {(month, day)}  # 3/4/2026 is read both ways
-        years = [int(known["year"])] if "year" in known else range(now.year - YEARS_BACK, now.year + 1)
+        years = [int(fields["year"])] if "year" in fields else range(now.year - YEARS_BACK, now.year + 1)
         for year in years:
             for reading in sorted(readings):
-                yield from _days(year, *reading, found)
+                yield from _days(year, *reading, match)
 
 
-def _days(year: int, month: int, day: int, found: re.Match[str]) -> Iterator[DateSpan]:
+def _days(year: int, month: int, day: int, match: re.Match[str]) -> Iterator[DateSpan]:
     """A day, a month without a day, a year without a month; nothing where the calendar has no such day."""
     try:
         start = datetime(year, month or 1, day or 1, tzinfo=UTC)
     except ValueError:
         return
     length = timedelta(days=1 if day else 37 if month else 366)
-    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), found)
+    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), match)
 
 
 def _seasons(text: str, now: datetime) -> Iterator[DateSpan]:
-    for found in _SEASON.finditer(text):
-        years = [int(found["year"])] if found["year"] else range(now.year - YEARS_BACK, now.year + 1)
+    for match in _SEASON.finditer(text):
+        years = [int(match["year"])] if match["year"] else range(now.year - YEARS_BACK, now.year + 1)
         for year in years:
             if MINYEAR < year < MAXYEAR:
-                start = datetime(year, _SEASONS[found["season"]], 1, tzinfo=UTC)
-                yield _span(start - _DAY, start + timedelta(days=_SEASON_DAYS), found)
+                start = datetime(year, _SEASONS[match["season"]], 1, tzinfo=UTC)
+                yield _span(start - _DAY, start + timedelta(days=_SEASON_DAYS), match)
 
 
 def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
-    for found in _RELATIVE.finditer(text):
-        if found["name"]:
-            back, days = _NAMED[found["name"]]
+    for match in _RELATIVE.finditer(text):
+        if match["name"]:
+            back, days = _NAMED[match["name"]]
             start = now - timedelta(days=back)
-            yield _span(start - _DAY, start + timedelta(days=days), found)
-        elif found["weekday"]:
-            back = (now.weekday() - _WEEKDAYS.index(found["weekday"])) % 7 or 7
+            yield _span(start - _DAY, start + timedelta(days=days), match)
+        elif match["weekday"]:
+            back = (now.weekday() - _WEEKDAYS.index(match["weekday"])) % 7 or 7
             start = now - timedelta(days=back)
-            yield _span(start - _DAY, start + _DAY, found)
-        elif found["many"]:
-            back = (_NUMBERS.get(found["many"]) or int(found["many"])) * _UNITS[found["units"]]
-            yield _span(now - timedelta(days=back) - _DAY, now + _DAY, found)
+            yield _span(start - _DAY, start + _DAY, match)
+        elif match["many"]:
+            back = (_NUMBERS.get(match["many"]) or int(match["many"])) * _UNITS[match["units"]]
+            yield _span(now - timedelta(days=back) - _DAY, now + _DAY, match)
         else:
-            count = _NUMBERS.get(found["count"]) or int(found["count"])
-            unit = timedelta(days=_UNITS[found["unit"]])
+            count = _NUMBERS.get(match["count"]) or int(match["count"])
+            unit = timedelta(days=_UNITS[match["unit"]])
             middle = now - count * unit
-            yield _span(middle - max(unit / 2, _DAY), middle + max(unit / 2, _DAY), found)
+            yield _span(middle - max(unit / 2, _DAY), middle + max(unit / 2, _DAY), match)
 
 
-def _span(start: datetime, end: datetime, found: re.Match[str]) -> DateSpan:
-    return DateSpan(start.timestamp(), end.timestamp(), found.span())
+def _span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan:
+    return DateSpan(start.timestamp(), end.timestamp(), match.span())
 
 
 @functools.cache
@@ -185,7 +185,7 @@ def read_question(text: str, now: float) -> Question:
     spans = named_spans(text, now)
     rest, of_dates = _apart(text, spans)
     sought = [Sought((name,), IDENTIFIER) for name in identifier_terms(rest)]
-    sought += (Sought(known) for known in sorted(_subjects(rest), key=lambda known: -len(known[0])))
+    sought += (Sought(variants) for variants in sorted(_subjects(rest), key=lambda variants: -len(variants[0])))
     sought = sorted(sought[:MOST_SOUGHT], key=lambda item: -item.weight)
     sought += (Sought((word,), counted=False) for word in of_dates)
     return Question(tuple(sought), tuple(spans))
@@ -195,11 +195,11 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
     """The words that say something, each once whatever its form."""
     words = query_terms(text)
     empty = stop_words(phrase_terms(text))
-    seen: set[str] = set()
+    shown: set[str] = set()
     for word in words:
-        if word not in empty and word not in seen and (len(word) > 1 or not word.isascii()):
+        if word not in empty and word not in shown and (len(word) > 1 or not word.isascii()):
             yield forms(word)
-            seen.update(forms(word))
+            shown.update(forms(word))
 
 
 def _apart(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
@@ -228,14 +228,14 @@ MOST_COUNTED = 6
 """A text that has the so many rarest words of a long question answers it whole."""
 
 
-def rarity(held: int, total: int) -> float:
+def rarity(holding: int, total: int) -> float:
     """The weight of a word that so many of all texts hold (BM25's). Of few texts one cannot tell what is rare."""
-    return math.log(1 + (max(total, held, LEAST_TEXTS) - held + 0.5) / (held + 0.5))
+    return math.log(1 + (max(total, holding, LEAST_TEXTS) - holding + 0.5) / (holding + 0.5))
 
 
-def is_telling(held: int, total: int) -> bool:
+def is_telling(holding: int, total: int) -> bool:
     """Whether a word that so many of all texts hold says what a text is about. Of a handful one cannot tell."""
-    return total < FEW_TEXTS or held <= total / 4
+    return total < FEW_TEXTS or holding <= total / 4
 
 
 def dilution(length: int) -> float:
@@ -245,16 +245,16 @@ def dilution(length: int) -> float:
 
 def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]:
     """The scores of messages in a row, with what neighbours of the same sitting give to each."""
-    found = list(scores)
-    for place, sitting in enumerate(sittings):
+    totals = list(scores)
+    for index, sitting in enumerate(sittings):
         for step, share in NEAR.items():
-            other = place + step
+            other = index + step
             if 0 <= other < len(scores) and sittings[other] == sitting:
-                found[place] += share * scores[other]
-    return found
+                totals[index] += share * scores[other]
+    return totals
 
 
-def closeness(held: Sequence[float], asked: Sequence[float]) -> float:
+def closeness(present: Sequence[float], wanted: Sequence[float]) -> float:
     """From 0 to 1: how much of what was asked a text holds, by the weights of its words and of those asked for."""
-    whole = sum(sorted(asked, reverse=True)[:MOST_COUNTED])
-    return min(1.0, sum(held) / whole) if whole else 0.0
+    most = sum(sorted(wanted, reverse=True)[:MOST_COUNTED])
+    return min(1.0, sum(present) / most) if most else 0.0

@@ -76,15 +76,15 @@ def terms(text: str) -> list[str]:
     if not isinstance(text, str):
         return []
     if text.isascii():
-        found: list[str] = _ASCII_WORD.findall(text.lower())
-        found += [part for token in _ASCII_COMPOUND.findall(text) for part in _parts(token)]
-        return found
+        tokens: list[str] = _ASCII_WORD.findall(text.lower())
+        tokens += [part for token in _ASCII_COMPOUND.findall(text) for part in _parts(token)]
+        return tokens
     patterns = _unicode()
     text = unicodedata.normalize("NFKC", text)
-    found = patterns.reading.findall(text.casefold())
-    found += [part for token in patterns.compound.findall(text) for part in _parts(token)]
-    found += patterns.pairs.findall(text)
-    return found
+    tokens = patterns.reading.findall(text.casefold())
+    tokens += [part for token in patterns.compound.findall(text) for part in _parts(token)]
+    tokens += patterns.pairs.findall(text)
+    return tokens
 
 
 def query_terms(text: str, *, loose: bool = False) -> list[str]:
@@ -98,10 +98,10 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
     text = unicodedata.normalize("NFKC", text)
     if loose:
         text = _unicode().compound.sub(lambda match: _spread(match[0]), text)
-    found: list[str] = []
+    tokens: list[str] = []
     for token in _unicode().query.findall(text.casefold()):
-        found += _unicode().pairs.findall(token) or [token]
-    return list(dict.fromkeys(found))
+        tokens += _unicode().pairs.findall(token) or [token]
+    return list(dict.fromkeys(tokens))
 
 
 def phrase_terms(text: str) -> list[str]:
@@ -197,8 +197,8 @@ class _Escapes(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         # The oldest table Python carries: a tokenizer's own may be nearly as old.
-        known = unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo") if code > 127 else False
-        plain = known or char in "abcdefghijklmnopqrstuvwxyz0123456789"
+        is_letter = unicodedata.ucd_3_2_0.category(char) in ("Ll", "Lo") if code > 127 else False
+        plain = is_letter or char in "abcdefghijklmnopqrstuvwxyz0123456789"
         self[code] = char if plain else "__" if char == "_" else f"_{code:x}_"
         return self[code]
 
@@ -222,11 +222,11 @@ def forms(word: str) -> tuple[str, ...]:
     """The word as given, then every other form it may have. What is no English word by its letters has one only."""
     if len(word) < LEAST or not (word.isascii() and word.isalpha()):
         return tuple(dict.fromkeys((word, *_irregular().get(word, ()))))
-    found = {word: None}
+    variants = {word: None}
     for base in _bases(word):
-        found |= dict.fromkeys(_inflected(base))
-        found |= dict.fromkeys(_irregular().get(base, ()))
-    return tuple(found)
+        variants |= dict.fromkeys(_inflect(base))
+        variants |= dict.fromkeys(_irregular().get(base, ()))
+    return tuple(variants)
 
 
 def stop_words(words: Sequence[str]) -> frozenset[str]:
@@ -240,7 +240,7 @@ def _bases(word: str) -> dict[str, None]:
     """What the word may be a form of, itself included."""
     bases = {word: None}
     bases |= dict.fromkeys(base for base in _irregular().get(word, ())[:1])
-    bases |= dict.fromkeys(base for base in _without_endings(word) if len(base) >= LEAST)
+    bases |= dict.fromkeys(base for base in _strip_endings(word) if len(base) >= LEAST)
     return bases | dict.fromkeys(other for base in bases for other in _other_spellings(base))
 
 
@@ -252,7 +252,7 @@ def _other_spellings(base: str) -> Iterator[str]:
                 yield stem + other
 
 
-def _without_endings(word: str) -> Iterator[str]:
+def _strip_endings(word: str) -> Iterator[str]:
     if word.endswith("ies"):
         yield word[:-3] + "y"
     elif word.endswith("s") and not word.endswith("ss"):
@@ -277,7 +277,7 @@ def _without_endings(word: str) -> Iterator[str]:
             break
 
 
-def _inflected(base: str) -> Iterator[str]:
+def _inflect(base: str) -> Iterator[str]:
     """The forms a word of these letters can have: one that is no word costs a look into the index all the same."""
     yield base
     yield base + ("es" if base.endswith(_HISSING) else "s")

@@ -150,11 +150,11 @@ class Budget:
 
 def _check(key: str, value: Any) -> None:
     low, high = LIMITS[key]
-    whole = isinstance(low, int)
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    is_integer = isinstance(low, int)
+    number = isinstance(value, int if is_integer else (int, float)) and not isinstance(value, bool)
     if number and low <= value <= high:
         return
-    kind = "a whole number" if whole else "a number"
+    kind = "a whole number" if is_integer else "a number"
     span = f"{low:,} or more" if high == math.inf else f"from {low:,} to {high:,}"
     raise ConfigError(f"{key}: {value!r} is not allowed; it must be {kind}, {span}.")
 

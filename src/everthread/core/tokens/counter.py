@@ -89,8 +89,8 @@ class TokenCounter:
         self._tokens = tokenizer_for(model).count
         self._format = format_for(model)
         # What was counted, the oldest first. A key only leads to what must be equal.
-        self._seen: dict[Hashable, tuple[Any, int, int]] = {}
-        self._held = 0
+        self._cache: dict[Hashable, tuple[Any, int, int]] = {}
+        self._cache_size = 0
         self._texts: dict[str, int] = {}
         self._characters = 0
 
@@ -108,7 +108,7 @@ class TokenCounter:
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens one message adds to a prompt, its wrapping included."""
         key = message_key(message)
-        return self._known(key, message) or self._remember(key, message, self._message(message))
+        return self._cached(key, message) or self._remember(key, message, self._message(message))
 
     def messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
         return sum(map(self.message, messages)) if messages else 0
@@ -123,7 +123,7 @@ class TokenCounter:
         if not system:
             return 0
         key = system if isinstance(system, str) else message_key({"content": system})
-        return self._known(key, system) or self._remember(key, system, self._format.message + self._content(system))
+        return self._cached(key, system) or self._remember(key, system, self._format.message + self._content(system))
 
     def request(
         self,
@@ -139,18 +139,18 @@ class TokenCounter:
         """A total that grows with `append`, beginning with no messages."""
         return RunningTotal(self, self.request((), system=system, tools=tools))
 
-    def _known(self, key: Hashable, value: Any) -> int:
+    def _cached(self, key: Hashable, value: Any) -> int:
         """The tokens of what was counted before; 0 where it was not."""
-        seen = self._seen.get(key)
-        return seen[1] if seen and seen[0] == value else 0
+        entry = self._cache.get(key)
+        return entry[1] if entry and entry[0] == value else 0
 
     def _remember(self, key: Hashable, value: Any, tokens: float) -> int:
         parts = key[1] if isinstance(key, tuple) else None
         size = 4 * round(tokens) + (_MEDIA * parts.count(None) if isinstance(parts, tuple) else 0)
-        self._held += size - self._seen.pop(key, (None, 0, 0))[2]
-        self._seen[key] = value, round(tokens), size
-        while self._held > _HELD or len(self._seen) > _REMEMBERED:
-            self._held -= self._seen.pop(next(iter(self._seen)))[2]
+        self._cache_size += size - self._cache.pop(key, (None, 0, 0))[2]
+        self._cache[key] = value, round(tokens), size
+        while self._cache_size > _HELD or len(self._cache) > _REMEMBERED:
+            self._cache_size -= self._cache.pop(next(iter(self._cache)))[2]
         return round(tokens)
 
     def _text(self, text: Any) -> float:
@@ -243,9 +243,9 @@ class TokenCounter:
     def _tool(self, tool: Mapping[str, Any]) -> int:
         function = _function(tool)
         key = "tool", str(function.get("name")), str(function.get("description"))
-        known = self._known(key, tool)
-        if known:
-            return known
+        counted = self._cached(key, tool)
+        if counted:
+            return counted
         text = self._text(_declaration(function)) if self._format.declared else self._json(function)
         return self._remember(key, tool, text if self._format.declared else self._format.schema * text)
 

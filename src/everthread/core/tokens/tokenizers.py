@@ -190,8 +190,8 @@ def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
 def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Tokens of a document given as a file: a rate per page, pages judged by the size."""
     holders = [part, part.get("file"), part.get("source")]
-    found = [h.get(key) for h in holders if isinstance(h, Mapping) for key in ("file_data", "data")]
-    data = next((_payload(value) for value in found if isinstance(value, str)), "")
+    values = [h.get(key) for h in holders if isinstance(h, Mapping) for key in ("file_data", "data")]
+    data = next((_payload(value) for value in values if isinstance(value, str)), "")
     pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _USUAL_PAGES
     return pages * _rule(_PAGE_RATES, model)
 
@@ -312,9 +312,9 @@ def _patches(factor: float, most: int = 1536, **budgets: Bounds) -> Callable[[Si
     """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
 
     def tokens(size: Size, detail: str) -> int:
-        return math.ceil(_squares(size, *known.get(detail, known["auto"])) * factor)
+        return math.ceil(_squares(size, *bounds.get(detail, bounds["auto"])) * factor)
 
-    known: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
+    bounds: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
     return tokens
 
 

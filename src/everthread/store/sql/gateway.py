@@ -142,7 +142,7 @@ def _as_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
 
 def _collect_results(tx: Tx, link: ThreadLink) -> list[str]:
     """What was in the results, from the first message on."""
-    found = [link.results]
+    results = [link.results]
     previous = link.previous
     while previous:
         row: Row | None = tx.one(
@@ -151,9 +151,9 @@ def _collect_results(tx: Tx, link: ThreadLink) -> list[str]:
         )
         if row is None:
             break
-        found.append(row[0])
+        results.append(row[0])
         previous = row[1]
-    return [part for part in reversed(found) if part]
+    return [part for part in reversed(results) if part]
 
 
 def _load_link(tx: Tx, link: ThreadLink) -> ThreadLink | None:
@@ -220,11 +220,11 @@ def match_rewrites(
     if before is not None and _goes_on(before, engines, histories, newest):
         [digests] = histories
         shorter = [[*before.chains, *digests[before.length :]]]
-        found = _match_rewrites(tx, tenant, engines, shorter, skeletons, before.length)
-        if not before.chains or any(exact for exact, _ in found):  # else it was taken back
-            return found, _searched(engines, histories, newest, found)
-    found = _match_rewrites(tx, tenant, engines, histories, skeletons, 0)
-    return found, _searched(engines, histories, newest, found)
+        matches = _match_rewrites(tx, tenant, engines, shorter, skeletons, before.length)
+        if not before.chains or any(exact for exact, _ in matches):  # else it was taken back
+            return matches, _remember_search(engines, histories, newest, matches)
+    matches = _match_rewrites(tx, tenant, engines, histories, skeletons, 0)
+    return matches, _remember_search(engines, histories, newest, matches)
 
 
 def _match_rewrites(
@@ -236,15 +236,15 @@ def _match_rewrites(
     start: int,
 ) -> Found:
     """`start`: shorter skeletons were looked for before."""
-    found = []
+    matches = []
     for engine in engines:
         exact = next(filter(None, (find_rewrites(tx, tenant, engine, digests) for digests in histories)), [])
         exact = [rewrite for rewrite in exact if rewrite.length <= len(skeletons)]
         longer = [skeleton for skeleton in skeletons[max(start, exact[0].length if exact else 0) :] if skeleton]
-        found.append((exact, find_similar_rewrites(tx, tenant, engine, longer)))
+        matches.append((exact, find_similar_rewrites(tx, tenant, engine, longer)))
         if exact:
             break
-    return found
+    return matches
 
 
 def _goes_on(
@@ -260,14 +260,14 @@ def _goes_on(
     )
 
 
-def _searched(
-    engines: Sequence[str], histories: Sequence[Sequence[str]], newest: Row | None, found: Found
+def _remember_search(
+    engines: Sequence[str], histories: Sequence[Sequence[str]], newest: Row | None, matches: Found
 ) -> RewriteSearch | None:
     """None where the next one has to look for everything again."""
     digests = histories[0]
-    if len(histories) > 1 or not digests or any(similar for _, similar in found):
+    if len(histories) > 1 or not digests or any(similar for _, similar in matches):
         return None
-    chains = [rewrite.chain for exact, _ in found for rewrite in reversed(exact)]
+    chains = [rewrite.chain for exact, _ in matches for rewrite in reversed(exact)]
     return RewriteSearch(tuple(engines), len(digests), digests[-1], newest, tuple(chains))
 
 
@@ -283,18 +283,18 @@ def any_options(engine: str) -> str:
 
 
 def _find_rewrites(tx: Tx, column: str, tenant: str, engine: str, digests: Sequence[str]) -> list[Rewrite]:
-    found: list[Rewrite] = []
+    rewrites: list[Rewrite] = []
     for some in longest_first(digests):
         rows = tx.all(
             f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE tenant = ? AND engine IN (?, ?) "
             f"AND {column} IN ({placeholders(some)}) "
-            f"ORDER BY length DESC, strength DESC, chain LIMIT {MOST_REWRITES - len(found)}",
+            f"ORDER BY length DESC, strength DESC, chain LIMIT {MOST_REWRITES - len(rewrites)}",
             (tenant, engine, any_options(engine), *some),
         )
-        found += map(as_rewrite, rows)
-        if len(found) >= MOST_REWRITES:
+        rewrites += map(as_rewrite, rows)
+        if len(rewrites) >= MOST_REWRITES:
             break
-    return found
+    return rewrites
 
 
 def as_rewrite(row: Row) -> Rewrite:
@@ -339,8 +339,8 @@ def create_key(tx: Tx, new: NewKey, now: float) -> None:
 
 def find_key(tx: Tx, digest: str, day: str) -> StoredKey | None:
     """A key and what was done with it on a day; also one that was revoked."""
-    found = _load_keys(tx, f"{SELECT_KEY} WHERE k.digest = ?", (digest,), day)
-    return found[0] if found else None
+    keys = _load_keys(tx, f"{SELECT_KEY} WHERE k.digest = ?", (digest,), day)
+    return keys[0] if keys else None
 
 
 def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]:
@@ -415,10 +415,10 @@ def find_secret(tx: Tx, name: str) -> bytes | None:
 def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
     """Insert, or read who was first."""
     tx.run("INSERT INTO shared_secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, fresh))
-    found = find_secret(tx, name)
-    if found is None:
+    secret = find_secret(tx, name)
+    if secret is None:
         raise StoreDamagedError(f"the shared secret {name} was neither stored nor found")
-    return found
+    return secret
 
 
 def _as_use(row: Row) -> KeyUse:

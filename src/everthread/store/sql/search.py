@@ -60,18 +60,18 @@ def make_snippet(text: str, words: Sequence[Sequence[str]], *, goes_before: bool
 def find_best_place(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
     """Where a part of so many characters begins that shows the most different words; the first of several."""
     folded, places = _fold_text(text)
-    found = sorted((at, number) for number, word in enumerate(words) for at in _run_places(folded, word))
-    best = _richest_start(found, reach)
+    hits = sorted((at, number) for number, word in enumerate(words) for at in _run_places(folded, word))
+    best = _richest_start(hits, reach)
     return places[best] if places else best
 
 
 def find_richest_place(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
     """The same for words that are given each in all its forms: no pattern is made, so that many cost little."""
     folded, places = _fold_text(text)
-    found = sorted(
+    hits = sorted(
         (at, number) for number, forms in enumerate(words) for form in forms for at in _word_places(folded, form)
     )
-    best = _richest_start(found, reach)
+    best = _richest_start(hits, reach)
     return places[best] if places else best
 
 
@@ -82,24 +82,24 @@ def sentence_start(text: str, at: int) -> int:
     return begins + 1 if begins >= 0 else near if not near else at
 
 
-def _richest_start(found: Sequence[tuple[int, int]], reach: int) -> int:
+def _richest_start(hits: Sequence[tuple[int, int]], reach: int) -> int:
     """Where the part with the most different words begins; of equals the shortest part, then the first.
 
-    `found`: places and the words that stand there, in order.
+    `hits`: positions and the words that stand there, in order.
     """
     best = most = first = 0
     shortest = reach
     within: Counter[int] = Counter()
-    for at, number in found:
+    for at, number in hits:
         within[number] += 1
-        while at - found[first][0] >= reach or within[found[first][1]] > 1:
-            within[found[first][1]] -= 1
-            if not within[found[first][1]]:
-                del within[found[first][1]]
+        while at - hits[first][0] >= reach or within[hits[first][1]] > 1:
+            within[hits[first][1]] -= 1
+            if not within[hits[first][1]]:
+                del within[hits[first][1]]
             first += 1
-        span = at - found[first][0]
+        span = at - hits[first][0]
         if (len(within), -span) > (most, -shortest):
-            best, most, shortest = found[first][0], len(within), span
+            best, most, shortest = hits[first][0], len(within), span
     return best
 
 
@@ -301,34 +301,34 @@ class SearchPiece:
 
 def search_texts(tx: Tx, database: Database, query: SearchQuery) -> list[SearchHit]:
     """Messages and outputs that hold every word, phrase and prefix of the query, best first."""
-    asked, scope = parse_query(query.text), search_scope(tx, query)
+    parsed, scope = parse_query(query.text), search_scope(tx, query)
     skipped, wanted = max(query.offset, 0), max(query.offset, 0) + max(query.limit, 0)
-    if scope is None or not asked.ways or skipped == wanted:
+    if scope is None or not parsed.ways or skipped == wanted:
         return []
-    found: dict[TextKey, SearchPiece] = {}
+    pieces: dict[TextKey, SearchPiece] = {}
     calls = find_path_calls(tx, database, query, query.path) if query.path else None
-    for piece in _match_all_ways(tx, database, asked, scope):
+    for piece in _match_all_ways(tx, database, parsed, scope):
         if calls is not None and not calls.hold(tx, piece.message, piece.output, piece.thread):
             continue
-        found.setdefault(piece.text, piece)  # the first counts, so that a page does not depend on how long it is
-        if len(found) == wanted:
+        pieces.setdefault(piece.text, piece)  # the first counts, so that a page does not depend on how long it is
+        if len(pieces) == wanted:
             break
-    return _make_hits(tx, list(found.values())[skipped:], asked, query.session)
+    return _make_hits(tx, list(pieces.values())[skipped:], parsed, query.session)
 
 
-def _match_all_ways(tx: Tx, database: Database, asked: ParsedQuery, scope: IndexQuery) -> Iterator[SearchPiece]:
+def _match_all_ways(tx: Tx, database: Database, parsed: ParsedQuery, scope: IndexQuery) -> Iterator[SearchPiece]:
     """What matches, the strictest way first. Only as much is looked up as is asked for."""
-    for rank, phrases in enumerate(asked.ways):
+    for rank, phrases in enumerate(parsed.ways):
         question = replace(scope, phrases=phrases)
         weights: list[float] = []
         while candidates := database.match(tx, question, SEARCH_CANDIDATES):
             weights = weights or _term_weights(tx, database, question)
-            yield from _rank_pieces(tx, candidates, weights, bonus=len(asked.ways) - rank)
+            yield from _rank_pieces(tx, candidates, weights, bonus=len(parsed.ways) - rank)
             if len(candidates) < SEARCH_CANDIDATES:
                 break
             question = replace(question, before=candidates[-1].id)
-    if len(asked.ways[-1]) > 1:
-        yield from _match_spread(tx, database, replace(scope, phrases=asked.ways[-1]))
+    if len(parsed.ways[-1]) > 1:
+        yield from _match_spread(tx, database, replace(scope, phrases=parsed.ways[-1]))
 
 
 def _term_weights(tx: Tx, database: Database, question: IndexQuery) -> list[float]:
@@ -337,11 +337,11 @@ def _term_weights(tx: Tx, database: Database, question: IndexQuery) -> list[floa
         return [1.0] * len(question.weighed)
     newest = tx.one("SELECT MAX(id) FROM pieces")
     sample = IndexQuery(names=question.names[:1], first=(newest[0] or 0) - RARITY_SAMPLE + 1 if newest else 0)
-    held = [
+    counts = [
         len(database.match(tx, replace(sample, phrases=(QueryPhrase((term,)),)), RARITY_SAMPLE))
         for term in question.weighed
     ]
-    weights = [math.log(1 + RARITY_SAMPLE / (1 + count)) for count in held]
+    weights = [math.log(1 + RARITY_SAMPLE / (1 + count)) for count in counts]
     return [weight / sum(weights) for weight in weights]
 
 
@@ -387,10 +387,10 @@ def _load_pieces(tx: Tx, ids: Sequence[int]) -> Iterator[Row]:
         )
 
 
-def _make_hits(tx: Tx, found: Sequence[SearchPiece], asked: ParsedQuery, session: str | None) -> list[SearchHit]:
-    ids = [piece.message for piece in found if piece.message is not None]
+def _make_hits(tx: Tx, pieces: Sequence[SearchPiece], parsed: ParsedQuery, session: str | None) -> list[SearchHit]:
+    ids = [piece.message for piece in pieces if piece.message is not None]
     bodies: dict[int, str] = {}
-    places: dict[int, Row] = {}
+    homes: dict[int, Row] = {}
     for some in chunks(ids):
         marks = placeholders(some)
         bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({marks})", some))
@@ -399,15 +399,15 @@ def _make_hits(tx: Tx, found: Sequence[SearchPiece], asked: ParsedQuery, session
             f"JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({marks}) ORDER BY {HOME_FIRST}",
             some,
         )
-        places |= {row[0]: row[1:] for row in reversed(rows)}
+        homes |= {row[0]: row[1:] for row in reversed(rows)}
     hits = []
-    for piece in found:
-        place = places.get(piece.message or 0, (piece.thread, piece.thread))
+    for piece in pieces:
+        home = homes.get(piece.message or 0, (piece.thread, piece.thread))
         text = piece_text(tx, piece, bodies)
-        shown = make_snippet(text, asked.shown, goes_before=piece.start > 0)
+        shown = make_snippet(text, parsed.shown, goes_before=piece.start > 0)
         hits.append(
             SearchHit(
-                piece.message, piece.output, place[1], session or place[0], piece.role, piece.tool, piece.created,
+                piece.message, piece.output, home[1], session or home[0], piece.role, piece.tool, piece.created,
                 shown, piece.score,
             )
         )  # fmt: skip
@@ -419,7 +419,7 @@ def piece_text(tx: Tx, piece: SearchPiece, bodies: dict[int, str]) -> str:
     if piece.said is not None:
         return piece.said
     if piece.output is not None:
-        whole = output_text(tx, piece.output, piece.tenant)
+        text = output_text(tx, piece.output, piece.tenant)
     else:
-        whole = searchable_text(json.loads(bodies.get(piece.message or 0, "{}")))
-    return whole[piece.start : piece.start + piece.length]
+        text = searchable_text(json.loads(bodies.get(piece.message or 0, "{}")))
+    return text[piece.start : piece.start + piece.length]

@@ -92,10 +92,10 @@ def limits_for(tx: Tx, base_url: str, model: str, headers: str, tenant: str, now
             ),
         ]
     )
-    found = [ModelLimit(*row) for row in rows]
+    limits = [ModelLimit(*row) for row in rows]
     succeeded = int(sizes[0][0] or 0)
-    windows = [limit for limit in _held_limits(found, "window", tenant) if limit.limit >= succeeded]
-    outputs = _held_limits(found, "output", tenant)
+    windows = [limit for limit in _effective_limits(limits, "window", tenant) if limit.limit >= succeeded]
+    outputs = _effective_limits(limits, "output", tenant)
     return LearntLimits(
         min(windows, key=lambda limit: limit.limit, default=None),
         min(outputs, key=lambda limit: limit.limit, default=None),
@@ -103,9 +103,9 @@ def limits_for(tx: Tx, base_url: str, model: str, headers: str, tenant: str, now
     )
 
 
-def _held_limits(found: Sequence[ModelLimit], kind: LimitKind, tenant: str) -> list[ModelLimit]:
+def _effective_limits(limits: Sequence[ModelLimit], kind: LimitKind, tenant: str) -> list[ModelLimit]:
     """The newest of the tenant's own; else the one that the most credentials met, at least two."""
-    of_kind = [limit for limit in found if limit.kind == kind]
+    of_kind = [limit for limit in limits if limit.kind == kind]
     own = [limit for limit in of_kind if limit.tenant == tenant]
     if own:
         return [max(own, key=lambda limit: (limit.learnt, -limit.limit))]
