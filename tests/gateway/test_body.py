@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.errors import WireError
-from everthread.gateway.body import slice_body, slice_text, spliced
+from everthread.gateway.body import slice_body, slice_text, splice_text
 
 TEXTS = st.text('abc é漢😀"\\\n{}[],:', max_size=12)
 VALUES: Any = st.recursive(
@@ -40,7 +40,7 @@ def test_everything_is_where_it_stands(
     assert sliced.fields == {key: value for key, value in body.items() if key != "messages"}
     assert {key: json.loads(text[start:end]) for key, (start, end) in sliced.spans.items()} == body
     changes = [(element.start, element.end, "0") for element in sliced.elements]
-    assert json.loads(spliced(text, changes)) == {**body, "messages": [0] * len(messages)}
+    assert json.loads(splice_text(text, changes)) == {**body, "messages": [0] * len(messages)}
     for count in range(len(messages)):  # the same from any message on
         begun = sliced.layout.until("messages", sliced.elements[count].end + 1)
         again = slice_text(text, "openai_chat", begun)

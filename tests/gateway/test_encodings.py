@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.encoding import decoded, decoder
+from everthread.gateway.encoding import decode_body, decoder
 from everthread.gateway.errors import Refused
 
 if sys.version_info >= (3, 14):
@@ -38,7 +38,7 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
     for name, forms in FORMS.items():
         for form in forms:
             packed = form(data)
-            assert decoded(packed, f" {name.upper()}", len(data)) == data
+            assert decode_body(packed, f" {name.upper()}", len(data)) == data
             reader = decoder(name, len(data))
             assert reader
             if form is not raw_deflate or size > 1:  # one byte cannot tell which of two formats it begins
@@ -53,16 +53,16 @@ def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes
     packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
     with pytest.raises(Refused) as refused:
-        decoded(packed, name, 999_999)
+        decode_body(packed, name, 999_999)
     assert refused.value.status == 413
-    assert decoded(packed, name, 1_000_000) == bytes(1_000_000)
+    assert decode_body(packed, name, 1_000_000) == bytes(1_000_000)
 
 
 def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
     options: dict[int, int] = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.content_size_flag: 0}
     packer = zstd.ZstdCompressor(options=options)
     packed = packer.compress(b"x") + packer.flush()
-    assert decoded(packed, "zstd", 1_000) is None
+    assert decode_body(packed, "zstd", 1_000) is None
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
     ],
 )
 def test_what_cannot_be_read_is_left_alone(body: bytes, name: str) -> None:
-    assert decoded(body, name, 1_000) is None
+    assert decode_body(body, name, 1_000) is None
 
 
 @pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
 def test_a_body_of_very_many_members_is_not_read(name: str, pack: Callable[[bytes], bytes]) -> None:
     """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
-    assert decoded(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
-    assert decoded(pack(b"") * 5_000, name, 100) is None
+    assert decode_body(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
+    assert decode_body(pack(b"") * 5_000, name, 100) is None

@@ -19,7 +19,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import WireError
 from everthread.gateway.base import Outcome
-from everthread.gateway.body import slice_body, spliced
+from everthread.gateway.body import slice_body, splice_text
 from everthread.gateway.management.events import Branched
 from everthread.gateway.management.threads import build_history, identify
 from everthread.wire import openai_responses
@@ -489,7 +489,7 @@ def test_a_body_is_sliced_where_its_messages_are(texts: list[str], indent: int |
     assert [element.value for element in sliced.elements] == values
     assert [json.loads(sliced.of(element)) for element in sliced.elements] == values
     assert {**sliced.fields, "messages": values} == body
-    whole = spliced(sliced.text, [(*sliced.spans["model"], '"n"')])
+    whole = splice_text(sliced.text, [(*sliced.spans["model"], '"n"')])
     assert json.loads(whole) == {**body, "model": "n"}
 
 

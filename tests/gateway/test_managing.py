@@ -140,7 +140,7 @@ async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
         assert isinstance(turn, ManagedTurn)
         assert turn.used is not None
         state = RewriteState.load(turn.used.state)
-        messages = decode_messages("openai_chat", turn.replaced_values(turn.used), turn.model)
+        messages = decode_messages("openai_chat", turn.replacement_values(turn.used), turn.model)
         assert (state.model, state.tokens) == (turn.model, TokenCounter(turn.model).messages(messages))
 
 

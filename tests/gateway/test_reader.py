@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.body import slice_text
-from everthread.gateway.management.reader import Read, RequestReader, Sizes
+from everthread.gateway.management.reader import ParsedRequest, RequestReader, Sizes
 
 TOOLS = [{"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}} for index in range(3)]
 WORDS = st.text('abcé漢 "\\', max_size=30)
@@ -33,7 +33,7 @@ def written(api: Api, messages: list[Any], *, lead: bool, indent: int | None, fi
     return json.dumps(body, indent=indent, ensure_ascii=False).encode()
 
 
-def seen(read: Read) -> Any:
+def seen(read: ParsedRequest) -> Any:
     return (
         read.sliced.fields, read.sliced.spans, [(one.start, one.end, one.value) for one in read.sliced.elements],
         read.first, read.history, read.frame, read.sizes, read.fixed,

@@ -113,7 +113,7 @@ async def _make_ready(_engine: ContextEngine, model: str) -> None:
     TokenCounter(model).messages([{"role": "user", "content": "Ready?"}])
 
 
-def _unheard(kind: str, **details: Any) -> None:
+def _ignore_event(kind: str, **details: Any) -> None:
     """Nothing is told of it."""
 
 
@@ -144,14 +144,14 @@ class CompactionWorker:
         if self._portable and not self._free:
             warming = asyncio.ensure_future(self._warm(setup))
             self._running.add(warming)
-            warming.add_done_callback(self._warmed)
+            warming.add_done_callback(self._finish_warming)
 
     async def _warm(self, setup: EngineSetup) -> None:
         await self._in_process(
-            WorkItem(setup, _make_ready, setup.model), JournalWriter(TokenCounter(setup.model)), _unheard
+            WorkItem(setup, _make_ready, setup.model), JournalWriter(TokenCounter(setup.model)), _ignore_event
         )
 
-    def _warmed(self, warming: asyncio.Future[None]) -> None:
+    def _finish_warming(self, warming: asyncio.Future[None]) -> None:
         self._running.discard(warming)
         if not warming.cancelled():
             warming.exception()  # the first compaction meets it again, and is told
@@ -200,11 +200,11 @@ async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
     """
     home = asyncio.get_running_loop()
     result: asyncio.Future[T] = home.create_future()
-    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
 
     async def main() -> T:
-        task = asyncio.ensure_future(_awaited(work))
-        begun.append((asyncio.get_running_loop(), task))
+        task = asyncio.ensure_future(_await_work(work))
+        started.append((asyncio.get_running_loop(), task))
         if result.cancelled():
             task.cancel()
         return await task
@@ -233,13 +233,13 @@ async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return await result
     except asyncio.CancelledError:
-        for loop, task in begun:
+        for loop, task in started:
             with contextlib.suppress(RuntimeError):  # it ended at this very moment
                 loop.call_soon_threadsafe(task.cancel)
         raise
 
 
-async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
+async def _await_work(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 
@@ -260,7 +260,7 @@ class LoopSummarizer:
         return self._summarizer.name
 
     @property
-    def asked(self) -> Summarizer:
+    def inner(self) -> Summarizer:
         """The summariser itself."""
         return self._summarizer
 
@@ -516,48 +516,48 @@ class SafeEngine(ContextEngine):
         return compaction
 
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._asked("update_from_response", lambda: self._engine.update_from_response(usage), otherwise=None)
+        self._call_engine("update_from_response", lambda: self._engine.update_from_response(usage), otherwise=None)
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self._asked(
+        return self._call_engine(
             "should_compress", lambda: bool(self._engine.should_compress(prompt_tokens)), otherwise=False
         )
 
     def has_content_to_compress(self, messages: Messages) -> bool:
-        return self._asked(
+        return self._call_engine(
             "has_content_to_compress", lambda: bool(self._engine.has_content_to_compress(messages)), otherwise=False
         )
 
     def pin(self, notes: Sequence[str]) -> None:
-        self._asked("pin", lambda: self._engine.pin(notes), otherwise=None)
+        self._call_engine("pin", lambda: self._engine.pin(notes), otherwise=None)
 
     def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
-        self._asked(
+        self._call_engine(
             "on_session_start",
             lambda: self._engine.on_session_start(session_id, reason=reason, previous=previous),
             otherwise=None,
         )
 
     def on_session_end(self, session_id: str) -> None:
-        self._asked("on_session_end", lambda: self._engine.on_session_end(session_id), otherwise=None)
+        self._call_engine("on_session_end", lambda: self._engine.on_session_end(session_id), otherwise=None)
 
     def on_compacted(self, compaction: Compaction) -> None:
-        self._asked("on_compacted", lambda: self._engine.on_compacted(compaction), otherwise=None)
+        self._call_engine("on_compacted", lambda: self._engine.on_compacted(compaction), otherwise=None)
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return self._asked("get_tool_schemas", lambda: list(self._engine.get_tool_schemas()), otherwise=[])
+        return self._call_engine("get_tool_schemas", lambda: list(self._engine.get_tool_schemas()), otherwise=[])
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         return await self._engine.handle_tool_call(name, arguments)
 
     def update_model(self, services: Services) -> None:
-        self._asked("update_model", lambda: self._engine.update_model(services), otherwise=None)
+        self._call_engine("update_model", lambda: self._engine.update_model(services), otherwise=None)
 
     def dump_state(self) -> dict[str, Any]:
-        return self._asked("dump_state", lambda: dict(self._engine.dump_state()), otherwise={})
+        return self._call_engine("dump_state", lambda: dict(self._engine.dump_state()), otherwise={})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._asked("load_state", lambda: self._engine.load_state(state), otherwise=None)
+        self._call_engine("load_state", lambda: self._engine.load_state(state), otherwise=None)
 
     def failed(self, what: str, why: object) -> None:
         """Tell of a failure; of the same one only once."""
@@ -565,7 +565,7 @@ class SafeEngine(ContextEngine):
             self._told.add(what)
             self._tell(f"The context engine {self.name} failed in {what} ({why}); the conversation goes on without it.")
 
-    def _asked(self, what: str, ask: Callable[[], T], *, otherwise: T) -> T:
+    def _call_engine(self, what: str, ask: Callable[[], T], *, otherwise: T) -> T:
         try:
             return ask()
         except Exception as error:  # noqa: BLE001 - it is told, and an engine must not end a conversation

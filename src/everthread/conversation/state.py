@@ -180,7 +180,7 @@ class ConversationState:
     @property
     def prices(self) -> CallPrices:
         route = self.route
-        return CallPrices(route.name, route.provider, route.caches_by_marks, self.summarizer.asked)
+        return CallPrices(route.name, route.provider, route.caches_by_marks, self.summarizer.inner)
 
     @property
     def cold(self) -> str:

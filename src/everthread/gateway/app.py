@@ -44,11 +44,11 @@ class HealthApp:
         if path == "/metrics":
             await _page(send, 200, self._metrics.text().encode(), b"text/plain; version=0.0.4; charset=utf-8")
             return
-        trouble = await self._trouble() if path == "/readyz" else None
+        trouble = await self._find_trouble() if path == "/readyz" else None
         body = {"status": "ok"} if trouble is None else {"status": "unavailable", "reason": trouble}
         await _page(send, 200 if trouble is None else 503, json.dumps(body).encode(), b"application/json")
 
-    async def _trouble(self) -> str | None:
+    async def _find_trouble(self) -> str | None:
         if self.ending:
             return "the gateway is shutting down"
         return await self._ready() if self._ready else None
@@ -137,7 +137,7 @@ class StoreMiddleware:
             await self._app(scope, receive, note)
 
         if await self._watch.is_away():
-            await self._refuse(scope, send, _away())
+            await self._refuse(scope, send, _store_away_error())
             return
         work = asyncio.ensure_future(answer())
         try:
@@ -146,14 +146,14 @@ class StoreMiddleware:
                 work.cancel()
                 await asyncio.wait({work})
             if work.cancelled() and not is_begun:
-                await self._refuse(scope, send, _away())
+                await self._refuse(scope, send, _store_away_error())
             else:
                 await work
         finally:
             work.cancel()
 
 
-def _away() -> Refused:
+def _store_away_error() -> Refused:
     return Refused(503, "store_unavailable", "The store does not answer; try again in a second.", retry_after=1)
 
 
@@ -207,13 +207,13 @@ class GatewayApp:
                 stored(self._refuse_native),
                 caller(self._native_caller, self._refuse_native),
             ]
-            routes.append(PathRoute(_is_native, _wrapped(self._native, checks)))
-        alive = _wrapped(self.health, [site(checks_host=False)])
+            routes.append(PathRoute(_is_native, _wrap_app(self._native, checks)))
+        alive = _wrap_app(self.health, [site(checks_host=False)])
         routes += [Route("/healthz", alive), Route("/readyz", alive)]
         checks = [site(), stored(), caller(self._mounted_caller)]
-        routes += [Route(path, _wrapped(app, checks)) for path, app in mounted.items()]
-        routes.append(Route("/metrics", _wrapped(self.health, [site(), caller(self._caller)])))
-        proxied = _wrapped(self.proxy, [site(checks_host=not sites.has_keys), caller(self._proxy_caller)])
+        routes += [Route(path, _wrap_app(app, checks)) for path, app in mounted.items()]
+        routes.append(Route("/metrics", _wrap_app(self.health, [site(), caller(self._caller)])))
+        proxied = _wrap_app(self.proxy, [site(checks_host=not sites.has_keys), caller(self._proxy_caller)])
         outermost = [Middleware(RequestIdMiddleware), Middleware(PathMiddleware)]
         return Router(routes, redirect_slashes=False, default=proxied, middleware=outermost)
 
@@ -284,7 +284,7 @@ def _is_native(scope: Scope) -> bool:
     return path == "/api" or path.startswith("/api/")
 
 
-def _wrapped(app: ASGIApp, middleware: list[Middleware]) -> ASGIApp:
+def _wrap_app(app: ASGIApp, middleware: list[Middleware]) -> ASGIApp:
     for cls, args, kwargs in reversed(middleware):
         app = cls(app, *args, **kwargs)
     return app

@@ -152,12 +152,12 @@ class AcceptedCredentials:
     def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall = wall
-        self._known: OrderedDict[str, float] = OrderedDict()
+        self._accepted_until: OrderedDict[str, float] = OrderedDict()
         """Until when."""
         self._storing: set[asyncio.Task[None]] = set()
 
     async def has(self, digest: str) -> bool:
-        until = self._known.get(digest)
+        until = self._accepted_until.get(digest)
         if until is None:
             try:
                 stored = await self._store.get_state(_ACCEPTED, digest)
@@ -187,10 +187,10 @@ class AcceptedCredentials:
             _LOG.warning("that a credential was accepted cannot be stored: %s", error)
 
     def _keep(self, digest: str, until: float) -> None:
-        self._known[digest] = until
-        self._known.move_to_end(digest)
-        while len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._accepted_until[digest] = until
+        self._accepted_until.move_to_end(digest)
+        while len(self._accepted_until) > _MOST_KNOWN:
+            self._accepted_until.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

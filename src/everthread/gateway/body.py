@@ -212,7 +212,7 @@ def slice_text(text: str, api: Api, begun: BodyLayout | None = None, rest: Rest 
     return Sliced(text, layout, (only,), single=True)
 
 
-def spliced(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
+def splice_text(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
     """The text with some of its stretches replaced; the stretches do not overlap."""
     pieces, at = [], 0
     for start, end, new in sorted(changes):
@@ -221,7 +221,7 @@ def spliced(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def spliced_bytes(body: bytes, changes: Sequence[tuple[int, int, str]]) -> bytes:
+def splice_bytes(body: bytes, changes: Sequence[tuple[int, int, str]]) -> bytes:
     """The same for the bytes of a text in which every character is one."""
     view, pieces, at = memoryview(body), list[bytes | memoryview](), 0
     for start, end, new in sorted(changes):
@@ -230,7 +230,7 @@ def spliced_bytes(body: bytes, changes: Sequence[tuple[int, int, str]]) -> bytes
     return b"".join([*pieces, view[at:]])
 
 
-def written(value: Any) -> str:
+def encode_value(value: Any) -> str:
     """A value as it goes into a body; escaped only where it holds what is no character."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:

@@ -67,7 +67,7 @@ class _Members:
     """A body of one member or several, each with a decoder of its own. At most `limit` bytes come out at all."""
 
     def __init__(self, limit: int, begin: Callable[[], _Member]) -> None:
-        self._left = limit
+        self._remaining = limit
         self._begin = begin
         self._member = begin()
         self._count = 1
@@ -84,8 +84,8 @@ class _Members:
                 if self._member.eof and not self._go_on():
                     break
                 piece = self._decompress(rest)
-                self._left -= len(piece)
-                if self._left < 0:
+                self._remaining -= len(piece)
+                if self._remaining < 0:
                     raise too_large()
                 pieces.append(piece)
                 rest = self._member.unused_data
@@ -100,7 +100,7 @@ class _Members:
         return True
 
     def _decompress(self, data: bytes) -> bytes:
-        return self._member.decompress(data, self._left + 1)
+        return self._member.decompress(data, self._remaining + 1)
 
 
 class _Deflate(_Members):
@@ -145,7 +145,7 @@ def decoder(encoding: str, limit: int) -> Decoder | None:
     return _Deflate(limit) if name == "deflate" else None
 
 
-def decoded(body: bytes, encoding: str, limit: int) -> bytes | None:
+def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
     """The body to be read; None where it is broken or in an encoding that is not known here.
 
     `Refused` when it is larger than the limit once decoded.

@@ -22,7 +22,7 @@ from everthread.gateway.auth import Caller
 from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import ExcessError, OuterFields
 from everthread.gateway.deadlines import run_beside, run_within
-from everthread.gateway.encoding import decoded
+from everthread.gateway.encoding import decode_body
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.limits import Limits
 from everthread.gateway.management.compaction_items import PATH as COMPACT_PATH
@@ -65,9 +65,9 @@ from everthread.gateway.upstream import (
     UpstreamDisconnectedError,
     UpstreamResponse,
     UpstreamTimeoutError,
+    drop_body_headers,
     for_client,
     for_upstream,
-    rewritten,
 )
 from everthread.wire.codecs import CODECS
 
@@ -213,16 +213,16 @@ class ProxyExchange:
     """The state of one request: what was sent last, and what was heard."""
 
     def __init__(
-        self, desk: ProxyServices, call: RequestHead, upstream: Upstream, incoming: Incoming, outer: OuterFields
+        self, services: ProxyServices, call: RequestHead, upstream: Upstream, incoming: Incoming, outer: OuterFields
     ) -> None:
-        self._desk = desk
+        self._services = services
         self._call = call
         self._upstream = upstream
         self._incoming = incoming
         self._outer = outer
         self._model = outer.model
         self._asks_usage = False
-        self._tap: UsageReader | None = None
+        self._usage_reader: UsageReader | None = None
         self._usage: CanonicalUsage | None = None
         """Of the last of several rounds."""
         self._hidden: list[CanonicalUsage] = []
@@ -235,26 +235,30 @@ class ProxyExchange:
         self.status = 0
 
     async def run(self, writer: ResponseWriter) -> None:
-        desk = self._desk
-        pulse = StreamKeepAlive(writer, desk.limits, desk.metrics, self._streams)
-        if desk.telemetry is not None:
+        services = self._services
+        keep_alive = StreamKeepAlive(writer, services.limits, services.metrics, self._streams)
+        if services.telemetry is not None:
             family = family_of(self._incoming.api)
-            self._observed = desk.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
-        if await self._introduce(writer, pulse):
+            self._observed = services.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
+        if await self._introduce(writer, keep_alive):
             return
         begun = time.monotonic()
-        self.turn = await pulse.compacting(desk.manager.prepare(self._incoming))
+        self.turn = await keep_alive.wait_for_gateway(services.manager.prepare(self._incoming))
         self._added = time.monotonic() - begun
         self.sent = self.turn.sent
         about_thread(self.sent.headers.get(THREAD, ""))
-        self._counted("managed")
+        self._count_rewrite("managed")
         try:
             for attempt in range(_ATTEMPTS + 1):
-                response = await pulse.compacting(self._send(plain=True)) if pulse.begun else await self._send()
-                if not await self._answered(response, writer, pulse, last=attempt == _ATTEMPTS):
+                response = (
+                    await keep_alive.wait_for_gateway(self._send(plain=True))
+                    if keep_alive.begun
+                    else await self._send()
+                )
+                if not await self._handle_response(response, writer, keep_alive, last=attempt == _ATTEMPTS):
                     return
         except Refused as refused:
-            if not pulse.begun:
+            if not keep_alive.begun:
                 raise
             await writer.end(error_event(self._incoming.api, refused.status, error_body(self._incoming.api, refused)))
 
@@ -272,7 +276,7 @@ class ProxyExchange:
             facts["recall_rounds"] = len(outcome.hidden)
         return facts
 
-    async def _introduce(self, writer: ResponseWriter, pulse: StreamKeepAlive) -> bool:
+    async def _introduce(self, writer: ResponseWriter, keep_alive: StreamKeepAlive) -> bool:
         """Forward as it came what shows a credential that no upstream has accepted; whether it is answered.
 
         Anybody can make one up, so nothing is summarised, stored or learnt for it. An upstream that refuses the size
@@ -289,9 +293,9 @@ class ProxyExchange:
             await response.aclose()
             return False
         if response.status_code < 300:
-            self.turn = await self._desk.manager.prepare(replace(self._incoming, mode="observe"))
+            self.turn = await self._services.manager.prepare(replace(self._incoming, mode="observe"))
             self.sent = self.turn.sent
-        await self._answered(response, writer, pulse, last=True)
+        await self._handle_response(response, writer, keep_alive, last=True)
         return True
 
     def _streams(self) -> bool:
@@ -299,60 +303,62 @@ class ProxyExchange:
 
     def outcome(self) -> Outcome:
         """How it ended, as far as it was heard."""
-        reply = self._tap.end() if self._tap else None
+        reply = self._usage_reader.end() if self._usage_reader else None
         usage = self._usage or usage_of(self._incoming.api, reply)
         hidden = tuple(self._hidden)
         for used in (*hidden, *([usage] if usage is not None else [])):
             for bucket in ("input", "output", "cache_read", "cache_write"):
                 if tokens := getattr(used, f"{bucket}_tokens"):
-                    self._desk.metrics.count("tokens", tokens, bucket=bucket, task="main")
+                    self._services.metrics.count("tokens", tokens, bucket=bucket, task="main")
         outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None, hidden=hidden)
         if self._observed is not None:
             self._observed.end(self.sent, outcome)
         return outcome
 
-    async def _answered(
-        self, response: UpstreamResponse, writer: ResponseWriter, pulse: StreamKeepAlive, *, last: bool
+    async def _handle_response(
+        self, response: UpstreamResponse, writer: ResponseWriter, keep_alive: StreamKeepAlive, *, last: bool
     ) -> bool:
         """Whether it is to be sent again; else the client has its answer."""
         pieces = Pieces(response.aiter_raw())
         try:
-            instead = None if last else await self._instead(response, pieces, pulse)
-            if instead is None and await self._answer_item(response, pieces, writer, pulse):
+            instead = None if last else await self._find_retry(response, pieces, keep_alive)
+            if instead is None and await self._answer_item(response, pieces, writer, keep_alive):
                 return False
             if instead is None and self._has_rounds(response):
-                await self._relay_rounds(response, pieces, writer, pulse)
+                await self._relay_rounds(response, pieces, writer, keep_alive)
                 return False
             if instead is None:
-                await self._relay(response, pieces, writer, begun=pulse.begun)
+                await self._relay(response, pieces, writer, begun=keep_alive.begun)
                 return False
         finally:
             await pieces.drop()
             await response.aclose()
         if instead is not self.sent:
             self.sent = instead
-            self._counted("repaired")
+            self._count_rewrite("repaired")
         return True
 
     async def _answer_item(
-        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, pulse: StreamKeepAlive
+        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, keep_alive: StreamKeepAlive
     ) -> bool:
         """Answer a request for a compaction that the upstream refuses; whether that was done."""
-        make, incoming = self._desk.make_item, self._incoming
+        make, incoming = self._services.make_item, self._incoming
         if make is None or response.status_code < 400 or incoming.mode != "managed":
             return False
         if incoming.api != "openai_responses" or not asks_compaction(incoming.body):
             return False
-        refusal = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
+        refusal = _readable(await pieces.read_all(_ERROR_BYTES), response) or b""
         answer = None
         if is_refusal(response.status_code, refusal):
-            answer = await pulse.compacting(self._desk.manager.attempt("compaction", incoming, make(incoming)))
+            answer = await keep_alive.wait_for_gateway(
+                self._services.manager.attempt("compaction", incoming, make(incoming))
+            )
         if answer is None:
             return False
         body = response_body(answer[0], self._model or "", answer[1])
         streams = self._streams()
         text = response_events(body) if streams else json.dumps(body).encode()
-        if not pulse.begun:
+        if not keep_alive.begun:
             kind = b"text/event-stream" if streams else b"application/json"
             await writer.start(200, [(b"content-type", kind)], {NOTICE: _ITEM_NOTICE})
         await writer.end(text)
@@ -365,98 +371,100 @@ class ProxyExchange:
             call.raw_headers, self._upstream, family_of(self._incoming.api), trusted=call.caller.passthrough
         )
         body = sent.body
-        asking = self._asking()
-        self._asks_usage = asking is not None
+        usage_body = self._add_usage_option()
+        self._asks_usage = usage_body is not None
         if (
-            plain or sent.recall or sent.notice or asking is not None
+            plain or sent.recall or sent.notice or usage_body is not None
         ):  # so that the extra chunk can be taken out again, or comments put between
             headers = [(name, value) for name, value in headers if name != b"accept-encoding"]
             headers.append((b"accept-encoding", b"identity"))
-        if asking is not None:
-            body = asking
-            self._desk.metrics.count("rewrites", kind="include_usage")
-        if sent.rewritten or asking is not None:
-            headers = rewritten(headers)
-        response = await self._desk.client.send(self._upstream, call.method, call.target, headers, body)
+        if usage_body is not None:
+            body = usage_body
+            self._services.metrics.count("rewrites", kind="include_usage")
+        if sent.rewritten or usage_body is not None:
+            headers = drop_body_headers(headers)
+        response = await self._services.client.send(self._upstream, call.method, call.target, headers, body)
         self.status = response.status_code
-        self._tap = UsageReader(self._incoming.api, self.status, response.headers, model=self._model)
+        self._usage_reader = UsageReader(self._incoming.api, self.status, response.headers, model=self._model)
         return response
 
-    def _asking(self) -> bytes | None:
+    def _add_usage_option(self) -> bytes | None:
         """The body with `include_usage`, where that is ours to add."""
-        desk, incoming = self._desk, self._incoming
-        if not desk.include_usage or incoming.api != "openai_chat" or incoming.mode != "managed":
+        services, incoming = self._services, self._incoming
+        if not services.include_usage or incoming.api != "openai_chat" or incoming.mode != "managed":
             return None
-        if self._upstream.name in desk.refuse_usage:
+        if self._upstream.name in services.refuse_usage:
             return None
         if self.sent.rewritten:
             return ask_for_usage(self.sent.body)
         return ask_for_usage(incoming.body, self._outer)
 
-    async def _instead(self, response: UpstreamResponse, pieces: Pieces, pulse: StreamKeepAlive) -> Outgoing | None:
+    async def _find_retry(
+        self, response: UpstreamResponse, pieces: Pieces, keep_alive: StreamKeepAlive
+    ) -> Outgoing | None:
         """What to send instead of what was refused; None where the client gets this answer."""
-        desk, tap = self._desk, self._tap
+        services, usage_reader = self._services, self._usage_reader
         if response.status_code >= 400:
-            raw = await pieces.whole(_ERROR_BYTES)
-            desk.metrics.count("upstream_errors", upstream=self._upstream.name, status=str(response.status_code))
-            if desk.manager.failures is not None:
-                desk.manager.failures.note(REFUSED, tenant=self._incoming.tenant)
+            raw = await pieces.read_all(_ERROR_BYTES)
+            services.metrics.count("upstream_errors", upstream=self._upstream.name, status=str(response.status_code))
+            if services.manager.failures is not None:
+                services.manager.failures.note(REFUSED, tenant=self._incoming.tenant)
             body = _readable(raw, response)
             if body is None:
                 return None
             if self._asks_usage and response.status_code in (400, 422) and _is_about_usage(body):
-                desk.refuse_usage.add(self._upstream.name)
+                services.refuse_usage.add(self._upstream.name)
                 return self.sent
             status = response.status_code
-            return await pulse.compacting(self.turn.recover(status, body))
-        if tap is None or not (self.sent.hold and tap.streams):
+            return await keep_alive.wait_for_gateway(self.turn.recover(status, body))
+        if usage_reader is None or not (self.sent.hold and usage_reader.streams):
             return None
         compressed = response.headers.get("content-encoding", "identity") != "identity"
         head = None
         if not compressed:
-            await self._ascertain()
-            head = Head(response.status_code, _unmeasured(for_client(response.headers.raw)), self.sent.headers)
-        error = await pulse.holding(pieces.held(tap, desk.limits.hold_seconds), head)
+            await self._update_headers()
+            head = Head(response.status_code, _drop_length(for_client(response.headers.raw)), self.sent.headers)
+        error = await keep_alive.wait_for_words(pieces.peek_error(usage_reader, services.limits.hold_seconds), head)
         if error is None:
             return None
-        desk.metrics.count("upstream_errors", upstream=self._upstream.name, status="stream")
+        services.metrics.count("upstream_errors", upstream=self._upstream.name, status="stream")
         body = json.dumps({"error": dict(error.raw)}).encode()
-        return await pulse.compacting(self.turn.recover(response.status_code, body))
+        return await keep_alive.wait_for_gateway(self.turn.recover(response.status_code, body))
 
     async def _relay(self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, *, begun: bool) -> None:
-        tap = self._tap
-        streams = tap is not None and tap.streams
+        usage_reader = self._usage_reader
+        streams = usage_reader is not None and usage_reader.streams
         drop = UsageChunkFilter() if self._asks_usage and streams else None
         if begun and not (streams and response.status_code < 300):
-            body = _readable(await pieces.whole(_ERROR_BYTES), response) or b""
+            body = _readable(await pieces.read_all(_ERROR_BYTES), response) or b""
             await writer.end(error_event(self._incoming.api, response.status_code, body))
             return
         notice = self._notice(response)
-        await self._ascertain()
+        await self._update_headers()
         if not begun:
             headers = for_client(response.headers.raw)
             await writer.start(
-                response.status_code, _unmeasured(headers) if drop or notice else headers, self.sent.headers
+                response.status_code, _drop_length(headers) if drop or notice else headers, self.sent.headers
             )
         else:
-            await writer.tell_late(self.sent.headers)
+            await writer.send_late_headers(self.sent.headers)
         if notice and not streams:
             body = b"".join([piece async for piece in pieces.all()])
-            if tap is not None:
-                tap.feed(body)
+            if usage_reader is not None:
+                usage_reader.feed(body)
             await writer.end(with_notice(self._incoming.api, body, notice))
             return
         shown = Filters([*([drop] if drop else []), *([NoticeStream(self._incoming.api, notice)] if notice else [])])
-        for piece in pieces.seen:
+        for piece in pieces.buffered:
             data = shown.feed(piece)
             if data:
                 await writer.body(data)
-        async for piece in pieces.after_seen():
+        async for piece in pieces.after_buffer():
             data = shown.feed(piece)
             if data:
                 await writer.body(data)
-            if tap is not None:
-                tap.feed(piece)
+            if usage_reader is not None:
+                usage_reader.feed(piece)
         await writer.end(shown.end())
 
     def _notice(self, response: UpstreamResponse) -> str:
@@ -471,26 +479,28 @@ class ProxyExchange:
         return self.sent.recall and response.status_code < 300 and encoding == "identity"
 
     async def _relay_rounds(
-        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, pulse: StreamKeepAlive
+        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, keep_alive: StreamKeepAlive
     ) -> None:
         """The rounds of an answer as one response."""
-        tap = self._tap = UsageReader(self._incoming.api, response.status_code, response.headers, model=self._model)
-        headers = _unmeasured(for_client(response.headers.raw))
-        if not tap.streams:
+        usage_reader = self._usage_reader = UsageReader(
+            self._incoming.api, response.status_code, response.headers, model=self._model
+        )
+        headers = _drop_length(for_client(response.headers.raw))
+        if not usage_reader.streams:
             body = await self._whole_rounds(pieces)
-            self._tap = tap
-            tap.feed(body)
-            await self._ascertain()
+            self._usage_reader = usage_reader
+            usage_reader.feed(body)
+            await self._update_headers()
             await writer.start(self.status, headers, self.sent.headers)
             notice = self.sent.notice if self.status < 300 else ""
             await writer.end(with_notice(self._incoming.api, body, notice) if notice else body)
             return
-        await self._ascertain()
-        if not pulse.begun:
+        await self._update_headers()
+        if not keep_alive.begun:
             await writer.start(response.status_code, headers, self.sent.headers)
-            pulse.begun = True
+            keep_alive.begun = True
         else:
-            await writer.tell_late(self.sent.headers)
+            await writer.send_late_headers(self.sent.headers)
         notice = self._notice(response)
         drop = Filters(
             [
@@ -500,7 +510,7 @@ class ProxyExchange:
         )
 
         async def put(data: bytes) -> None:
-            tap.feed(data)
+            usage_reader.feed(data)
             shown = drop.feed(data)
             if shown:
                 await writer.body(shown)
@@ -511,14 +521,14 @@ class ProxyExchange:
         while True:
             reply, rest = merged.end_round()
             await put(rest)
-            following = await self._next_round(reply, merged.recalls, pulse)
-            self._tap = tap
+            following = await self._next_round(reply, merged.recalls, keep_alive)
+            self._usage_reader = usage_reader
             if following is None:
                 await put(merged.finish())
                 break
             try:
                 if following.status_code >= 300:
-                    raw = await Pieces(following.aiter_raw()).whole(_ERROR_BYTES)
+                    raw = await Pieces(following.aiter_raw()).read_all(_ERROR_BYTES)
                     refusal = _readable(raw, following) or b""
                     await put(error_event(self._incoming.api, following.status_code, refusal))
                     break
@@ -553,7 +563,9 @@ class ProxyExchange:
             if following.status_code >= 300:
                 return raw
 
-    async def _next_round(self, reply: Reply, recalls: int, pulse: StreamKeepAlive | None) -> UpstreamResponse | None:
+    async def _next_round(
+        self, reply: Reply, recalls: int, keep_alive: StreamKeepAlive | None
+    ) -> UpstreamResponse | None:
         """Answer the calls of a round and ask again; None where the response ends with it."""
         self._usage = usage_of(self._incoming.api, reply)
         if not recalls and not self._hidden:
@@ -564,10 +576,10 @@ class ProxyExchange:
             return None
         if self._usage is not None:
             self._hidden.append(self._usage)
-        self._desk.metrics.count("recalls", recalls)
+        self._services.metrics.count("recalls", recalls)
         self.sent = replace(instead, headers=self.sent.headers)
-        asking = self._send(plain=True)
-        following = await (pulse.compacting(asking) if pulse else asking)
+        sending = self._send(plain=True)
+        following = await (keep_alive.wait_for_gateway(sending) if keep_alive else sending)
         if following.status_code < 300:
             return following
         less = await self.turn.withdraw(reply)
@@ -575,23 +587,23 @@ class ProxyExchange:
             return following
         await following.aclose()
         self.sent = replace(less, headers=self.sent.headers)
-        asking = self._send(plain=True)
-        return await (pulse.compacting(asking) if pulse else asking)
+        sending = self._send(plain=True)
+        return await (keep_alive.wait_for_gateway(sending) if keep_alive else sending)
 
-    async def _ascertain(self) -> None:
+    async def _update_headers(self) -> None:
         """What the client is told of its thread is certain from here on."""
         self.sent = replace(self.sent, headers=await self.turn.response_headers())
         about_thread(self.sent.headers.get(THREAD, ""))
 
-    def _counted(self, kind: str) -> None:
+    def _count_rewrite(self, kind: str) -> None:
         if self.sent.rewritten:
-            self._desk.metrics.count("rewrites", kind=kind)
+            self._services.metrics.count("rewrites", kind=kind)
 
 
 def _readable(raw: bytes | None, response: UpstreamResponse) -> bytes | None:
     """An error as it can be read; None where it is too long, or in an encoding that is not known here."""
     try:
-        return decoded(raw, response.headers.get("content-encoding", ""), _ERROR_BYTES) if raw else raw
+        return decode_body(raw, response.headers.get("content-encoding", ""), _ERROR_BYTES) if raw else raw
     except Refused:
         return None
 
@@ -600,7 +612,7 @@ def _is_about_usage(body: bytes) -> bool:
     return b"stream_options" in body or b"include_usage" in body
 
 
-def _unmeasured(headers: Headers) -> Headers:
+def _drop_length(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name != b"content-length"]
 
 
@@ -635,13 +647,13 @@ class Proxy:
         self._routes = routes
         self._client = UpstreamClient(self.limits)
         guarded = FailOpenManager(manager, self.metrics, self.limits.manage_seconds, watch, failures)
-        self._desk = ProxyServices(
+        self._services = ProxyServices(
             self._client, guarded, self.metrics, self.limits, include_usage, set(), telemetry, make_item
         )
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(_ARRIVALS * self.limits.concurrent)
         """Bodies on their way here: one that comes slowly takes no place of those that are there."""
-        self._telling: set[asyncio.Task[None]] = set()
+        self._recordings: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose caller stands in its state."""
@@ -670,33 +682,33 @@ class Proxy:
 
     async def close(self) -> None:
         """After what is still being recorded."""
-        if self._telling:
-            await asyncio.wait(self._telling)
+        if self._recordings:
+            await asyncio.wait(self._recordings)
         await self._client.close()
 
     async def _serve(self, call: RequestHead, receive: Receive, writer: ResponseWriter) -> None:
         key = call.caller.key_id
-        compacts = self._desk.make_item is not None and call.path == COMPACT_PATH
+        compacts = self._services.make_item is not None and call.path == COMPACT_PATH
         if call.conversation is None and not compacts and not (self._routes.differ and call.is_json):
             upload = Upload(receive, call, self.limits.body_seconds)
             with self._arrivals.enter(key):
-                await _while_there(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
+                await _run_while_connected(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
             return
         with self._arrivals.enter(key):
             raw = await read_body(receive, call, self.limits)
         with self._admission.enter(key):
             self.metrics.in_flight = self._admission.inside
             if call.conversation is not None:
-                await _while_there(self._converse(call, raw, writer), receive)
+                await _run_while_connected(self._converse(call, raw, writer), receive)
             else:
-                body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+                body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
                 model = OuterFields(body or b"").model
                 passing = self._compact(call, raw, body, writer) if compacts and body else None
-                await _while_there(passing or self._pass(call, raw, model, writer), receive)
+                await _run_while_connected(passing or self._pass(call, raw, model, writer), receive)
 
     async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation
-        body = decoded(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+        body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
         outer = OuterFields(body or b"")
         model = outer.model
         upstream = self._routes.choose(model, family_of(call.speaks))
@@ -713,12 +725,12 @@ class Proxy:
         incoming = Incoming(
             api, call.path, call.headers, raw, body or b"", caller.tenant, upstream.root, mode, caller.account
         )  # fmt: skip
-        passage = ProxyExchange(self._desk, call, upstream, incoming, outer)
+        exchange = ProxyExchange(self._services, call, upstream, incoming, outer)
         try:
-            await passage.run(writer)
+            await exchange.run(writer)
         finally:
-            outcome = self._tell(passage, incoming, model or "")
-            writer.note(**passage.facts(outcome))
+            outcome = self._record_outcome(exchange, incoming, model or "")
+            writer.note(**exchange.facts(outcome))
 
     async def _compact(self, call: RequestHead, raw: bytes, body: bytes, writer: ResponseWriter) -> None:
         """A request for a compaction at its own path: of the upstream, or of ours where that has none."""
@@ -728,8 +740,8 @@ class Proxy:
         response = await self._client.send(upstream, call.method, call.target, headers, raw)
         pieces = Pieces(response.aiter_raw())
         try:
-            refusal = _readable(await pieces.whole(_ERROR_BYTES), response) if response.status_code >= 400 else None
-            mode, caller, make = call.caller.mode or upstream.mode, call.caller, self._desk.make_item
+            refusal = _readable(await pieces.read_all(_ERROR_BYTES), response) if response.status_code >= 400 else None
+            mode, caller, make = call.caller.mode or upstream.mode, call.caller, self._services.make_item
             answer = None
             if (
                 make is not None
@@ -741,18 +753,18 @@ class Proxy:
                     "openai_responses", call.path, call.headers, raw, body, caller.tenant, upstream.root, mode,
                     caller.account,
                 )  # fmt: skip
-                answer = await self._desk.manager.attempt("compaction", incoming, make(incoming))
+                answer = await self._services.manager.attempt("compaction", incoming, make(incoming))
             if answer is not None:
                 await writer.start(200, [(b"content-type", b"application/json")], {NOTICE: _ITEM_NOTICE})
                 await writer.end(json.dumps(compact_body(*answer)).encode())
                 return
-            tally = PassthroughMeter(call, model, raw, response.status_code, response.headers)
+            meter = PassthroughMeter(call, model, raw, response.status_code, response.headers)
             await writer.start(response.status_code, for_client(response.headers.raw))
             async for piece in pieces.all():
                 await writer.body(piece)
-                tally.feed(piece)
+                meter.feed(piece)
             await writer.end()
-            tally.settle()
+            meter.settle()
         finally:
             await pieces.drop()
             await response.aclose()
@@ -773,27 +785,27 @@ class Proxy:
         response = await self._client.send(upstream, call.method, call.target, headers, content)
         if response.status_code >= 400:
             self.metrics.count("upstream_errors", upstream=upstream.name, status=str(response.status_code))
-        tally = PassthroughMeter(call, model, body, response.status_code, response.headers)
+        meter = PassthroughMeter(call, model, body, response.status_code, response.headers)
         try:
             await writer.start(response.status_code, for_client(response.headers.raw), notice)
             async for piece in response.aiter_raw():
                 await writer.body(piece)
-                tally.feed(piece)
+                meter.feed(piece)
             await writer.end()
         finally:
             await response.aclose()
-            tally.settle()
+            meter.settle()
 
-    def _tell(self, passage: ProxyExchange, incoming: Incoming, model: str) -> Outcome:
+    def _record_outcome(self, exchange: ProxyExchange, incoming: Incoming, model: str) -> Outcome:
         """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
-        outcome = passage.outcome()
-        if incoming.account is not None and (used := used_in(outcome, passage.sent)) is not None:
+        outcome = exchange.outcome()
+        if incoming.account is not None and (used := used_in(outcome, exchange.sent)) is not None:
             answered = outcome.reply.model if outcome.reply is not None else ""
             for one in (*outcome.hidden, used):
                 incoming.account.spend(one, charged_model(model, answered))
-        task = asyncio.create_task(passage.turn.record(outcome))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        task = asyncio.create_task(exchange.turn.record(outcome))
+        self._recordings.add(task)
+        task.add_done_callback(self._recordings.discard)
         return outcome
 
 
@@ -813,7 +825,7 @@ def _excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     return "it has too many values" if outer.is_excessive else ""
 
 
-async def _while_there(
+async def _run_while_connected(
     work: Coroutine[Any, Any, None], receive: Receive, uploaded: asyncio.Event | None = None
 ) -> None:
     """Do the work while the client is there; its leaving cancels it, and the upstream's part with it."""

@@ -45,7 +45,7 @@ class _Line:
     """One key's account of a day."""
 
     day: str
-    known: KeyUse
+    stored: KeyUse
     """As the store had it last."""
     writing: KeyUse = NO_USE
     """On its way there."""
@@ -53,7 +53,7 @@ class _Line:
 
     @property
     def total(self) -> KeyUse:
-        return self.known + self.writing + self.waiting
+        return self.stored + self.writing + self.waiting
 
 
 class KeyLedger:
@@ -76,8 +76,8 @@ class KeyLedger:
         """What the store says. While a write is under way it may hold that already, and the write itself will tell."""
         line = self._line(key_id)
         if line.day == day and line.writing == NO_USE:
-            current = line.known
-            line.known = KeyUse(
+            current = line.stored
+            line.stored = KeyUse(
                 max(current.requests, use.requests), max(current.tokens, use.tokens), max(current.dollars, use.dollars)
             )
 
@@ -91,7 +91,7 @@ class KeyLedger:
             ("dollars", limits.dollars, used.dollars),
         ):
             if limit is not None and spent >= limit:
-                raise self._over(key, what, limit, spent)
+                raise self._limit_error(key, what, limit, spent)
         self._add(line, KeyUse(requests=1))
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
@@ -108,10 +108,10 @@ class KeyLedger:
             self._timer = None
         if self._task is not None:
             await self._task
-        while self._waits and await self._write():
+        while self._has_waiting and await self._write():
             pass
 
-    def _over(self, key: NewKey, what: str, limit: int | Decimal, spent: int | Decimal) -> Refused:
+    def _limit_error(self, key: NewKey, what: str, limit: int | Decimal, spent: int | Decimal) -> Refused:
         wait = _DAY - self._wall() % _DAY
         figures = f"${spent:,.4f} of ${limit:,.4f}" if what == "dollars" else f"{spent:,} of {limit:,} {what}"
         return Refused(
@@ -135,7 +135,7 @@ class KeyLedger:
         self._write_soon()
 
     @property
-    def _waits(self) -> bool:
+    def _has_waiting(self) -> bool:
         return bool(self._late) or any(line.waiting != NO_USE for line in self._lines.values())
 
     def _write_soon(self, delay: float = DELAY) -> None:
@@ -148,14 +148,14 @@ class KeyLedger:
         self._task.add_done_callback(self._go_on)
 
     def _go_on(self, done: asyncio.Task[bool]) -> None:
-        if self._waits and not done.cancelled() and done.exception() is None:
+        if self._has_waiting and not done.cancelled() and done.exception() is None:
             self._write_soon(DELAY if done.result() else LATER)
 
     async def _write(self) -> bool:
         """What waits. What cannot be written stays in the account and goes with a later write; then False."""
         while self._late:
             day, uses = self._late[0]
-            if await self._written(day, uses) is None:
+            if await self._write_uses(day, uses) is None:
                 return False
             self._late.pop(0)
         waiting = {key: line for key, line in self._lines.items() if line.waiting != NO_USE}
@@ -163,10 +163,10 @@ class KeyLedger:
         lines = {key: line for key, line in waiting.items() if line.day == day}
         for line in lines.values():
             line.writing, line.waiting = line.waiting, NO_USE
-        sums = await self._written(day, {key: line.writing for key, line in lines.items()}) if lines else {}
+        sums = await self._write_uses(day, {key: line.writing for key, line in lines.items()}) if lines else {}
         for key, line in lines.items():
             if sums is not None:
-                line.known = sums[key]
+                line.stored = sums[key]
             elif self._lines[key] is line:
                 line.waiting += line.writing
             else:  # its day ended meanwhile
@@ -174,7 +174,7 @@ class KeyLedger:
             line.writing = NO_USE
         return sums is not None
 
-    async def _written(self, day: str, uses: dict[str, KeyUse]) -> dict[str, KeyUse] | None:
+    async def _write_uses(self, day: str, uses: dict[str, KeyUse]) -> dict[str, KeyUse] | None:
         try:
             return await self._store.count_use(day, uses)
         except EverthreadError as error:
@@ -258,7 +258,7 @@ class StatedUsage:
             return
         if self._events is not None:
             for event in self._events.feed(data):
-                self._hear(event.data)
+                self._read_event(event.data)
             return
         self._text += data
         if len(self._text) > (_MOST if self._is_whole else 2 * _END):
@@ -273,7 +273,7 @@ class StatedUsage:
                 self._usage = json.JSONDecoder().raw_decode(end)[0]
         return normalize_usage(self._usage) if self._usage else None
 
-    def _hear(self, data: str) -> None:
+    def _read_event(self, data: str) -> None:
         self.count += 1
         if '"usage"' in data or not self.model:
             self._read(data.encode("utf-8", "replace"))
@@ -302,12 +302,14 @@ class PassthroughMeter:
         self._model = model or ""
         self._sent = body
         self._status = status
-        self._tap = UsageReader(self._api, status, headers, model=model) if self._account and self._api else None
+        self._usage_reader = (
+            UsageReader(self._api, status, headers, model=model) if self._account and self._api else None
+        )
         self._stated = StatedUsage(headers)
 
     def feed(self, piece: bytes) -> None:
-        if self._tap is not None:
-            self._tap.feed(piece)
+        if self._usage_reader is not None:
+            self._usage_reader.feed(piece)
         elif self._account is not None:
             self._stated.feed(piece)
 
@@ -315,12 +317,14 @@ class PassthroughMeter:
         """Count what was heard."""
         if self._account is None:
             return
-        usage, answered = self._read_usage() if self._tap is None else self._heard(self._tap)
+        usage, answered = (
+            self._read_usage() if self._usage_reader is None else self._read_conversation(self._usage_reader)
+        )
         if usage is not None:
             self._account.spend(usage, charged_model(self._model, answered))
 
-    def _heard(self, tap: UsageReader) -> tuple[CanonicalUsage | None, str]:
-        reply = tap.end()
+    def _read_conversation(self, usage_reader: UsageReader) -> tuple[CanonicalUsage | None, str]:
+        reply = usage_reader.end()
         usage = usage_of(self._api, reply) if self._api else None
         sent = self._sent if isinstance(self._sent, bytes) else b""
         return used_in(Outcome(self._status, reply, usage), Outgoing(sent)), reply.model if reply is not None else ""

@@ -146,7 +146,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     """Connections of one server without a request under way, the longest waiting first."""
     _clock: asyncio.TimerHandle | None = None
     _in_headers = True
-    _heard = 0
+    _header_size = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
@@ -158,7 +158,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        self._heard += len(data)
+        self._header_size += len(data)
         self._unset_keepalive_if_required()
         try:
             self._parse(data)
@@ -167,7 +167,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
             return
         if not self._in_headers:
             self._stop()
-        elif self._heard > self.header_bytes and not self.transport.is_closing():
+        elif self._header_size > self.header_bytes and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
         elif self._clock is None:
@@ -187,7 +187,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():  # the parser skipped the body, which is still to come
             return
-        self._heard = 0
+        self._header_size = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

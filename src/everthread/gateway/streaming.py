@@ -53,7 +53,7 @@ class ResponseWriter:
         ]
         await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
 
-    async def tell_late(self, headers: Mapping[str, str]) -> None:
+    async def send_late_headers(self, headers: Mapping[str, str]) -> None:
         """What was not known yet when the headers were sent, as comments of the stream: no client stumbles over one."""
         late = {name: value for name, value in headers.items() if self._own_headers.get(name) != value}
         self._own_headers = {**self._own_headers, **late}
@@ -94,12 +94,12 @@ class ResponseWriter:
 
     async def _put(self, message: dict[str, object]) -> None:
         try:
-            await run_within(self._seconds, _sent(self._send, message))
+            await run_within(self._seconds, _send_message(self._send, message))
         except TimeoutError:
             raise ClientGone from None
 
 
-async def _sent(send: Send, message: dict[str, object]) -> None:
+async def _send_message(send: Send, message: dict[str, object]) -> None:
     await send(message)
 
 
@@ -117,7 +117,7 @@ class UsageReader:
         self._parser = SseParser()
         self._stream = CODECS[api].stream_decoder(model=model)
         self._pieces: list[bytes] = []
-        self._heard = False
+        self._has_events = False
 
     def feed(self, chunk: bytes) -> list[StreamDelta]:
         """What a piece of a stream says; nothing for pieces of a whole answer."""
@@ -135,11 +135,11 @@ class UsageReader:
 
     def end(self) -> Reply | None:
         """The reply as far as it came; None where nothing could be read."""
-        if self._decoder is None and not self._heard:
+        if self._decoder is None and not self._has_events:
             return None
         try:
             if self.streams:
-                return self._stream.reply() if self._heard else None
+                return self._stream.reply() if self._has_events else None
             body: Any = json.loads(b"".join(self._pieces))
             return CODECS[self._api].decode_reply(body, model=self._model)
         except (WireError, ValueError, RecursionError) as error:
@@ -150,7 +150,7 @@ class UsageReader:
         deltas: list[StreamDelta] = []
         for event in self._parser.feed(data):
             deltas += self._stream.feed(event)
-            self._heard = True
+            self._has_events = True
         return deltas
 
     def _give_up(self, error: Exception) -> None:
@@ -245,23 +245,23 @@ class Pieces:
 
     def __init__(self, source: AsyncIterator[bytes]) -> None:
         self._source = source
-        self._seen: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._next: asyncio.Task[bytes | None] | None = None
 
-    async def whole(self, most: int) -> bytes | None:
+    async def read_all(self, most: int) -> bytes | None:
         """All of it; None where it is more than `most`."""
-        while sum(map(len, self._seen)) <= most:
+        while sum(map(len, self._buffer)) <= most:
             piece = await anext(self._source, None)
             if piece is None:
-                return b"".join(self._seen)
-            self._seen.append(piece)
+                return b"".join(self._buffer)
+            self._buffer.append(piece)
         return None
 
-    async def held(self, tap: UsageReader, seconds: float) -> StreamDelta | None:
+    async def peek_error(self, usage_reader: UsageReader, seconds: float) -> StreamDelta | None:
         """Look on until the stream says something, at most so long; the error where it begins with one."""
         ends = asyncio.get_running_loop().time() + seconds
         while True:
-            self._next = asyncio.ensure_future(_after(self._source))
+            self._next = asyncio.ensure_future(_next_piece(self._source))
             remaining = ends - asyncio.get_running_loop().time()
             done, _ = await asyncio.wait({self._next}, timeout=max(0.0, remaining))
             if not done:
@@ -269,8 +269,8 @@ class Pieces:
             piece, self._next = await self._next, None
             if piece is None:
                 return None
-            self._seen.append(piece)
-            deltas = tap.feed(piece)
+            self._buffer.append(piece)
+            deltas = usage_reader.feed(piece)
             error = next((delta for delta in deltas if delta.kind == "error"), None)
             if error is not None or any(delta.kind in _CONTENT for delta in deltas):
                 return error
@@ -281,7 +281,7 @@ class Pieces:
             self._next.cancel()
             await asyncio.wait({self._next})
 
-    async def after_seen(self) -> AsyncIterator[bytes]:
+    async def after_buffer(self) -> AsyncIterator[bytes]:
         """What was not looked at yet."""
         if self._next is not None:
             piece = await self._next
@@ -294,17 +294,17 @@ class Pieces:
 
     async def all(self) -> AsyncIterator[bytes]:
         """From the beginning, also what was looked at."""
-        for piece in self._seen:
+        for piece in self._buffer:
             yield piece
-        async for piece in self.after_seen():
+        async for piece in self.after_buffer():
             yield piece
 
     @property
-    def seen(self) -> list[bytes]:
-        return self._seen
+    def buffered(self) -> list[bytes]:
+        return self._buffer
 
 
-async def _after(source: AsyncIterator[bytes]) -> bytes | None:
+async def _next_piece(source: AsyncIterator[bytes]) -> bytes | None:
     return await anext(source, None)
 
 
@@ -319,7 +319,7 @@ class Head:
 
     status: int = 200
     headers: Headers = field(default_factory=lambda: list(_OWN))
-    told: Mapping[str, str] = field(default_factory=dict)
+    own_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class StreamKeepAlive:
@@ -334,16 +334,16 @@ class StreamKeepAlive:
         self.begun = False
         """The answer's first lines are sent, and nothing but comments behind them."""
 
-    async def compacting(self, work: Coroutine[Any, Any, T]) -> T:
+    async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something of ours, of which the upstream knows nothing yet."""
         first = self._limits.keepalive_seconds if self.begun else self._limits.silence_seconds
-        return await self._waiting(work, first, Head)
+        return await self._run_with_beats(work, first, Head)
 
-    async def holding(self, work: Coroutine[Any, Any, T], head: Head | None) -> T:
+    async def wait_for_words(self, work: Coroutine[Any, Any, T], head: Head | None) -> T:
         """Wait for the first words of a stream; None: it is compressed, and a comment would break it."""
-        return await self._waiting(work, self._limits.keepalive_seconds, lambda: head)
+        return await self._run_with_beats(work, self._limits.keepalive_seconds, lambda: head)
 
-    async def _waiting(self, work: Coroutine[Any, Any, T], first: float, head: Callable[[], Head | None]) -> T:
+    async def _run_with_beats(self, work: Coroutine[Any, Any, T], first: float, head: Callable[[], Head | None]) -> T:
         async def beat() -> None:
             while await self._beat(head()):  # noqa: ASYNC110  a comment at each interval
                 await asyncio.sleep(self._limits.keepalive_seconds)
@@ -356,7 +356,7 @@ class StreamKeepAlive:
             if head is None or not self._streams():
                 return False
             self.begun = True
-            await self._writer.start(head.status, head.headers, head.told)
+            await self._writer.start(head.status, head.headers, head.own_headers)
         self._metrics.count("keepalives")
         await self._writer.body(COMMENT)
         return True

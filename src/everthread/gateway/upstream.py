@@ -288,7 +288,7 @@ def without_sessions(cookies: bytes) -> bytes:
     return b"; ".join(part for part in parts if not part.startswith(b"everthread_"))
 
 
-def rewritten(headers: Headers) -> Headers:
+def drop_body_headers(headers: Headers) -> Headers:
     """The headers for a body of ours, which is plain."""
     return [(name, value) for name, value in headers if name not in (b"content-length", b"content-encoding")]
 

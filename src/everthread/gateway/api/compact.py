@@ -16,7 +16,7 @@ from everthread.errors import EverthreadError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Incoming
 from everthread.gateway.body import LIST_FIELD, refuse_duplicates
-from everthread.gateway.encoding import decoded
+from everthread.gateway.encoding import decode_body
 from everthread.gateway.errors import Refused, error_body, error_headers
 from everthread.gateway.limits import Limits
 from everthread.gateway.management.manager import ProxyManager
@@ -56,7 +56,7 @@ class CompactApp:
         await send({"type": "http.response.body", "body": text})
 
     async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
-        body = decoded(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""
+        body = decode_body(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""
         refuse_duplicates(body)
         try:
             fields: Any = json.loads(body)

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.gateway.body import slice_text, spliced, written
+from everthread.gateway.body import encode_value, slice_text, splice_text
 from everthread.wire.common import SseEvent, encode_event
 
 PATH = "/v1/responses/compact"
@@ -67,8 +67,8 @@ def expand_items(text: str, key: bytes) -> str | None:
     for element in slice_text(text, "openai_responses").elements:
         values = read_item(element.value, key)
         if values is not None:
-            changes.append((element.start, element.end, ",".join(map(written, values))))
-    return spliced(text, changes) if changes else None
+            changes.append((element.start, element.end, ",".join(map(encode_value, values))))
+    return splice_text(text, changes) if changes else None
 
 
 def asks_compaction(body: bytes) -> bool:

@@ -66,7 +66,7 @@ from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, RecallAnswered, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
-from everthread.gateway.management.reader import MARK, OURS, Begun, RequestReader, Sizes, TableCache
+from everthread.gateway.management.reader import MARK, OURS, BodyOutline, RequestReader, Sizes, TableCache
 from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.management.responses_state import Responses
@@ -80,10 +80,10 @@ from everthread.gateway.management.rewrite import (
 )
 from everthread.gateway.management.threads import (
     PendingAnswer,
-    SaidMessages,
     ThreadIndex,
     ThreadMatch,
     ThreadRecorder,
+    WireMessages,
 )
 from everthread.gateway.management.turn import ManagedTurn, ThreadMemories, build_outgoing, receipt_text, send_untouched
 from everthread.providers.catalog import window_headers
@@ -167,21 +167,21 @@ class ProxyManager:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
         outline = self._reader.begin(incoming.api, incoming.body)
-        plain = self._without_ours(incoming) if OURS in outline.holds else incoming
-        expanded = await self._responses.expanded(plain) if self._emulates(incoming) else None
+        plain = self._strip_own_items(incoming) if OURS in outline.holds else incoming
+        expanded = await self._responses.expand_request(plain) if self._emulates_state(incoming) else None
         read = expanded or plain
         turn = await self._read(read, outline if read is incoming else self._reader.begin(read.api, read.body))
         if not len(turn.history):
             return UnmanagedTurn(incoming)  # nothing was said: there is no thread it could belong to
-        turn.expanded = expanded is not None or plain is not incoming
+        turn.is_expanded = expanded is not None or plain is not incoming
         self._recorder.begin(turn)
         try:
-            await self._decide_what_goes(turn)
+            await self._choose_outgoing(turn)
         finally:  # also where that failed, or the client left: others may wait for what was said
             self._recorder.start(turn)
         return turn
 
-    async def _decide_what_goes(self, turn: ManagedTurn) -> None:
+    async def _choose_outgoing(self, turn: ManagedTurn) -> None:
         if turn.rewritable and self.setup.options.enabled:
             await self._fit(turn)
         if turn.rewritable:
@@ -190,9 +190,9 @@ class ProxyManager:
             turn.estimate = turn.fixed + turn.size
             turn.sent = send_untouched(turn)
             if turn.unmanaged_reason and turn.incoming.mode == "managed":
-                self.setup.listener(Unmanaged(turn.place.thread, turn.unmanaged_reason))
+                self.setup.listener(Unmanaged(turn.match.thread, turn.unmanaged_reason))
 
-    def _without_ours(self, incoming: Incoming) -> Incoming:
+    def _strip_own_items(self, incoming: Incoming) -> Incoming:
         """The request without what a client keeps of ours: lines for the person, and items that stand for messages."""
         if incoming.mode != "managed":
             return incoming
@@ -205,26 +205,26 @@ class ProxyManager:
 
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The thread is told once that is certain."""
-        if turn.place.explicit and (turn.storing is None or not turn.storing.done()):
+        if turn.match.explicit and (turn.storing is None or not turn.storing.done()):
             return turn.sent.headers  # an answer that is quicker than the store does not wait for it
-        match = await self._recorder.request(turn)
+        match = await self._recorder.store_request(turn)
         others = {name: value for name, value in turn.sent.headers.items() if name != THREAD}
-        return {THREAD: match.thread, **others} if turn.kept else others
+        return {THREAD: match.thread, **others} if turn.is_stored else others
 
     async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """Store what was said and used, and prepare the next rewrite where it will soon be due."""
-        answer = self._recorder.said(turn, outcome)
+        answer = self._recorder.expect_answer(turn, outcome)
         try:
-            await self._keep(turn, outcome, answer)
+            await self._store_outcome(turn, outcome, answer)
         finally:
             if answer is not None:
                 self._recorder.give_up(answer)
         if 200 <= outcome.status < 300 and turn.rewritable:
             self._prepare_ahead(turn, outcome)
 
-    async def _keep(self, turn: ManagedTurn, outcome: Outcome, answer: PendingAnswer | None) -> None:
+    async def _store_outcome(self, turn: ManagedTurn, outcome: Outcome, answer: PendingAnswer | None) -> None:
         """What was said and what it used into the store, and what it teaches."""
-        match = await self._recorder.request(turn)
+        match = await self._recorder.store_request(turn)
         is_success = 200 <= outcome.status < 300
         if is_success and outcome.usage is not None and not outcome.estimated:
             prompt = outcome.usage.prompt_tokens
@@ -243,11 +243,11 @@ class ProxyManager:
         if self.accounting.has_lost(match.thread):
             writes.append(self.accounting.record_lost(match.thread))
         if answer is not None:
-            writes.append(self._recorder.answer(answer, match, turn))
+            writes.append(self._recorder.store_answer(answer, match, turn))
         if answer is not None and turn.recall.calls:
             writes.append(self._recall.keep(turn, match.thread, answer.history))
         reply = outcome.reply
-        if is_success and reply and reply.id and self._emulates(turn.incoming):
+        if is_success and reply and reply.id and self._emulates_state(turn.incoming):
             writes.append(self._responses.keep(match, reply, turn))
         try:
             await asyncio.gather(*writes)  # together they are one transaction
@@ -269,7 +269,7 @@ class ProxyManager:
             UsageRecorded(record.session, record.model, record.task, record.usage, record.cost, record.estimated)
         )
 
-    def _emulates(self, incoming: Incoming) -> bool:
+    def _emulates_state(self, incoming: Incoming) -> bool:
         return self.setup.emulate_state and incoming.mode == "managed" and incoming.api == "openai_responses"
 
     def warm(self) -> None:
@@ -290,16 +290,16 @@ class ProxyManager:
 
     # Reading
 
-    async def _read(self, incoming: Incoming, outline: Begun) -> ManagedTurn:
+    async def _read(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
         """Whose it is and how large; of a known history only what is new costs more than a glance."""
-        read = await self._reader.read_gently(incoming.api, outline)
-        values = SaidMessages(
+        read = await self._reader.read_in_steps(incoming.api, outline)
+        values = WireMessages(
             incoming.api, read.frame.model,
             Values(read.sliced.elements[read.first : len(read.sliced.elements) - read.trailing]),
         )  # fmt: skip
         scope = scope_of(incoming.headers, read.sliced.fields)
-        match = await self._threads.place(incoming.tenant, scope, read.history, values)
-        memory = await self._memory(match)
+        match = await self._threads.find_match(incoming.tenant, scope, read.history, values)
+        memory = await self._load_memory(match)
         turn = ManagedTurn(
             self, incoming, read.sliced, read.first, read.history, read.frame, read.sizes, read.fixed, match, memory,
             read.trailing, MARK in read.holds,
@@ -310,12 +310,12 @@ class ProxyManager:
                 size * len(turn.tables[index]) // len(turn.elements[index].text) if index in turn.tables else size
                 for index, size in enumerate(turn.sizes)
             ]
-        turn.window = await self.limits.window(turn.limit_key, await self._known_window(turn))
+        turn.window = await self.limits.window(turn.limit_key, await self._load_window(turn))
         turn.cap = await self.limits.output_cap(turn.limit_key)
-        turn.served = self._recall.serves(turn)
+        turn.has_recall = self._recall.serves(turn)
         return turn
 
-    async def _known_window(self, turn: ManagedTurn) -> int:
+    async def _load_window(self, turn: ManagedTurn) -> int:
         """Of a model at an address, asked once."""
         incoming = turn.incoming
         key = (incoming.upstream, turn.model, window_headers(incoming.headers))
@@ -325,7 +325,7 @@ class ProxyManager:
             self._windows[key] = await self.setup.window(incoming.api, turn.model, incoming.upstream)
         return self._windows[key]
 
-    async def _memory(self, match: ThreadMatch) -> Any:
+    async def _load_memory(self, match: ThreadMatch) -> Any:
         memory = self._memories.get(match.thread)
         if memory is not None:
             return memory
@@ -346,7 +346,7 @@ class ProxyManager:
         if state.model == turn.model:
             head = state.tokens
         else:
-            values = turn.replaced_values(used)
+            values = turn.replacement_values(used)
             head = self._sizes.values(turn.incoming.api, turn.model, used.replacement, values)
         note = state.note
         if note:
@@ -380,12 +380,12 @@ class ProxyManager:
         if is_new and turn.used is not None:
             turn.memory.context.compacted = after
             turn.headers[RECEIPT] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
-            self.setup.listener(CompactionReceipt(turn.place.thread, receipt))
+            self.setup.listener(CompactionReceipt(turn.match.thread, receipt))
             if self.setup.notice and takes_notice(turn.incoming.api, turn.sliced.fields):
-                turn.notice = notice_line(f"{receipt}; thread {turn.place.thread[:12]}", self.setup.summary_key)
+                turn.notice = notice_line(f"{receipt}; thread {turn.match.thread[:12]}", self.setup.summary_key)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
         sent = build_outgoing(turn, before, after, ttl=ttl)
-        return replace(sent, rewritten=True) if turn.expanded else sent
+        return replace(sent, rewritten=True) if turn.is_expanded else sent
 
     async def _fit(self, turn: ManagedTurn) -> None:
         """Use the rewrite there is; make one where it is time. Waits only where the request cannot go without.
@@ -399,7 +399,7 @@ class ProxyManager:
         if turn.sliced.single or (small and not turn.memory.slim):
             return
         await self.look_up(turn)
-        if turn.held and not self.size(turn, self.tokens(turn, turn.used)).is_full:
+        if turn.is_undone and not self.size(turn, self.tokens(turn, turn.used)).is_full:
             turn.ready, turn.decision = None, PolicyDecision("send", "the last compaction was taken back by hand")
             return
         sent = None if self._is_unsent(turn) else turn.used
@@ -443,7 +443,7 @@ class ProxyManager:
 
     def _prices(self, turn: ManagedTurn) -> CallPrices:
         marked = cache_route(turn.model, "auto", turn.incoming.upstream) is not None
-        writer = self.setup.summarizer(self._summarizer_context(turn, turn.place.thread))
+        writer = self.setup.summarizer(self._summarizer_context(turn, turn.match.thread))
         return CallPrices(turn.model, "auto", marked, writer)
 
     def _decide(self, turn: ManagedTurn, *, again: bool = False) -> PolicyDecision:
@@ -460,20 +460,20 @@ class ProxyManager:
         if used is None or used.strength == SLIM:
             return
         before = turn.relieved or turn.budget(self.setup.options).threshold
-        if turn.tried.compactions:
+        if turn.attempts.compactions:
             pause.exempt(used.depth)
         elif pause.judge(used.depth, before, prompt, self.setup.wall()):
-            self.setup.listener(Notice(turn.place.thread, paused_text(prompt)))
+            self.setup.listener(Notice(turn.match.thread, paused_text(prompt)))
 
     async def look_up(self, turn: ManagedTurn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
         rewrites = await self._find_rewrites(turn)
         if not forced:
-            rewrites = rewrites.keeping(turn.memory.rewrite)
+            rewrites = rewrites.prefer(turn.memory.rewrite)
         turn.used, turn.ready = rewrites.used, rewrites.ready
         hidden = self._recall.state_of(turn)
-        undone, *rounds = await self.setup.store.get_states([(turn.place.thread, UNDONE_STATE), *hidden])
-        turn.held = isinstance(undone, dict) and turn.size < undone.get("until", 0)
+        undone, *rounds = await self.setup.store.get_states([(turn.match.thread, UNDONE_STATE), *hidden])
+        turn.is_undone = isinstance(undone, dict) and turn.size < undone.get("until", 0)
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
         self._recall.load(turn, rounds[0] if rounds else None)
@@ -498,14 +498,14 @@ class ProxyManager:
     async def resume(self, turn: ManagedTurn, reply: Reply) -> Outgoing | None:
         """What goes upstream after a round in which our own tool was called; None where the response ends."""
         now = self.setup.clock()
-        turn.recall.begun = turn.recall.begun or now
-        await self._recorder.request(turn)
+        turn.recall.started_at = turn.recall.started_at or now
+        await self._recorder.store_request(turn)
         if not await self._recall.answer(turn, reply):
             return None
-        if now - turn.recall.begun > RECALL_SECONDS:
+        if now - turn.recall.started_at > RECALL_SECONDS:
             turn.recall.rounds = ROUNDS
         turn.sent = self.send(turn)
-        self.setup.listener(RecallAnswered(turn.place.thread, turn.recall.rounds, turn.recall.calls))
+        self.setup.listener(RecallAnswered(turn.match.thread, turn.recall.rounds, turn.recall.calls))
         return turn.sent
 
     def withdraw(self, turn: ManagedTurn, reply: Reply) -> Outgoing:
@@ -520,22 +520,22 @@ class ProxyManager:
         self, turn: ManagedTurn, *, background: bool, ripe: int = 0, reason: str = "in-loop"
     ) -> asyncio.Task[Rewrite | None]:
         """The compaction of a thread that is under way; a new one where there is none."""
-        key = (turn.incoming.tenant, turn.place.thread)
+        key = (turn.incoming.tenant, turn.match.thread)
         job = self._jobs.get(key)
         if job is None or job.done():
             job = asyncio.get_running_loop().create_task(
-                self._made(turn, background=background, ripe=ripe, reason=reason)
+                self._make_rewrite(turn, background=background, ripe=ripe, reason=reason)
             )
             self._jobs[key] = job
             job.add_done_callback(lambda done: self._jobs.pop(key, None) if self._jobs.get(key) is done else None)
         return job
 
-    async def _made(self, turn: ManagedTurn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
+    async def _make_rewrite(self, turn: ManagedTurn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
         """A rewrite of the usual strength. A failure is told; the request goes on with what there is."""
         tokens = self.tokens(turn, turn.used)
         rewrite: Rewrite | None = None
         try:
-            rewrite = await self._made_meanwhile(turn)
+            rewrite = await self._find_newer_rewrite(turn)
             if rewrite is None:
                 rewrite = await self.compact(
                     turn,
@@ -546,14 +546,14 @@ class ProxyManager:
                     reason=reason,
                 )
         except EverthreadError as error:
-            self.setup.listener(CompactionFailed(turn.place.thread, str(error)))
+            self.setup.listener(CompactionFailed(turn.match.thread, str(error)))
         if rewrite is None:
             turn.memory.context.fail(tokens)
         else:
             turn.memory.context.futile = 0
         return rewrite
 
-    async def _made_meanwhile(self, turn: ManagedTurn) -> Rewrite | None:
+    async def _find_newer_rewrite(self, turn: ManagedTurn) -> Rewrite | None:
         """A rewrite of more than the request used, which somebody made since it was looked for."""
         rewrites = await self._find_rewrites(turn)
         longest = rewrites.ready or rewrites.used
@@ -570,7 +570,7 @@ class ProxyManager:
         return rewrite
 
     async def _task(self, turn: ManagedTurn, tokens: int, **how: Any) -> RewriteTask:
-        match = await self._recorder.request(turn)
+        match = await self._recorder.store_request(turn)
         if turn.used is not None and turn.used.is_older:
             tokens = self.tokens(turn, None)
         return RewriteTask(
@@ -610,7 +610,7 @@ class ProxyManager:
         What is said after it stays in the prompt. So a rewrite that no model has to write is made just before it is
         due, where the thread's growth is known, and buys more calls.
         """
-        if turn.ready is not None or turn.held or turn.sliced.single:
+        if turn.ready is not None or turn.is_undone or turn.sliced.single:
             return
         output_tokens = outcome.usage.output_tokens if outcome.usage else 0
         size = self.size(turn, self.tokens(turn, turn.used) + output_tokens)
@@ -630,16 +630,16 @@ class ProxyManager:
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
         """A conversation made smaller now, for this window: its messages, a receipt, and the thread for recall."""
-        plain = self._without_ours(incoming)
+        plain = self._strip_own_items(incoming)
         turn = await self._read(plain, self._reader.begin(plain.api, plain.body))
         turn.window = window or turn.window
-        match = await self._recorder.request(turn)
+        match = await self._recorder.store_request(turn)
         before = self.tokens(turn, None)
         may = turn.rewritable or turn.unmanaged_reason == TRIGGER
         rewrite = await self.compact(turn, level, before, reason="manual") if may else None
         remaining = [element.value for element in turn.elements[rewrite.length if rewrite else 0 :]]
         lead = [element.value for element in turn.sliced.elements[: turn.first]]
-        messages = [*lead, *(turn.replaced_values(rewrite) if rewrite else ()), *remaining]
+        messages = [*lead, *(turn.replacement_values(rewrite) if rewrite else ()), *remaining]
         receipt = {
             "changed": rewrite is not None, "tokens_before": before, "tokens_after": self.tokens(turn, rewrite),
             "messages_covered": rewrite.length if rewrite else 0, "thread": match.thread,
@@ -670,17 +670,19 @@ class ProxyManager:
                 if turn.used is not None:
                     return self.send(turn)
             output_cap = turn.output_cap or turn.asked_output
-            step = turn.tried.next_step(verdict, output_cap=output_cap, enabled=enabled, thinking=turn.thinking_budget)
+            step = turn.attempts.next_step(
+                verdict, output_cap=output_cap, enabled=enabled, thinking=turn.thinking_budget
+            )
             if step.action == "give_up":
                 return None
             if step.action == "lower_cap" and step.cap is not None:
                 await self.limits.learn_cap(turn.limit_key, lasting_cap(verdict, step.cap), verdict.reason)
-            self.setup.listener(RecoveryEvent(turn.place.thread, verdict.kind, step.attempt, step.text))
+            self.setup.listener(RecoveryEvent(turn.match.thread, verdict.kind, step.attempt, step.text))
             if step.action == "lower_cap":
                 return self.send(turn)
             rewrite = await (self._slim(turn) if step.action == "slim" else self._compact_harder(turn, step, verdict))
             if rewrite is not None:
-                turn.tried.done += step.action == "compact"
+                turn.attempts.done += step.action == "compact"
                 turn.used, turn.ready = rewrite, None
                 return self.send(turn)
 
@@ -697,7 +699,7 @@ class ProxyManager:
         learnt = await self.limits.learn_window(turn.limit_key, verdict, turn.window, tokens, believed=believed)
         if learnt is not None:
             turn.window = learnt.tokens
-            event = LimitLearnt(turn.place.thread, turn.model, learnt.tokens, learnt.source, stored=learnt.stored)
+            event = LimitLearnt(turn.match.thread, turn.model, learnt.tokens, learnt.source, stored=learnt.stored)
             self.setup.listener(event)
 
     async def _slim(self, turn: ManagedTurn) -> Rewrite | None:
@@ -714,7 +716,7 @@ class ProxyManager:
         try:
             return await self.compact(turn, step.level, tokens, reason="overflow")
         except EverthreadError as failure:
-            self.setup.listener(CompactionFailed(turn.place.thread, str(failure)))
+            self.setup.listener(CompactionFailed(turn.match.thread, str(failure)))
             return None
 
     async def settle(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
-from everthread.gateway.body import Sliced, slice_text, spliced, written
+from everthread.gateway.body import Sliced, encode_value, slice_text, splice_text
 from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
 
 OPEN = "[everthread "
@@ -49,15 +49,15 @@ def strip_notices(text: str, api: Api, key: bytes) -> str | None:
     is_kept: list[bool] = []
     changes: list[tuple[int, int, str]] = []
     for element in sliced.elements:
-        value = _stripped(element.value, key)
+        value = _strip_line(element.value, key)
         is_kept.append(value is not None)
         if value is not None and value is not element.value:
-            changes.append((element.start, element.end, written(value)))
-    changes += _removed(sliced, is_kept)
-    return spliced(text, sorted(changes)) if changes else None
+            changes.append((element.start, element.end, encode_value(value)))
+    changes += _removal_changes(sliced, is_kept)
+    return splice_text(text, sorted(changes)) if changes else None
 
 
-def _removed(sliced: Sliced, is_kept: Sequence[bool]) -> list[tuple[int, int, str]]:
+def _removal_changes(sliced: Sliced, is_kept: Sequence[bool]) -> list[tuple[int, int, str]]:
     """What takes whole elements out, each with one of its commas."""
     elements = sliced.elements
     last = max((index for index, stays in enumerate(is_kept) if stays), default=-1)
@@ -71,7 +71,7 @@ def _removed(sliced: Sliced, is_kept: Sequence[bool]) -> list[tuple[int, int, st
     return changes
 
 
-def _stripped(value: Any, key: bytes) -> Any:
+def _strip_line(value: Any, key: bytes) -> Any:
     """An element without our line: itself where it has none, None where nothing else is in it."""
     if not isinstance(value, dict):
         return value
@@ -82,23 +82,23 @@ def _stripped(value: Any, key: bytes) -> Any:
         return value
     words: Any = content
     if isinstance(content, str):
-        words = _without_line(content, key) or None
+        words = _strip_text(content, key) or None
     elif isinstance(content, list):
-        words = [stripped for part in content if (stripped := _stripped_part(part, key)) is not None]
+        words = [stripped for part in content if (stripped := _strip_part(part, key)) is not None]
     if words == content:
         return value
     return {**value, "content": words} if words or value.get("tool_calls") else None
 
 
-def _stripped_part(part: Any, key: bytes) -> Any:
+def _strip_part(part: Any, key: bytes) -> Any:
     text = part.get("text") if isinstance(part, dict) else None
     if not isinstance(text, str):
         return part
-    words = _without_line(text, key)
+    words = _strip_text(text, key)
     return part if words == text else {**part, "text": words} if words else None
 
 
-def _without_line(text: str, key: bytes) -> str:
+def _strip_text(text: str, key: bytes) -> str:
     """The words before our line; a line that is not ours stays."""
     match = _LINE.search(text) if OPEN in text else None
     if match is None or not hmac.compare_digest(match[1], _tag(match[2], key)):
@@ -196,7 +196,7 @@ class NoticeStream:
             {"type": "content_block_delta", "index": position, "delta": {"type": "text_delta", "text": line}},
             {"type": "content_block_stop", "index": position},
         ]
-        return b"".join(map(_written, new)) + raw
+        return b"".join(map(_encode_data, new)) + raw
 
     def _chunk(self, raw: bytes, data: dict[str, Any]) -> bytes:
         choices = data.get("choices")
@@ -211,10 +211,10 @@ class NoticeStream:
         if isinstance(delta, dict) and delta.get("content"):  # the last words come with the end
             words = delta["content"] + words
             rest = {key: value for key, value in delta.items() if key != "content"}
-            raw = _written({**data, "choices": [{**choice, "delta": rest}]}, "")
+            raw = _encode_data({**data, "choices": [{**choice, "delta": rest}]}, "")
         head: dict[str, Any] = {key: data[key] for key in ("id", "object", "created", "model") if key in data}
         new: dict[str, Any] = {**head, "choices": [{"index": 0, "delta": {"content": words}, "finish_reason": None}]}
-        return _written(new, "") + raw
+        return _encode_data(new, "") + raw
 
     def _response(self, raw: bytes, event: SseEvent, data: dict[str, Any]) -> bytes:
         index, kind = data.get("output_index"), data.get("type")
@@ -231,7 +231,7 @@ class NoticeStream:
             data = {**data, "sequence_number": number + len(new)}
         output = [*(response.get("output") or []), _item(line, "completed")]
         last = SseEvent(event.event, json.dumps({**data, "response": {**response, "output": output}}))
-        return b"".join(map(_written, new)) + encode_event(last)
+        return b"".join(map(_encode_data, new)) + encode_event(last)
 
 
 def _response_events(line: str, index: int) -> Sequence[dict[str, Any]]:
@@ -248,7 +248,7 @@ def _response_events(line: str, index: int) -> Sequence[dict[str, Any]]:
     ]
 
 
-def _written(data: Mapping[str, Any], event: str | None = None) -> bytes:
+def _encode_data(data: Mapping[str, Any], event: str | None = None) -> bytes:
     """An event; in the chat protocol they have no names."""
     name = str(data["type"]) if event is None else ""
     return encode_event(SseEvent(name, json.dumps(data)))

@@ -22,7 +22,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.errors import WireError
 from everthread.gateway.base import decode_messages
-from everthread.gateway.body import LIST_FIELD, BodyLayout, Element, Fields, Sliced, Spans, slice_text, written
+from everthread.gateway.body import LIST_FIELD, BodyLayout, Element, Fields, Sliced, Spans, encode_value, slice_text
 from everthread.gateway.management.rewrite import frame_of
 from everthread.gateway.management.threads import (
     History,
@@ -167,7 +167,7 @@ class TableCache:
             text = self._texts.find(piece.key)
             if text is None:
                 value = table_results(element.value)
-                text = "" if value is element.value else written(value)
+                text = "" if value is element.value else encode_value(value)
                 self._texts.keep(piece.key, text, _MARK_BYTES + 4 * len(text))
             if text:
                 tables[index] = text
@@ -204,17 +204,19 @@ class Rest:
         self.digest = sha256(text[at:].encode()).digest()
         entry = self._rests.find(self.digest)
         self._missed = entry is None
-        return (entry[0], _moved(entry[1], at)) if entry else None
+        return (entry[0], _shift_spans(entry[1], at)) if entry else None
 
     def keep(self, fields: Fields, spans: Spans) -> None:
         """The fields of a body that was read to its end, where they were not known."""
         if self.digest is not None and self._missed:
             behind = {name: span for name, span in spans.items() if span[0] >= self._at}
             size = _DECODED * sum(end - start for start, end in behind.values())
-            self._rests.keep(self.digest, {name: fields[name] for name in behind}, _moved(behind, -self._at), size)
+            self._rests.keep(
+                self.digest, {name: fields[name] for name in behind}, _shift_spans(behind, -self._at), size
+            )
 
 
-def _moved(spans: Spans, by: int) -> Spans:
+def _shift_spans(spans: Spans, by: int) -> Spans:
     return {name: (start + by, end + by) for name, (start, end) in spans.items()}
 
 
@@ -276,7 +278,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedRequest:
     """What a request says."""
 
     sliced: Sliced
@@ -295,7 +297,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _BodyRecord:
     """What is kept of a body that was read: everything but its text, and of that the end of its messages."""
 
     layout: BodyLayout
@@ -315,11 +317,11 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BodyOutline:
     """A body of which it is known where everything stands."""
 
     marks: Marks
-    known: _Known | None
+    record: _BodyRecord | None
     layout: BodyLayout | None
     """What is known of its beginning; None where that is no message."""
     rest: Rest
@@ -332,15 +334,15 @@ class RequestReader:
     def __init__(self, sizes: Sizes) -> None:
         self._pieces = IdentityCache()
         self._sizes = sizes
-        self._beginnings: Beginnings[_Known] = Beginnings()
+        self._beginnings: Beginnings[_BodyRecord] = Beginnings()
         self._rests = Rests()
         self._frames: ByteCache[bytes, tuple[Request, int]] = ByteCache(_FRAMES_BYTES)
 
-    def read(self, api: Api, body: bytes) -> Read:
+    def read(self, api: Api, body: bytes) -> ParsedRequest:
         """Take a request apart. `WireError` where it is none."""
         return self._finish(api, self.begin(api, body))
 
-    async def read_gently(self, api: Api, outline: Begun) -> Read:
+    async def read_in_steps(self, api: Api, outline: BodyOutline) -> ParsedRequest:
         """The same for one that was begun; where much is new, bit by bit: others are answered meanwhile."""
         count = len(outline.layout.ends) if outline.layout else 0
         if len(outline.sliced.text) - (outline.layout.ends[-1] if outline.layout else 0) > _MUCH:
@@ -354,7 +356,7 @@ class RequestReader:
                     until = time.monotonic() + _AT_ONCE
         return self._finish(api, outline)
 
-    def begin(self, api: Api, body: bytes) -> Begun:
+    def begin(self, api: Api, body: bytes) -> BodyOutline:
         """Where everything stands, and what is known of a body that begins alike."""
         try:
             text = body.decode()
@@ -366,13 +368,13 @@ class RequestReader:
         rest = Rest(self._rests)
         sliced = slice_text(text, api, layout, rest)
         if layout is None or record is None or not layout.ends:
-            return Begun(marks, record, None, rest, sliced, frozenset(word for word in WATCHED if word in text))
+            return BodyOutline(marks, record, None, rest, sliced, frozenset(word for word in WATCHED if word in text))
         new = max(0, layout.ends[-1] - _LONGEST_WORD)
         words = (word for word in WATCHED if word in record.holds or text.find(word, new) >= 0)
-        return Begun(marks, record, layout, rest, sliced, frozenset(words))
+        return BodyOutline(marks, record, layout, rest, sliced, frozenset(words))
 
-    def _finish(self, api: Api, outline: Begun) -> Read:
-        marks, record, rest, sliced = outline.marks, outline.known, outline.rest, outline.sliced
+    def _finish(self, api: Api, outline: BodyOutline) -> ParsedRequest:
+        marks, record, rest, sliced = outline.marks, outline.record, outline.rest, outline.sliced
         text = sliced.text
         rest.keep(sliced.fields, sliced.spans)
         count = len(outline.layout.ends) if outline.layout else 0
@@ -390,17 +392,17 @@ class RequestReader:
         sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], elements[done:])
         start, end = sliced.spans[LIST_FIELD[api]]
         tail = _tail(text, marks, sliced.layout)
-        new_record = _Known(sliced.layout, first, past, frame.model, array("Q", sizes), tail, outline.holds)
+        new_record = _BodyRecord(sliced.layout, first, past, frame.model, array("Q", sizes), tail, outline.holds)
         size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements) + len(tail)
         self._beginnings.keep(marks, new_record, size)
         reminders = [self._pieces.read(api, element) for element in sliced.elements[first + len(elements) :]]
         fixed += sum(self._sizes.pieces(api, frame.model, reminders, sliced.elements[first + len(elements) :]))
-        return Read(sliced, first, past, frame, sizes, fixed, trailing, outline.holds)
+        return ParsedRequest(sliced, first, past, frame, sizes, fixed, trailing, outline.holds)
 
-    def _history(self, api: Api, elements: Sequence[Element], record: _Known | None, count: int) -> History:
+    def _history(self, api: Api, elements: Sequence[Element], record: _BodyRecord | None, count: int) -> History:
         """Of a conversation whose first `count` messages are the known one's."""
         before = record.history.until(min(count, len(elements))) if record else build_history(())
-        return before.extended([self._pieces.read(api, element) for element in elements[len(before) :]])
+        return before.extend([self._pieces.read(api, element) for element in elements[len(before) :]])
 
     def _frame(self, api: Api, sliced: Sliced, first: int, rest: bytes | None) -> tuple[Request, int]:
         """Model, system prompt and tools, and their tokens."""

@@ -19,7 +19,7 @@ from everthread.core.redaction import redact
 from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.base import encode_messages
-from everthread.gateway.body import Sliced, written
+from everthread.gateway.body import Sliced, encode_value
 from everthread.gateway.management.rounds import RECALL
 from everthread.gateway.management.threads import History
 from everthread.store.store import Store
@@ -56,7 +56,7 @@ class HiddenRounds:
     blocks: str = ""
     """Results that go before the client's own in the message after it."""
 
-    def place(self, history: History) -> tuple[int, int] | None:
+    def find_span(self, history: History) -> tuple[int, int] | None:
         """From where to where the answer stands in a history; None where it is not in it."""
         start = _position(history.digests, self.start) or _position(history.skeletons, self.start_skeleton)
         end = _position(history.digests, self.end)
@@ -74,7 +74,7 @@ class RecallTurn:
     """What one request has to do with the tool."""
 
     offered: bool = False
-    known: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
+    hidden_rounds: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
     """What is put back, by the place of the answer it stands for."""
     texts: list[str] = field(default_factory=list)
     """The rounds of this answer so far."""
@@ -85,7 +85,7 @@ class RecallTurn:
     blocks: str = ""
     rounds: int = 0
     calls: int = 0
-    begun: float = 0.0
+    started_at: float = 0.0
     """When the first round ended."""
 
 
@@ -104,26 +104,26 @@ class RecallService:
 
     def state_of(self, turn: ManagedTurn) -> list[tuple[str, str]]:
         """Under which scope and key the store has what was hidden in this thread; none where nothing can be."""
-        if not turn.place.matched:
+        if not turn.match.matched:
             return []
-        return [(turn.place.branch_of[0] if turn.place.branch_of else turn.place.thread, _STATE)]
+        return [(turn.match.branch_of[0] if turn.match.branch_of else turn.match.thread, _STATE)]
 
     def load(self, turn: ManagedTurn, state: Any) -> None:
         """What was hidden in this thread, where its answers are not covered by the rewrite."""
-        if turn.used is None or not turn.place.matched:
+        if turn.used is None or not turn.match.matched:
             return
-        turn.recall.known = []
+        turn.recall.hidden_rounds = []
         for row in state or ():
             hidden = HiddenRounds(**row)
-            span = hidden.place(turn.history)
+            span = hidden.find_span(turn.history)
             if span is not None and (not hidden.blocks or _takes_blocks(turn, span[1])):
-                turn.recall.known.append((*span, hidden))
+                turn.recall.hidden_rounds.append((*span, hidden))
 
     def offer(self, turn: ManagedTurn) -> bool:
         """Whether the tool goes with this request: from the first rewrite on, where a model may choose freely."""
         fields = turn.sliced.fields
         turn.recall.offered = (
-            turn.served
+            turn.has_recall
             and turn.used is not None
             and turn.recall.rounds < ROUNDS
             and _is_free(fields.get("tool_choice"))
@@ -137,19 +137,19 @@ class RecallService:
         """Answer the calls of a round; whether the model goes on at once, because none is for the client."""
         calls = calls_of(reply.message)
         own = [call for call in calls if call.name == RECALL]
-        results = [_result(call, await self._looked_up(turn, call)) for call in own]
+        results = [_result(call, await self._look_up(turn, call)) for call in own]
         api = turn.incoming.api
         values = encode_messages(api, [reply.message, *results], turn.model)
         state = turn.recall
         state.calls += len(own)
         if own and len(own) == len(calls):
-            state.texts += map(written, values)
+            state.texts += map(encode_value, values)
             state.values += values
             state.rounds += 1
             return True
         if own and api == "anthropic":
-            state.blocks = ",".join(map(written, values.pop()["content"]))
-        state.last = list(map(written, values))
+            state.blocks = ",".join(map(encode_value, values.pop()["content"]))
+        state.last = list(map(encode_value, values))
         return False
 
     def withdraw(self, turn: ManagedTurn, reply: Reply) -> None:
@@ -160,7 +160,7 @@ class RecallService:
             [reply.message, *(_result(call, _NO_ROOM) for call in calls_of(reply.message))],
             turn.model,
         )
-        state.texts[len(state.texts) - len(values) :] = map(written, values)
+        state.texts[len(state.texts) - len(values) :] = map(encode_value, values)
         state.values[len(state.values) - len(values) :] = values
         state.rounds = ROUNDS
 
@@ -174,16 +174,16 @@ class RecallService:
             history.digest(len(history)), history.skeleton(len(history)), after.digest(len(after)),
             after.skeleton(len(after)), [*state.texts, *state.last], state.blocks,
         )  # fmt: skip
-        rows = [asdict(hidden) for start, _, hidden in turn.recall.known if start >= _covered(turn)]
+        rows = [asdict(hidden) for start, _, hidden in turn.recall.hidden_rounds if start >= _covered_length(turn)]
         await self._store.put_state(thread, _STATE, [*rows, asdict(rounds)][-_MOST_KEPT:])
 
-    async def _looked_up(self, turn: ManagedTurn, call: Call) -> str:
+    async def _look_up(self, turn: ManagedTurn, call: Call) -> str:
         """A call that cannot be answered is told so."""
         try:
             arguments = json.loads(call.arguments or "{}")
             if not isinstance(arguments, dict):
                 raise InputError("the arguments are no object")
-            lookup = StoreLookup(self._store, turn.incoming.tenant, turn.place.thread)
+            lookup = StoreLookup(self._store, turn.incoming.tenant, turn.match.thread)
             return await recall_text(lookup, arguments)
         except (EverthreadError, ValueError) as error:
             return redact(f"That could not be looked up: {error}")
@@ -194,7 +194,7 @@ class RecallService:
 
 def recall_changes(turn: ManagedTurn) -> list[Change]:
     """What puts the tool and the hidden rounds into a request's text."""
-    changes = _put_back(turn)
+    changes = _restore_rounds(turn)
     state = turn.recall
     if state.texts:
         last = turn.sliced.elements[-1]
@@ -211,7 +211,7 @@ def hidden_values(turn: ManagedTurn, length: int) -> tuple[list[str], list[Any],
     texts: list[str] = []
     values: list[Any] = []
     places = []
-    for start, end, hidden in turn.recall.known:
+    for start, end, hidden in turn.recall.hidden_rounds:
         if start >= length:
             texts += hidden.texts
             values += [json.loads(text) for text in hidden.texts]
@@ -219,23 +219,23 @@ def hidden_values(turn: ManagedTurn, length: int) -> tuple[list[str], list[Any],
     return texts + turn.recall.texts, values + turn.recall.values, places
 
 
-def _put_back(turn: ManagedTurn) -> list[Change]:
+def _restore_rounds(turn: ManagedTurn) -> list[Change]:
     changes: list[Change] = []
     elements = turn.elements
-    for start, end, hidden in turn.recall.known:
-        if start < _covered(turn):
+    for start, end, hidden in turn.recall.hidden_rounds:
+        if start < _covered_length(turn):
             continue
         changes.append((elements[start].start, elements[end - 1].end, ",".join(hidden.texts)))
         if hidden.blocks:
             value = elements[end].value
-            content = ",".join([hidden.blocks, *map(written, value["content"])])
+            content = ",".join([hidden.blocks, *map(encode_value, value["content"])])
             rest = {**value, "content": None}
-            text = written(rest).replace('"content":null', f'"content":[{content}]', 1)
+            text = encode_value(rest).replace('"content":null', f'"content":[{content}]', 1)
             changes.append((elements[end].start, elements[end].end, text))
     return changes
 
 
-def _covered(turn: ManagedTurn) -> int:
+def _covered_length(turn: ManagedTurn) -> int:
     return turn.used.length if turn.used is not None else 0
 
 
@@ -248,7 +248,7 @@ def _takes_blocks(turn: ManagedTurn, index: int) -> bool:
 
 def _tool_change(api: Api, sliced: Sliced, *, final: bool = False) -> Change:
     """The tool as the last one. `final`: described, and not to be called."""
-    tool = written(_tool(api))
+    tool = encode_value(_tool(api))
     span, tools = sliced.spans.get("tools"), sliced.fields.get("tools")
     if span is not None and tools:
         return span[1] - 1, span[1] - 1, f",{tool}"

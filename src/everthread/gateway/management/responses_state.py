@@ -28,7 +28,7 @@ class Responses:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def expanded(self, incoming: Incoming) -> Incoming | None:
+    async def expand_request(self, incoming: Incoming) -> Incoming | None:
         """The request with all that was said before in it; None where it refers to nothing that is known."""
         if incoming.api != _API:
             return None
@@ -36,7 +36,7 @@ class Responses:
         if named is None or not isinstance(named.value, str):
             return None
         body = json.loads(incoming.body)
-        before = await self._before(incoming.tenant, named.value, str(body.get("model") or ""))
+        before = await self._load_items(incoming.tenant, named.value, str(body.get("model") or ""))
         if before is None:
             return None
         new = body.get("input")
@@ -59,7 +59,7 @@ class Responses:
         session = NewSession(id=match.thread, tenant=match.tenant, platform=PLATFORM)
         await self._store.extend_link(NewThreadLink(link, f"{_SCOPE}:{reply.id}", session))
 
-    async def _before(self, tenant: str, response: str, model: str) -> list[Any] | None:
+    async def _load_items(self, tenant: str, response: str, model: str) -> list[Any] | None:
         """The items up to an answer, its own included."""
         link_match = await self._store.find_link(tenant, _SCOPE, [response])
         for pause in _PAUSES:

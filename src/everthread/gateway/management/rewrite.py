@@ -29,7 +29,7 @@ from everthread.core.transcript import recognize
 from everthread.core.types import Api, Request
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
-from everthread.gateway.body import LIST_FIELD, Element, Sliced, written
+from everthread.gateway.body import LIST_FIELD, Element, Sliced, encode_value
 from everthread.gateway.management.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.management.threads import History
 from everthread.store.models import NewCompaction, Rewrite, RewriteSearch
@@ -57,7 +57,7 @@ class RewriteMatch:
     candidates: Sequence[Rewrite] = ()
     """All that fit, the longest first."""
 
-    def keeping(self, key: RewriteKey | None) -> RewriteMatch:
+    def prefer(self, key: RewriteKey | None) -> RewriteMatch:
         """The same with this rewrite in use, where it fits: what was sent is sent again until the next one is due."""
         rewrite = next((candidate for candidate in self.candidates if rewrite_key(candidate) == key), None)
         if rewrite is None:
@@ -122,7 +122,7 @@ class RewriteStore:
         worker: CompactionWorker,
     ) -> None:
         self._store = store
-        self._tell = listener
+        self._listener = listener
         self._accounting = accounting
         self._worker = worker
 
@@ -145,14 +145,14 @@ class RewriteStore:
         self, exact: Sequence[Rewrite], similar: Sequence[Rewrite], history: History, size: int
     ) -> RewriteMatch:
         longest = exact[0].length if exact else 0
-        every = [*await self._drifted(similar, history, longest), *exact]
+        every = [*await self._find_drifted(similar, history, longest), *exact]
         used = next((rewrite for rewrite in every if rewrite.ripe <= size), None)
         ready = next((rewrite for rewrite in every if rewrite.ripe > size), None)
         if ready is not None and used is not None and ready.length <= used.length:
             ready = None
         return RewriteMatch(used, ready, every)
 
-    async def _drifted(self, candidates: Sequence[Rewrite], history: History, longest: int) -> list[Rewrite]:
+    async def _find_drifted(self, candidates: Sequence[Rewrite], history: History, longest: int) -> list[Rewrite]:
         """Rewrites of more, where the client cleared results or dropped thinking since; kept for its new form too."""
         rewrites = []
         for similar in candidates:
@@ -160,7 +160,7 @@ class RewriteStore:
             if length > longest and history.drifted_from(similar.results, length):
                 same = replace(similar, chain=history.digest(length), length=length, results=history.results(0, length))
                 rewrites.append(await self._store.put_rewrite(same))
-                self._tell(Drifted(similar.thread, length))
+                self._listener(Drifted(similar.thread, length))
         return sorted(rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength))
 
     async def make(
@@ -179,23 +179,27 @@ class RewriteStore:
         result = await self._worker.run(WorkItem(setup, compress_history, job), writer, context.events)
         compaction, cut = result.compaction, result.cover
         cost = await self._accounting.record_summary(task.thread, compaction.usage, task.account)
-        if cut is None or cut.kept == len(task.sent) - task.start or not cut.replacement:
-            self._tell(CompactionVoid(task.thread, compaction.reason))
+        if cut is None or cut.tail == len(task.sent) - task.start or not cut.replacement:
+            self._listener(CompactionVoid(task.thread, compaction.reason))
             return None
-        await self._keep(task.thread, compaction.messages, compaction.to_store)
+        await self._store_outputs(task.thread, compaction.messages, compaction.to_store)
         counted = (task.frame.model, result.tokens) if not head else ("", 0)
         state = RewriteState(result.state, before.note or compaction.system_note, *counted)
         new = replace(
-            _row(task, len(task.sent) - cut.kept, replacement_text(cut.replacement, pairs, head)),
+            _row(task, len(task.sent) - cut.tail, replacement_text(cut.replacement, pairs, head)),
             depth=(task.base.depth if task.base else 0) + 1,
             state=state.dump(),
         )
         stored = await self._store.put_rewrite(new, _record(task, compaction, cost))
         if stored.replacement == new.replacement:
             sizes = compaction.tokens_before, compaction.tokens_after
-            self._tell(Rewritten(task.thread, new.length, *sizes, compaction.author, new.depth, task.background, cost))
+            self._listener(
+                Rewritten(task.thread, new.length, *sizes, compaction.author, new.depth, task.background, cost)
+            )
         else:
-            self._tell(CompactionVoid(task.thread, "another process rewrote this beginning first; its rewrite is used"))
+            self._listener(
+                CompactionVoid(task.thread, "another process rewrote this beginning first; its rewrite is used")
+            )
         return stored
 
     async def slim(self, task: RewriteTask) -> Rewrite | None:
@@ -209,20 +213,20 @@ class RewriteStore:
         if all(new is old for new, old in zip(slim, bodies, strict=True)) or not cut.replacement:
             return None
         cut = name_tool(cut, values, task.frame.tools)
-        await self._keep(task.thread, bodies, to_store)
+        await self._store_outputs(task.thread, bodies, to_store)
         text = replacement_text(cut.replacement, pairs, head)
         depth = task.base.depth if task.base else 0
         state = replace(RewriteState.load(task.base.state), model="", tokens=0).dump() if task.base else {}
-        new = replace(_row(task, len(task.sent) - cut.kept, text), strength=SLIM, depth=depth, state=state)
-        before = sum(len(written) for _, written in pairs[: len(pairs) - cut.kept])
-        self._tell(Slimmed(task.thread, new.length, before, len(text), len(to_store)))
+        new = replace(_row(task, len(task.sent) - cut.tail, text), strength=SLIM, depth=depth, state=state)
+        before = sum(len(original) for _, original in pairs[: len(pairs) - cut.tail])
+        self._listener(Slimmed(task.thread, new.length, before, len(text), len(to_store)))
         return await self._store.put_rewrite(new)
 
     async def close(self, seconds: float) -> None:
         """After what was given up has ended, at most so long."""
         await self._worker.close(seconds)
 
-    async def _keep(self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]) -> None:
+    async def _store_outputs(self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]) -> None:
         """Store what is cited."""
         tools = {call.id: call.name for message in messages for call in calls_of(message)}
         for item in to_store:
@@ -352,7 +356,7 @@ def replaced(rewrite: Rewrite) -> list[tuple[Any, str]]:
 class Cover:
     """How much of what was sent is replaced, and by what."""
 
-    kept: int
+    tail: int
     """How many messages at the end stay as they are."""
     replacement: list[Any]
 
@@ -380,7 +384,9 @@ def name_tool(cover: Cover, sent: Sequence[Any], tools: Sequence[Mapping[str, An
     replacement = []
     for index, value in enumerate(cover.replacement):
         same = index < len(sent) and sent[index] == value
-        replacement.append(value if same or OPEN not in written(value) or value in sent else name_reader(value, tool))
+        replacement.append(
+            value if same or OPEN not in encode_value(value) or value in sent else name_reader(value, tool)
+        )
     return replace(cover, replacement=replacement)
 
 
@@ -407,7 +413,7 @@ def replacement_text(replacement: Sequence[Any], sent: Sequence[tuple[Any, str]]
     sent, same = sent[head:], True
     for index, value in enumerate(replacement):
         same = same and index < len(sent) and sent[index][0] == value
-        texts.append(sent[index][1] if same else written(value))
+        texts.append(sent[index][1] if same else encode_value(value))
     return ",".join(texts)
 
 
@@ -433,7 +439,7 @@ def note_change(api: Api, sliced: Sliced, first: int, note: str, *, blocks: bool
     """Where the note goes, and as what. `first`: how many messages at the start are the system prompt."""
     field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
     if field is not None and sliced.fields.get(field):
-        return (*sliced.spans[field], written(_append_note(sliced.fields[field], note, blocks=blocks)))
+        return (*sliced.spans[field], encode_value(_append_note(sliced.fields[field], note, blocks=blocks)))
     if not first:
         return None
     last = sliced.elements[first - 1]
@@ -443,8 +449,8 @@ def note_change(api: Api, sliced: Sliced, first: int, note: str, *, blocks: bool
     if api == "openai_responses":
         added = {**last.value, "content": note}
         added.pop("id", None)
-        return last.end, last.end, f",{written(added)}"
-    return last.start, last.end, written({**last.value, "content": _append_note(content, note, blocks=blocks)})
+        return last.end, last.end, f",{encode_value(added)}"
+    return last.start, last.end, encode_value({**last.value, "content": _append_note(content, note, blocks=blocks)})
 
 
 def _append_note(system: Any, note: str, *, blocks: bool) -> Any:

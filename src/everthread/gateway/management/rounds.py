@@ -50,7 +50,7 @@ class MergedStream:
 
     def go_on(self) -> None:
         """Another round follows."""
-        self._output += self._said_tokens(self._decoder.reply().usage or {})
+        self._output += self._output_tokens(self._decoder.reply().usage or {})
         self._decoder = CODECS[self.api].stream_decoder(model=self._model)
         self._end_events = []
         self.rounds += 1
@@ -91,7 +91,7 @@ class MergedStream:
         """What goes on in its place: itself where nothing changes, None for nothing."""
         raise NotImplementedError
 
-    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
         raise NotImplementedError
 
 
@@ -110,7 +110,7 @@ class MergedMessages(MergedStream):
     def _begin_round(self) -> None:
         self._positions = {}
 
-    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
         return _number(usage.get("output_tokens"))
 
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
@@ -124,7 +124,7 @@ class MergedMessages(MergedStream):
             case "content_block_start":
                 return self._block(event, data)
             case "content_block_delta" | "content_block_stop":
-                return self._moved(event, data)
+                return self._renumber_block(event, data)
             case "message_delta":
                 return self._last(event, data)
             case "message_stop" if self.recalls:
@@ -139,14 +139,14 @@ class MergedMessages(MergedStream):
         self.client_calls += kind_of(data.get("content_block")) == "tool_use"
         self._positions[data.get("index")] = self._next
         self._next += 1
-        return self._moved(event, data)
+        return self._renumber_block(event, data)
 
-    def _moved(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+    def _renumber_block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         index = data.get("index")
         position = self._positions.get(index, index)
         if position is None:
             return None
-        return event if position == index else _changed(event, {**data, "index": position})
+        return event if position == index else _replace_data(event, {**data, "index": position})
 
     def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         if not self.rounds and not self.recalls:
@@ -157,7 +157,7 @@ class MergedMessages(MergedStream):
         delta = dict(data.get("delta") or {})
         if self.recalls and not self.client_calls and delta.get("stop_reason") == "tool_use":
             delta["stop_reason"] = "end_turn"
-        last = _changed(event, {**data, "delta": delta, "usage": usage})
+        last = _replace_data(event, {**data, "delta": delta, "usage": usage})
         return self._hold(last) if self.recalls else last
 
 
@@ -181,7 +181,7 @@ class MergedChat(MergedStream):
         self._unnamed = {}
         self._needs_gap = self._has_text
 
-    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
         return _number(usage.get("completion_tokens"))
 
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
@@ -213,20 +213,20 @@ class MergedChat(MergedStream):
             return self._close(event, chunk)
         if choice is not None and not chunk["choices"][0]["delta"] and choice.get("delta"):
             return None
-        return event if chunk == data else _changed(event, chunk)
+        return event if chunk == data else _replace_data(event, chunk)
 
     def _close(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
         """The last words of a chunk that ends the round go on; its end is held."""
         if not chunk.get("choices"):
-            return self._hold(_changed(event, chunk))
+            return self._hold(_replace_data(event, chunk))
         choice = chunk["choices"][0]
         reason = choice["finish_reason"]
         reason = "stop" if reason == "tool_calls" and not self.client_calls else reason
-        self._hold(_changed(event, {**chunk, "choices": [{**choice, "delta": {}, "finish_reason": reason}]}))
+        self._hold(_replace_data(event, {**chunk, "choices": [{**choice, "delta": {}, "finish_reason": reason}]}))
         if not choice["delta"]:
             return None
         words = {key: value for key, value in chunk.items() if key != "usage"}
-        return _changed(event, {**words, "choices": [{**choice, "finish_reason": None}]})
+        return _replace_data(event, {**words, "choices": [{**choice, "finish_reason": None}]})
 
     def _own_calls(self, pieces: Sequence[Any], deltas: Sequence[Any]) -> list[dict[str, Any]]:
         """The pieces of the client's own calls, numbered on."""
@@ -265,19 +265,19 @@ class MergedResponses(MergedStream):
         self._own: list[Any] = []
         self._id: Any = None
         self._number = 0
-        self._came: dict[str, Any] = {}
+        self._event_data: dict[str, Any] = {}
 
     def _begin_round(self) -> None:
         self._positions = {}
         self._items += self._own
         self._own = []
 
-    def _said_tokens(self, usage: Mapping[str, Any]) -> int:
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
         return _number(usage.get("output_tokens"))
 
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         self._decoder.feed(event)
-        self._came = data
+        self._event_data = data
         kind = str(data.get("type"))
         if kind in ("response.created", "response.in_progress", "response.queued"):
             if self.rounds:
@@ -288,7 +288,7 @@ class MergedResponses(MergedStream):
             return self._last(event, data)
         elif "output_index" in data:
             return self._item(event, data, kind)
-        return self._numbered(event, data)
+        return self._renumber_event(event, data)
 
     def _item(self, event: SseEvent, data: dict[str, Any], kind: str) -> SseEvent | None:
         index = data["output_index"]
@@ -305,27 +305,27 @@ class MergedResponses(MergedStream):
             return None
         if kind == "response.output_item.done":
             self._own.append(data.get("item"))
-        return self._numbered(event, data if position == index else {**data, "output_index": position})
+        return self._renumber_event(event, data if position == index else {**data, "output_index": position})
 
     def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         response = data.get("response")
         if not isinstance(response, dict) or not (self.rounds or self.recalls):
-            return self._numbered(event, data)
+            return self._renumber_event(event, data)
         usage = response.get("usage")
         new = {**response, "id": self._id or response.get("id"), "output": [*self._items, *self._own]}
         if isinstance(usage, dict):
             new["usage"] = _responses_usage([{"output_tokens": self._output}, usage])
-        last = self._numbered(event, {**data, "response": new})
+        last = self._renumber_event(event, {**data, "response": new})
         return self._hold(last) if self.recalls else last
 
-    def _numbered(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
+    def _renumber_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
         number = data.get("sequence_number")
         if isinstance(number, int) and not (self.rounds or self.recalls):
             self._number = number + 1
         elif isinstance(number, int):
             data = {**data, "sequence_number": self._number}
             self._number += 1
-        return event if data is self._came else _changed(event, data)
+        return event if data is self._event_data else _replace_data(event, data)
 
 
 MERGED: Mapping[Api, type[MergedStream]] = {
@@ -410,5 +410,5 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _changed(event: SseEvent, data: Mapping[str, Any]) -> SseEvent:
+def _replace_data(event: SseEvent, data: Mapping[str, Any]) -> SseEvent:
     return SseEvent(event.event, json.dumps(data, separators=(",", ":")))

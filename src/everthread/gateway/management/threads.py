@@ -101,7 +101,7 @@ class History:
         if not self.has_legacy:
             return ()
         prints = (piece.legacy or piece.fingerprint for piece in self.pieces)
-        return tuple(accumulate(prints, _chained, initial=""))[1:]
+        return tuple(accumulate(prints, _chain_digest, initial=""))[1:]
 
     def digest(self, length: int) -> str:
         return self.digests[length - 1] if length else ""
@@ -140,12 +140,12 @@ class History:
         legacy = self.has_legacy and any(piece.legacy for piece in pieces)
         return History(self.digests[:length], self.skeletons[:length], pieces, result_hashes, legacy)
 
-    def extended(self, pieces: Sequence[MessageIdentity]) -> History:
+    def extend(self, pieces: Sequence[MessageIdentity]) -> History:
         if not pieces:
             return self
         length = len(self.pieces)
-        digests = accumulate((piece.fingerprint for piece in pieces), _chained, initial=self.digest(length))
-        skeletons = accumulate((piece.skeleton for piece in pieces), _linked, initial=self.skeleton(length))
+        digests = accumulate((piece.fingerprint for piece in pieces), _chain_digest, initial=self.digest(length))
+        skeletons = accumulate((piece.skeleton for piece in pieces), _chain_skeleton, initial=self.skeleton(length))
         result_hashes = " ".join(
             filter(None, [self.result_hashes, *(result for piece in pieces for result in piece.results)])
         )
@@ -159,15 +159,15 @@ _NOTHING = History((), (), ())
 
 
 def build_history(pieces: Iterable[MessageIdentity]) -> History:
-    return _NOTHING.extended(tuple(pieces))
+    return _NOTHING.extend(tuple(pieces))
 
 
-def _linked(digest: str, skeleton: str) -> str:
-    return _chained(digest or "skeleton", skeleton) if skeleton else digest
+def _chain_skeleton(digest: str, skeleton: str) -> str:
+    return _chain_digest(digest or "skeleton", skeleton) if skeleton else digest
 
 
 @functools.lru_cache(maxsize=2 * _MOST_KNOWN)
-def _chained(digest: str, fingerprint: str) -> str:
+def _chain_digest(digest: str, fingerprint: str) -> str:
     """The next digest: that of a history which comes again is known."""
     return chained(digest, fingerprint)
 
@@ -197,7 +197,7 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
         value = {"role": "", "content": [value]}
     if api == "openai_responses":
         value = _item(value)
-    fields = _known_fields(value)
+    fields = _identity_fields(value)
     results, fingerprint = _results(fields), message_fingerprint(fields)
     legacy = fingerprint if fields == value else message_fingerprint(value)
     return MessageIdentity(
@@ -222,7 +222,7 @@ _NO_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestamp"})
 """Of an item that is not known: these say nothing of what was said."""
 
 
-def _known_fields(value: dict[str, Any]) -> dict[str, Any]:
+def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
     """What was said, without what clients and providers hang on it: ids, metadata, states, annotations."""
     fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
     if fields is None:
@@ -231,19 +231,19 @@ def _known_fields(value: dict[str, Any]) -> dict[str, Any]:
         message = {key: part for key, part in value.items() if key in fields}
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        message["tool_calls"] = [_known_call(call) for call in calls]
+        message["tool_calls"] = [_identity_call(call) for call in calls]
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = [_known_part(part) for part in content]
+        message["content"] = [_identity_part(part) for part in content]
     return value if message == value else message
 
 
-def _known_call(call: Any) -> Any:
+def _identity_call(call: Any) -> Any:
     names = ("id", "type", "function", "custom")
     return {name: call[name] for name in names if name in call} if isinstance(call, dict) else call
 
 
-def _known_part(part: Any) -> Any:
+def _identity_part(part: Any) -> Any:
     if kind_of(part) != "text":
         return part
     return {key: value for key, value in part.items() if key in ("type", "text", "cache_control")}
@@ -371,7 +371,7 @@ class ThreadMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidMessages:
+class WireMessages:
     """A client's messages as the wire has them."""
 
     api: Api
@@ -510,12 +510,12 @@ class ThreadIndex:
         """What clients of a tenant hung on the newest user message, the last first."""
         self._most = most
 
-    async def place(
+    async def find_match(
         self,
         tenant: str,
         scope: str,
         history: History,
-        messages: SaidMessages | None = None,
+        messages: WireMessages | None = None,
         *,
         remembered: bool = True,
     ) -> ThreadMatch:
@@ -523,9 +523,9 @@ class ThreadIndex:
 
         `messages`: what the client sent, to be compared with the stored ones where they seem to go on otherwise.
         """
-        candidate = await self._known(tenant, scope, history, messages, remembered=remembered)
+        candidate = await self._find_point(tenant, scope, history, messages, remembered=remembered)
         if candidate is None and scope.startswith(BODY):
-            candidate = await self._known(tenant, "", history, messages, remembered=remembered)
+            candidate = await self._find_point(tenant, "", history, messages, remembered=remembered)
             if candidate is None or (await self._store.session(candidate[0].link.thread)).client_session:
                 candidate = None  # of another session of the client's
             else:
@@ -537,7 +537,7 @@ class ThreadIndex:
         match = ThreadMatch(tenant, scope, named or point.link.thread, length, point.link.digest)
         goes_elsewhere = point.next is not None and length < len(history)
         if goes_elsewhere and messages is not None:
-            same = await self._aligned(match, point, history, messages)
+            same = await self._align_match(match, point, history, messages)
             if same is not None:
                 return same
         if named is None and goes_elsewhere and point.link.message is not None:
@@ -545,18 +545,18 @@ class ThreadIndex:
             return replace(match, thread=branch, branch_of=(point.link.thread, point.link.message))
         return match
 
-    async def _known(
-        self, tenant: str, scope: str, history: History, messages: SaidMessages | None, *, remembered: bool
+    async def _find_point(
+        self, tenant: str, scope: str, history: History, messages: WireMessages | None, *, remembered: bool
     ) -> tuple[ThreadLinkMatch, int] | None:
-        candidate = self._remembered(tenant, scope, history) if remembered else None
-        candidate = candidate or await self._stored(tenant, scope, history)
+        candidate = self._find_in_memory(tenant, scope, history) if remembered else None
+        candidate = candidate or await self._find_in_store(tenant, scope, history)
         if messages is None:
             return candidate
         matched = candidate[1] if candidate else 0
-        return await self._reminded(tenant, scope, history, messages, matched, remembered=remembered) or candidate
+        return await self._match_reminder(tenant, scope, history, messages, matched, remembered=remembered) or candidate
 
-    async def _reminded(  # noqa: PLR0913  a point's name, what is asked for, and what is known of it
-        self, tenant: str, scope: str, history: History, messages: SaidMessages, matched: int, *, remembered: bool
+    async def _match_reminder(  # noqa: PLR0913  a point's name, what is asked for, and what is known of it
+        self, tenant: str, scope: str, history: History, messages: WireMessages, matched: int, *, remembered: bool
     ) -> tuple[ThreadLinkMatch, int] | None:
         """A longer beginning: all before the newest user message, where a reminder hung on the one before it.
 
@@ -574,10 +574,10 @@ class ThreadIndex:
         reminders = [*earlier, *itertools.islice(list_reminders(messages.values[newest]), most)][:most]
         past, between = history.until(before), history.pieces[before + 1 : newest]
         pasts = [
-            past.extended((identify(messages.api, with_reminder(messages.values[before], reminder)), *between))
+            past.extend((identify(messages.api, with_reminder(messages.values[before], reminder)), *between))
             for reminder in reminders
         ]
-        for point in await self._ends(tenant, scope, pasts, remembered=remembered):
+        for point in await self._find_end_points(tenant, scope, pasts, remembered=remembered):
             for reminder, same in zip(reminders, pasts, strict=True):
                 if same.digest(newest) == point.link.digest or (
                     same.skeleton(newest) == point.link.skeleton and same.drifted_from(point.results, newest)
@@ -594,7 +594,7 @@ class ThreadIndex:
         while len(self._reminders) > self._most:
             self._reminders.pop(next(iter(self._reminders)))
 
-    async def _ends(
+    async def _find_end_points(
         self, tenant: str, scope: str, pasts: Sequence[History], *, remembered: bool
     ) -> Sequence[ThreadLinkMatch]:
         """Points at the end of one of these histories."""
@@ -626,7 +626,7 @@ class ThreadIndex:
         expected.thread = thread
         expected.ended.set()
 
-    async def settled(self, match: ThreadMatch) -> bool:
+    async def wait_for_point(self, match: ThreadMatch) -> bool:
         """Whether the point that a history goes on from is where it was expected, after waiting for it."""
         expected = self._expected.get((match.tenant, match.scope, match.previous))
         if expected is None:
@@ -634,7 +634,7 @@ class ThreadIndex:
         await expected.ended.wait()
         return expected.thread == match.thread or (match.explicit and expected.thread is not None)
 
-    async def session_settled(self, tenant: str, scope: str) -> None:
+    async def wait_for_answers(self, tenant: str, scope: str) -> None:
         """The answers of a client's session that are on their way into the store are there."""
         points = [point for point in self._expected.values() if point.is_answer and point.point[:2] == (tenant, scope)]
         for point in points:
@@ -688,7 +688,7 @@ class ThreadIndex:
 
     # Memory
 
-    def _remembered(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
+    def _find_in_memory(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
         """The last point of a thread, where the history goes on from it; an earlier one only where it ends there."""
         again = self._passed.get((tenant, scope, history.digest(len(history))))
         if again is not None:
@@ -720,7 +720,7 @@ class ThreadIndex:
 
     # The store
 
-    async def _stored(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
+    async def _find_in_store(self, tenant: str, scope: str, history: History) -> tuple[ThreadLinkMatch, int] | None:
         """The longest known beginning: word for word, or but for what was cleared."""
         digests = history.digests
         link_match = await self._store.find_link(tenant, scope, digests)
@@ -738,8 +738,8 @@ class ThreadIndex:
                 return similar, length
         return best
 
-    async def _aligned(
-        self, match: ThreadMatch, point: ThreadLinkMatch, history: History, messages: SaidMessages
+    async def _align_match(
+        self, match: ThreadMatch, point: ThreadLinkMatch, history: History, messages: WireMessages
     ) -> ThreadMatch | None:
         """The same thread after all: what follows is a beginning of what is stored, or goes on from its end.
 
@@ -833,13 +833,13 @@ def named_thread_id(tenant: str, name: str) -> str:
 class ThreadRecorder:
     def __init__(self, threads: ThreadIndex, listener: Listener) -> None:
         self._threads = threads
-        self._tell = listener
+        self._listener = listener
 
     def begin(self, turn: ManagedTurn) -> None:
         """Who goes on from this request is known from now on."""
-        turn.expected = self._threads.expect(turn.place, turn.history)
+        turn.expected = self._threads.expect(turn.match, turn.history)
 
-    async def request(self, turn: ManagedTurn) -> ThreadMatch:
+    async def store_request(self, turn: ManagedTurn) -> ThreadMatch:
         """The request's new messages into its thread, now; also where who waits for it leaves."""
         return await asyncio.shield(self.start(turn))
 
@@ -849,7 +849,7 @@ class ThreadRecorder:
             turn.storing = asyncio.get_running_loop().create_task(self._record(turn))
         return turn.storing
 
-    def said(self, turn: ManagedTurn, outcome: Outcome) -> PendingAnswer | None:
+    def expect_answer(self, turn: ManagedTurn, outcome: Outcome) -> PendingAnswer | None:
         """A complete answer: who goes on from it is known from now on."""
         if not (200 <= outcome.status < 300) or outcome.reply is None or outcome.reply.stop is None:
             return None
@@ -858,12 +858,12 @@ class ThreadRecorder:
         pieces = [identify(api, value) for value in values if value.get("role") != "user" and _says_something(value)]
         if not pieces:
             return None
-        past = turn.history.extended(pieces)
-        expected = self._threads.expect(_behind(turn.place, turn.history), past)
-        expected.is_answer = turn.kept
+        past = turn.history.extend(pieces)
+        expected = self._threads.expect(_match_after(turn.match, turn.history), past)
+        expected.is_answer = turn.is_stored
         return PendingAnswer(message, past, expected)
 
-    async def answer(self, answer: PendingAnswer, match: ThreadMatch, turn: ManagedTurn) -> None:
+    async def store_answer(self, answer: PendingAnswer, match: ThreadMatch, turn: ManagedTurn) -> None:
         """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
         stored = None
         try:
@@ -881,25 +881,27 @@ class ThreadRecorder:
         """What cannot be stored is told; the request goes on."""
         thread = None
         try:
-            turn.place = await self._stored(turn, turn.place)
-            turn.kept = True
-            turn.headers[THREAD] = turn.place.thread
-            thread = None if turn.place.is_inside else turn.place.thread  # nobody goes on from a point that is not kept
+            turn.match = await self._store_messages(turn, turn.match)
+            turn.is_stored = True
+            turn.headers[THREAD] = turn.match.thread
+            thread = None if turn.match.is_inside else turn.match.thread  # nobody goes on from a point that is not kept
         except EverthreadError as error:
-            self._tell(RecordFailed(turn.place.thread, str(error)))
+            self._listener(RecordFailed(turn.match.thread, str(error)))
         finally:
             if turn.expected is not None:
                 self._threads.fulfil(turn.expected, thread)
-        return turn.place
+        return turn.match
 
-    async def _stored(self, turn: ManagedTurn, match: ThreadMatch) -> ThreadMatch:
-        certain = await self._threads.settled(match)
+    async def _store_messages(self, turn: ManagedTurn, match: ThreadMatch) -> ThreadMatch:
+        certain = await self._threads.wait_for_point(match)
         if match.is_new and match.scope:  # a subagent stands under what called it, which the client has heard already
-            await self._threads.session_settled(match.tenant, match.scope)
+            await self._threads.wait_for_answers(match.tenant, match.scope)
         while True:
             if not certain:  # another process went on from there first
                 self._threads.forget(match)
-                match = await self._threads.place(match.tenant, match.scope, turn.history, turn.said, remembered=False)
+                match = await self._threads.find_match(
+                    match.tenant, match.scope, turn.history, turn.wire_messages, remembered=False
+                )
             new = [element.value for element in turn.elements_from(match.matched)]
             messages = decode_messages(turn.incoming.api, new, turn.model)
             client = read_client(turn.incoming.headers, turn.sliced.fields)
@@ -909,7 +911,7 @@ class ThreadRecorder:
             )  # fmt: skip
             if stored is not None:
                 if match.branch_of is not None:
-                    self._tell(Branched(stored.thread, match.branch_of[0], match.matched))
+                    self._listener(Branched(stored.thread, match.branch_of[0], match.matched))
                 return stored
             certain = False
 
@@ -935,6 +937,6 @@ class PendingAnswer:
         self.expected = expected
 
 
-def _behind(match: ThreadMatch, history: History) -> ThreadMatch:
+def _match_after(match: ThreadMatch, history: History) -> ThreadMatch:
     """Where a request is once it is stored."""
     return replace(match, matched=len(history), previous=history.digest(len(history)), branch_of=None)

@@ -18,7 +18,7 @@ from everthread.core.messages import content_text, json_value, kind_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
-from everthread.gateway.body import Element, Sliced, Values, slice_body, spliced, spliced_bytes, written
+from everthread.gateway.body import Element, Sliced, Values, encode_value, slice_body, splice_bytes, splice_text
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.recall import RecallTurn, recall_changes
 from everthread.gateway.management.rewrite import (
@@ -30,7 +30,7 @@ from everthread.gateway.management.rewrite import (
     replacement_change,
     takes_blocks,
 )
-from everthread.gateway.management.threads import History, PendingPoint, SaidMessages, ThreadMatch
+from everthread.gateway.management.threads import History, PendingPoint, ThreadMatch, WireMessages
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite, RewriteSearch
 
@@ -47,7 +47,7 @@ class ThreadMemory:
     """What one process remembers of a thread; none of it is needed to go on."""
 
     context: ContextState = field(default_factory=ContextState)
-    marked: tuple[bytes, int] | None = None
+    cache_marks: tuple[bytes, int] | None = None
     """What the last request began with, and where its last cache mark was."""
     slim: bool = False
     """A request had too many bytes: what was made smaller then is used whatever the tokens."""
@@ -73,7 +73,7 @@ class ManagedTurn:
     sizes: list[int]
     fixed: int
     """Tokens of system prompt and tools."""
-    place: ThreadMatch
+    match: ThreadMatch
     memory: ThreadMemory
     trailing: int = 0
     """How many messages at the end are reminders, which go as they came."""
@@ -83,7 +83,7 @@ class ManagedTurn:
     expected: PendingPoint | None = None
     """Its end, on its way into the store."""
     storing: asyncio.Task[ThreadMatch] | None = None
-    kept: bool = False
+    is_stored: bool = False
     """It is in the store, and its place certain."""
     used: Rewrite | None = None
     ready: Rewrite | None = None
@@ -93,7 +93,7 @@ class ManagedTurn:
     """The largest answer the model was found to allow."""
     room: int | None = None
     """What the prompt leaves of the window, where a cap was found to be too large."""
-    tried: RecoveryAttempts = field(default_factory=RecoveryAttempts)
+    attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
     """What was done about refusals."""
     headers: dict[str, str] = field(default_factory=dict)
     """For the client."""
@@ -109,17 +109,17 @@ class ManagedTurn:
     """Why the request is left alone: the provider keeps or changes the history itself; empty where it does not."""
     decision: PolicyDecision | None = None
     """Whether to compact before this call, and why; None where nobody asked."""
-    held: bool = False
+    is_undone: bool = False
     """Its last compaction was taken back by hand, and no other is due yet."""
     relieved: int = 0
     """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
-    expanded: bool = False
+    is_expanded: bool = False
     """It referred to an earlier answer, which was put in: it never goes as it came."""
-    served: bool = False
+    has_recall: bool = False
     """Our own tool is for this client: summaries name it."""
     recall: RecallTurn = field(default_factory=RecallTurn)
     restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
-    budgeted: tuple[tuple[int, int | None, int], Budget] | None = None
+    cached_budget: tuple[tuple[int, int | None, int], Budget] | None = None
     """The last budget, with what it was made from."""
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class ManagedTurn:
     @property
     def equipped_frame(self) -> Request:
         """Model, system prompt and tools, with our own where this client gets it."""
-        return replace(self.frame, tools=[*(self.frame.tools or ()), RECALL_SCHEMA]) if self.served else self.frame
+        return replace(self.frame, tools=[*(self.frame.tools or ()), RECALL_SCHEMA]) if self.has_recall else self.frame
 
     @property
     def plan(self) -> str:
@@ -184,9 +184,9 @@ class ManagedTurn:
         return self.incoming.mode == "managed" and not self.unmanaged_reason
 
     @property
-    def said(self) -> SaidMessages:
+    def wire_messages(self) -> WireMessages:
         """The client's messages, to be compared with stored ones."""
-        return SaidMessages(self.incoming.api, self.model, Values(self.elements))
+        return WireMessages(self.incoming.api, self.model, Values(self.elements))
 
     @property
     def asked_output(self) -> int | None:
@@ -205,8 +205,8 @@ class ManagedTurn:
     def output_cap(self) -> int | None:
         """A lower output cap than the client's; None where its own can go."""
         client_cap = self.asked_output
-        cap = self.tried.cap or min(filter(None, (self.cap, self.room)), default=None)
-        if cap is None or (self.tried.cap is None and (client_cap is None or client_cap <= cap)):
+        cap = self.attempts.cap or min(filter(None, (self.cap, self.room)), default=None)
+        if cap is None or (self.attempts.cap is None and (client_cap is None or client_cap <= cap)):
             return None
         return cap if cap > (self.thinking_budget or 0) else None
 
@@ -215,28 +215,28 @@ class ManagedTurn:
         client_cap = self.asked_output
         cap = client_cap if client_cap and client_cap > 0 else options.max_tokens
         fixed = round(self.fixed * self.memory.context.calibration.factor(self.model))
-        if self.budgeted is None or self.budgeted[0] != (self.window, cap, fixed):
+        if self.cached_budget is None or self.cached_budget[0] != (self.window, cap, fixed):
             own = replace(options.for_model(self.model), max_tokens=cap)
-            self.budgeted = (self.window, cap, fixed), own.budget(self.window, fixed=fixed)
-        return self.budgeted[1]
+            self.cached_budget = (self.window, cap, fixed), own.budget(self.window, fixed=fixed)
+        return self.cached_budget[1]
 
     def pairs(self) -> list[tuple[Any, str]]:
         return [(element.value, self.sliced.of(element)) for element in self.elements]
 
-    def replaced_values(self, used: Rewrite) -> list[Any]:
+    def replacement_values(self, used: Rewrite) -> list[Any]:
         """The messages of a rewrite."""
         return [value for value, _ in replaced(used)]
 
     def restored(self, length: int) -> dict[int, Any]:
         """Messages behind a rewrite of this length that refer to a file it covers, with what the file held."""
         if length not in self.restored_by_length:
-            self.restored_by_length[length] = restored_values(self.sliced.text, self.elements, length)
+            self.restored_by_length[length] = restore_readings(self.sliced.text, self.elements, length)
         return self.restored_by_length[length]
 
     def text(self) -> str:
         """The body with the rewrite in its place."""
         if self.used is None:
-            return spliced(self.sliced.text, self._table_changes(0, set())) if self.tables else self.sliced.text
+            return splice_text(self.sliced.text, self._table_changes(0, set())) if self.tables else self.sliced.text
         changes = [replacement_change(self.sliced, self.first, self.used.length, self.used.replacement.decode())]
         note, incoming = RewriteState.load(self.used.state).note, self.incoming
         if note:
@@ -248,9 +248,9 @@ class ManagedTurn:
         for index, value in self.restored(self.used.length).items():
             element = self.elements[index]
             if element.start not in taken:
-                changes.append((element.start, element.end, written(value)))
+                changes.append((element.start, element.end, encode_value(value)))
                 taken.add(element.start)
-        return spliced(self.sliced.text, [*changes, *self._table_changes(self.used.length, taken)])
+        return splice_text(self.sliced.text, [*changes, *self._table_changes(self.used.length, taken)])
 
     def _table_changes(self, covered: int, taken: set[int]) -> list[Change]:
         """What puts tables in the place of results behind a rewrite of this length."""
@@ -313,19 +313,19 @@ def takes_marks(api: Api, model: str, upstream: str) -> bool:
     return api == "openai_chat" and cache_route(model, base_url=upstream) is not None
 
 
-def marked_system(system: Any, ttl: str) -> str | None:
+def mark_system_field(system: Any, ttl: str) -> str | None:
     """The system field with its mark, as text; None where there is nothing to mark."""
     marked = mark_system(system, ttl=ttl)
-    return None if marked is system or marked == system else written(marked)
+    return None if marked is system or marked == system else encode_value(marked)
 
 
-def marked_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
+def mark_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
     """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
     native = api == "anthropic"
     placed = place_marks(
         Values(elements), ttl=ttl, native_anthropic=native, previous=previous, wordless_results=not native
     )
-    return {index: written(message) for index, message in placed.items() if _is_on_block(message)}
+    return {index: encode_value(message) for index, message in placed.items() if _is_on_block(message)}
 
 
 def _is_on_block(message: Any) -> bool:
@@ -341,10 +341,10 @@ HOLD_SHARE = 0.70
 
 def send_untouched(turn: ManagedTurn) -> Outgoing:
     """The bytes that came, with the thread told."""
-    turn.headers[THREAD] = turn.place.thread
+    turn.headers[THREAD] = turn.match.thread
     if turn.unmanaged_reason:
         turn.headers[NOTICE] = f"passed on unmanaged: {turn.unmanaged_reason}"
-    return Outgoing(turn.incoming.raw, rewritten=turn.expanded, headers=turn.headers)
+    return Outgoing(turn.incoming.raw, rewritten=turn.is_expanded, headers=turn.headers)
 
 
 def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str:
@@ -356,7 +356,7 @@ def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str
 def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | None) -> Outgoing:
     """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
     headers = turn.headers
-    headers[THREAD] = turn.place.thread
+    headers[THREAD] = turn.match.thread
     depth = turn.used.depth if turn.used else 0
     headers[COMPACTIONS] = str(depth)
     headers[TOKENS] = f"{before}/{after}"
@@ -366,7 +366,7 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
         headers[PLAN] = turn.plan
     text = turn.text()
     if turn.output_cap is not None:
-        text = _capped(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
+        text = _set_output_cap(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
     marks = _mark_changes(turn, text, ttl) if ttl is not None else []
     hold = after > HOLD_SHARE * turn.window
     is_same = text is turn.sliced.text or text == turn.sliced.text
@@ -374,21 +374,21 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
         return Outgoing(turn.incoming.raw, headers=headers, compactions=depth, tokens=after, hold=hold)
     original = turn.incoming.body
     plain = is_same and len(text) == len(original)
-    body = spliced_bytes(original, marks) if plain else spliced(text, marks).encode()
+    body = splice_bytes(original, marks) if plain else splice_text(text, marks).encode()
     return Outgoing(
         body, rewritten=True, headers=headers, compactions=depth, tokens=after, hold=hold,
         notice=turn.notice, recall=turn.recall.offered,
     )  # fmt: skip
 
 
-def _capped(api: Api, upstream: str, text: str, cap: int) -> str:
+def _set_output_cap(api: Api, upstream: str, text: str, cap: int) -> str:
     """The body with this output cap: in the place of the client's, else as a field of its own."""
     sliced = slice_body(text.encode(), api)
     stated = next((name for name in FIELDS if name in sliced.spans), None)
     if stated is not None:
-        return spliced(text, [(*sliced.spans[stated], str(cap))])
+        return splice_text(text, [(*sliced.spans[stated], str(cap))])
     start = text.index("{") + 1
-    return spliced(text, [(start, start, f"{written(cap_field(api, upstream))}:{cap},")])
+    return splice_text(text, [(start, start, f"{encode_value(cap_field(api, upstream))}:{cap},")])
 
 
 def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
@@ -400,14 +400,16 @@ def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
     sliced = turn.sliced if text is turn.sliced.text else slice_body(text.encode(), api)
     count = len(sliced.elements)
     begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
-    last_marks = turn.memory.marked
+    last_marks = turn.memory.cache_marks
     previous = last_marks[1] if last_marks and last_marks[0] == begins and last_marks[1] < count else None
-    marked = marked_messages(api, sliced.elements, ttl, previous)
+    marked = mark_messages(api, sliced.elements, ttl, previous)
     changes = [(sliced.elements[index].start, sliced.elements[index].end, new) for index, new in marked.items()]
-    system = marked_system(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
+    system = (
+        mark_system_field(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
+    )
     if system is not None:
         changes.append((*sliced.spans["system"], system))
-    turn.memory.marked = begins, max(marked, default=count - 1)
+    turn.memory.cache_marks = begins, max(marked, default=count - 1)
     return changes
 
 
@@ -431,7 +433,7 @@ Reading = tuple[str, str, str]
 """The tool, the file and which part of it: a client says that of the same reading only, not of an edit between."""
 
 
-def restored_values(text: str, elements: Sequence[Element], covered: int) -> dict[int, Any]:
+def restore_readings(text: str, elements: Sequence[Element], covered: int) -> dict[int, Any]:
     """The messages behind the covered ones that only say that a file is unchanged, with what the file held."""
     behind = text[elements[covered].start :] if 0 < covered < len(elements) else ""
     if not any(mark in behind for mark in _MARKS):
