@@ -2,7 +2,7 @@
 
 A cut never separates tool calls from their results, an earlier summary is always replaced, and the latest user message
 always survives word for word. In the tail the newest results stay whole; older ones are one line each, so that more of
-the conversation fits. What does not fit gives way step by step, and every step is told.
+the conversation fits. Where the rest is too large it is reduced step by step, and every step is reported.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Room:
     protect_last_n: int
     """So many messages are tail as long as the compacted request stays within `limit`."""
     limit: int
-    """What the compacted request should not exceed."""
+    """The compacted request should not exceed this."""
     most: int
-    """What it must stay below: the threshold."""
+    """The compacted request must stay below this: the threshold."""
     fixed: int = 0
-    """System prompt and tools."""
+    """Tokens of system prompt and tools."""
     summary: int = 0
     """For the summary without the user's words."""
     summary_least: int = 0
@@ -79,14 +79,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class WordSizes:
-    """Tokens of what the user said: before the list, and with each of these messages."""
+    """Running sums of the tokens of the user's messages, earlier summaries included."""
 
     places: list[int]
     sums: list[int]
-    """One more than places."""
+    """The sum before each place, and the sum of all: one more than `places`."""
 
     def before(self, index: int) -> int:
-        """All that was said before a place."""
+        """Tokens of the user's messages before an index."""
         return self.sums[bisect_left(self.places, index)]
 
 
@@ -106,7 +106,7 @@ class Fit:
     fits: bool
 
     def without_middle(self, slim: Pruner) -> Fit:
-        """The same with all that would be replaced kept, its old results as one line each."""
+        """The fit that keeps the middle too, its old results as one line each."""
         cut = self.cut
         uncut = replace(cut, tail_start=cut.head_end, kept_user=None, has_middle=False)
         messages = [
@@ -348,18 +348,18 @@ class _Fitter:
         return cut
 
     def _forget_middle(self, cut: Cut) -> None:
-        """What fell out of the tail after all is replaced as it was, and need not be stored."""
+        """Restore messages that are no longer in the tail: the summary covers them, so nothing of them is stored."""
         self.messages[: cut.tail_start] = self.history.messages[: cut.tail_start]
         self.stored = [stored for stored in self.stored if stored.index >= cut.tail_start]
 
     def _put(self, index: int, message: Message) -> None:
-        """Another message in this place."""
+        """Replace the message at this index."""
         self.messages[index] = message
         rest = without_summary(message)
         self.sizes[index] = 0 if rest is None else self.counter.message(rest)
 
     def _find_oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
-        """Results at least twice as long as what would stand for them, each with its number in its message."""
+        """Results at least twice as long as their replacement, each with its number in its message."""
         tools = {call.id: call.name for one in self.history.facts[cut.tail_start :] for call in one.calls}
         for index in range(max(cut.tail_start, cut.whole_from), len(self.messages)):
             for number, result in enumerate(results_of(self.messages[index])):
@@ -403,7 +403,7 @@ def _replace_result(message: Message, number: int, text: str) -> Message:
 
 
 def _cut_user(index: int, message: Message, preview_chars: int) -> tuple[Message, list[ToStore]]:
-    """A user message of which only start and end stay, and its middle, where that is most of it."""
+    """A user message with only its start and end, and the middle to store; unchanged where that saves little."""
     spoken = without_summary(message) or message
     stored: list[ToStore] = []
 

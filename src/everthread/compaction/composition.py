@@ -70,20 +70,20 @@ class WrittenSummary:
 
 
 def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
-    """Those of a model's tools that read back what was taken out."""
+    """The names of the model's tools that can read the covered messages."""
     functions = (tool.get("function") or tool for tool in tools or ())
     names = (function.get("name") for function in functions if isinstance(function, Mapping))
     return lookup_tools(name for name in names if isinstance(name, str))
 
 
 def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """What tells summaries apart that name tools: one is only for those who have them."""
+    """A key for the tools that a summary names: it fits only requests with the same tools."""
     names = reading_tools(tools)
     return f" with {','.join(names)}" if names else ""
 
 
 def marker_text(plan: Plan, name: str, services: Services, tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """How the summary begins, and how the rest can be read where there is a way."""
+    """The first lines of a summary, with how to read the covered messages where a tool can."""
     small = services.budget.small
     marker = text_file("marker_short" if small else name).format(count=f"{plan.message_count:,}")
     readers = reading_tools(tools) if services.is_stored else ()
@@ -93,7 +93,7 @@ def marker_text(plan: Plan, name: str, services: Services, tools: Sequence[Mappi
 
 
 def pinned_text(notes: Sequence[str], room: int, count: Count) -> tuple[str, tuple[str, ...]]:
-    """What was pinned by hand within so many tokens, the newest first to be kept; a warning for what had no room."""
+    """The pinned notes within so many tokens, the newest first, and a warning where not all fit."""
     lines: list[str] = []
     remaining = room
     for note in reversed(notes):
@@ -108,12 +108,12 @@ def pinned_text(notes: Sequence[str], room: int, count: Count) -> tuple[str, tup
 
 
 def asks_model(services: Services) -> bool:
-    """Whether anybody but the journal is asked to write: then what is given away must be pruned and redacted."""
+    """Whether a model is asked to write: what it is sent must be pruned and redacted."""
     return services.summarizer.name != AUTHOR
 
 
 def request_messages(messages: Sequence[Message], services: Services) -> Sequence[Message]:
-    """The messages as a summariser is given them: without secrets. The journal takes them out of what it writes."""
+    """The messages for a summariser: redacted for a model, as they are for the journal, which redacts its own text."""
     return [redact_message(message) for message in messages] if asks_model(services) else messages
 
 
@@ -148,7 +148,7 @@ async def ask_summarizer(
 
 
 async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:
-    """Ask the summariser, check what it wrote, ask once more; where it will not do, the journal stands in its place."""
+    """Ask the summariser, check its draft, ask once more if it is refused; then the journal is used instead."""
     count = services.counter.text
     checked: list[WrittenSummary] = []
 
@@ -207,7 +207,7 @@ def _journal_summary(draft: SummaryDraft, request: SummaryRequest, count: Count)
 
 
 def without_pins(section: str) -> str:
-    """The section without what was pinned by hand: that is told anew."""
+    """The section without the pinned notes, which are written again in each summary."""
     lines = section.split("\n")
     if PINNED not in lines:
         return section
@@ -240,14 +240,14 @@ def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sectio
 
 
 MOST = 3
-"""A user who breaks in again and again has moved on from what was asked before."""
+"""The most open requests that are listed: after so many new ones the user has moved on from the older ones."""
 _BEGINNING = 240
 _READ = 4_000
 """Characters of a request that are read to show its beginning: a secret in there is seen whole."""
 
 
 def task_lines(plan: Plan) -> str:
-    """The requests without a final answer: number and beginning, for their words stand elsewhere in the context."""
+    """The requests without a final answer, each with number and beginning. The full texts stand elsewhere."""
     lines = []
     for index in unfulfilled(plan.history.facts):
         one = plan.history.facts[index]
@@ -258,7 +258,7 @@ def task_lines(plan: Plan) -> str:
 
 
 def unfulfilled(facts: Sequence[MessageFacts]) -> list[int]:
-    """Where the requests stand that have no final answer yet, oldest first.
+    """The indices of the requests without a final answer, oldest first.
 
     A turn is answered when it ends with the assistant speaking and calling nothing. Only the requests at the end of the
     conversation can be open: what stands before an answered turn was passed over or is done.
@@ -275,7 +275,7 @@ def unfulfilled(facts: Sequence[MessageFacts]) -> list[int]:
 
 
 def _is_answered(turn: Sequence[MessageFacts]) -> bool:
-    """Whether what follows a request ends with an answer to it."""
+    """Whether the messages after a request end with an answer."""
     for one in reversed(turn):
         role = one.message.get("role")
         if one.rest is not None and role in ("assistant", "tool"):
@@ -292,7 +292,7 @@ def system_note(plan: Plan) -> str:
 
 
 def assemble(plan: Plan, text: str, note: str) -> tuple[list[Message], tuple[int | None, ...]]:
-    """The compacted messages, and for each the input message it is (None for one made here)."""
+    """The compacted messages, and for each its index in the input (None for a new message)."""
     cut, work = plan.cut, plan.fit.messages
     head, tail = _keep_messages(work, range(cut.head_end)), _keep_messages(work, range(cut.tail_start, len(work)))
     user = cut.user(work)
@@ -307,11 +307,11 @@ def assemble(plan: Plan, text: str, note: str) -> tuple[list[Message], tuple[int
 
 
 KeptMessage = tuple[Message, int | None]
-"""A message and its place in the input; None for one made here."""
+"""A message and its index in the input; None for a new message."""
 
 
 def _keep_messages(work: list[Message], indices: range) -> list[KeptMessage]:
-    """The messages in these places, without an earlier summary that was merged into one."""
+    """The messages at these indices, without an earlier summary that was merged into one."""
     rests = ((without_summary(work[index]), index) for index in indices)
     return [(rest, index if rest is work[index] else None) for rest, index in rests if rest is not None]
 

@@ -1,4 +1,4 @@
-"""The default engine: prune, cut, summarise, verify, assemble. It compacts at the threshold, and not in vain."""
+"""The default engine: prune, cut, summarise, verify, assemble. It compacts at the threshold, if it can save tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from everthread.errors import ConfigError
 
 
 class ContextCompressor(SummaryEngine):
-    """One summary in the place of the middle."""
+    """The engine that replaces the middle of a history by one summary."""
 
     name = "compressor"
     marker = "marker"
@@ -44,7 +44,7 @@ class ContextCompressor(SummaryEngine):
         self._template: TemplateName = template
         self._state: ThreadState | None = None
         self._last: tuple[str, JournalFold] | None = None
-        """The journal made last, and the earlier summary it goes on from."""
+        """The text of the earlier summary, and the journal that was made after it last."""
 
     async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
         services, count = self._services, self._services.counter.text
@@ -87,7 +87,7 @@ class ContextCompressor(SummaryEngine):
         return f"{marker}\n\n{shown}"
 
     def _fold(self, plan: Plan) -> JournalFold:
-        """The journal and the state up to the cut: gone on from the ones made last where the history did."""
+        """The journal and the state up to the cut. They continue the last ones where the history continues."""
         facts, turns = plan.facts, [plan.turns[at] for at in plan.covered]
         last = self._last[1] if self._last and self._last[0] == plan.earlier.text else None
         if last is not None and last.goes_on(facts, turns):
@@ -98,7 +98,7 @@ class ContextCompressor(SummaryEngine):
         return fold
 
     def _state_before(self, plan: Plan) -> ThreadState:
-        """What was known before this compaction, as a copy."""
+        """A copy of the state before this compaction."""
         if plan.earlier.state is not None:
             return plan.earlier.state
         if self._state is not None and plan.earlier.text:
@@ -123,7 +123,7 @@ class ContextCompressor(SummaryEngine):
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
-    """The registry's way to make one. It has one option, `template`."""
+    """The factory for the registry. It has one option, `template`."""
     unknown = ", ".join(sorted(set(options) - {"template"}))
     if unknown:
         raise ConfigError(f"engines.compressor: unknown option(s) {unknown}; known: template")

@@ -1,7 +1,7 @@
 """A history as a compaction reads it: every message once, and at the next compaction only the new ones.
 
 `MessageFacts` is what one message holds, whatever stands around it. `Memory` keeps the history that was read last: a
-conversation grows at its end, and what was read of a message holds wherever an equal one stands again.
+conversation grows at its end, and the facts of a message hold for every equal message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Output = tuple[str, bool]
 
 @dataclass(eq=False)
 class MessageFacts:
-    """What one message holds. What only a summary needs is filled in when one is written."""
+    """The facts of one message. Those that only a summary needs are filled in when one is written."""
 
     message: Message
     rest: Message | None
@@ -54,9 +54,9 @@ class MessageFacts:
     calls: Sequence[Call]
     results: Sequence[Result]
     outputs: Sequence[Output]
-    """The same results as texts."""
+    """The results as texts."""
     words: str
-    """What the user says in it."""
+    """The user's words in the message."""
     is_user: bool
     is_summary: bool
     size: tuple[TokenCounter, int] | None = field(default=None, init=False)
@@ -64,20 +64,20 @@ class MessageFacts:
     redacted: str | None = field(default=None, init=False)
     """The user's words without secrets."""
     beginning: str | None = field(default=None, init=False)
-    """How they begin, for the task."""
+    """The beginning of these words, for the task section."""
     counted_entry: tuple[UserMessage, TokenCounter, int] | None = field(default=None, init=False)
-    """The same as an entry of What the User Said, and its tokens."""
+    """The words as an entry of What the User Said, the counter, and the entry's tokens."""
     pruned: Any = field(default=None, init=False)
-    """What pruning made of it, and what that depended on (`pruning`)."""
+    """The pruned message, and what the pruning depended on (`pruning`)."""
     pruned_size: tuple[TokenCounter, int] | None = field(default=None, init=False)
     readings: tuple[CallFacts | None, ...] = field(default=(), init=False)
     """Its results, each with the call that it answers."""
     effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = field(default=None, init=False)
-    """What its calls did, with the readings that tell it (`state`)."""
+    """The effects of its calls, with the readings they come from (`state`)."""
     step: tuple[tuple[Effect, ...], Step] | None = field(default=None, init=False)
-    """The same in words, for the journal."""
+    """The effects in words, for the journal."""
     closing: str | None = field(default=None, init=False)
-    """What it says, as the end of a turn in the journal."""
+    """The message's text as the closing words of a turn in the journal."""
 
     def count(self, counter: TokenCounter) -> int:
         """Its tokens."""
@@ -96,14 +96,14 @@ class MessageFacts:
         return facts
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
-        """What the user says, under its number in the thread, and the tokens that takes."""
+        """The user's words as an entry under this number, and its tokens."""
         if self.counted_entry is None or self.counted_entry[0].number != number or self.counted_entry[1] is not counter:
             message = user_message(number, self.redacted_words())
             self.counted_entry = message, counter, entry_tokens(message, counter.text)
         return self.counted_entry[0], self.counted_entry[2]
 
     def redacted_words(self) -> str:
-        """What the user says, without secrets."""
+        """The user's words without secrets."""
         if self.redacted is None:
             self.redacted = redact(self.words) if self.words else ""
         return self.redacted
@@ -135,7 +135,7 @@ _NOTHING: Mapping[Hashable, MessageFacts] = MappingProxyType({})
 
 
 class Memory:
-    """The history that was read last. One that goes on from it costs what is new; no more than one is held."""
+    """The history that was read last. A history that continues it costs only its new messages."""
 
     def __init__(self) -> None:
         self._last = CompactionHistory([])
@@ -159,7 +159,7 @@ class Memory:
 
 @dataclass(slots=True)
 class CompactionHistory:
-    """The messages of one compaction, read and counted, and how they hang together."""
+    """The messages of one compaction, read and counted, with their calls, results and turns."""
 
     messages: list[Message]
     covered: int = 0
@@ -170,18 +170,18 @@ class CompactionHistory:
     turns: list[int] = field(default_factory=list)
     """For each message the number of the user's message it belongs to."""
     users: list[int] = field(default_factory=list)
-    """Where the user speaks."""
+    """The indices of the user's messages."""
     pieces: list[Span] = field(default_factory=list)
-    """What must not be split."""
+    """The spans that must not be split."""
     head_end: int = 0
     calls: dict[str, Call] = field(default_factory=dict)
     """The latest call of each id."""
     answered_calls: dict[int, tuple[Call | None, ...]] = field(default_factory=dict)
     """For each message with results, the calls they answer."""
     newest: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Where each long output stands for the last time: the message, and which of its results."""
+    """The last index of each long output: the message, and which of its results."""
     _waiting: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The places of calls without a result, by their ids."""
+    """The indices of calls without a result, by their ids."""
     _ends: dict[int, int] = field(default_factory=dict)
     """For each message with calls, where its group ends."""
 
@@ -231,7 +231,7 @@ class CompactionHistory:
         return changed
 
     def _cut_pieces(self, changed: int) -> None:
-        """Cut into pieces what stands from the piece of this place on."""
+        """Cut the messages into pieces again, from the piece with this index on."""
         while self.pieces and self.pieces[-1].end > changed:
             self.pieces.pop()
         index = self.pieces[-1].end if self.pieces else 0
@@ -249,7 +249,7 @@ def _facts_of(message: Message, read_before: Mapping[Hashable, MessageFacts]) ->
 
 
 def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
-    """Where the protected start ends: before an earlier summary, and never inside a group."""
+    """The end of the protected start: before an earlier summary, and never inside a group."""
     end = head_length(messages)
     end = next((index for index in range(end) if without_summary(messages[index]) is None), end)
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""What a compaction will do, before a word of the summary is written: the cut, what it covers, how much room."""
+"""The plan of a compaction, made before the summary is written: the cut, the messages it covers, the budgets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BLOCKED = re.compile(r"- `([^`\n]{1,200})` failed \(message (\d{1,9})\): (.{1,8
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What the summary in the list stands for, taken apart."""
+    """The earlier summary in the list, parsed."""
 
     text: str = ""
     messages: int = 0
@@ -59,11 +59,11 @@ class Earlier:
     words: tuple[UserMessage, ...] = ()
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
-    """Where it was read from the messages themselves."""
+    """The state, where it was read from the messages themselves."""
 
 
 async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
-    """The newest summary of the list, taken apart. One of an older format is rebuilt from the stored messages."""
+    """The newest summary of the list, parsed. One of an older format is rebuilt from the stored messages."""
     marked = (message for message in reversed(messages) if "_summary" in message)
     text = next((summary for message in marked if (summary := summary_text(message))), "")
     if not text:
@@ -96,7 +96,7 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
 
 
 def state_from_text(sections: Sections) -> ThreadState:
-    """What a summary's sections tell of files and open errors, for a list of messages without any other memory."""
+    """The files and open errors in a summary's sections, for a list of messages without other state."""
     state = ThreadState()
     for name in checkable_names(sections.get(FILES, "")):
         if name.kind == PATH:
@@ -116,21 +116,21 @@ class Plan:
     earlier: Earlier
     fit: Fit
     covered: tuple[int, ...]
-    """Indices of what the summary stands for now."""
+    """Indices of the messages that the new summary covers."""
     middle: list[Message]
     """Those messages, unpruned, without earlier summaries."""
     words: tuple[UserMessage, ...]
-    """All that the user said outside head and tail, in order."""
+    """The user's messages outside head and tail, in order."""
     word_tokens: int
     words_most: int
     """Tokens the user's words may take where nothing else presses."""
     tokens_before: int
     scale: float
-    """What a token of ours is by the provider's count."""
+    """How many tokens of the provider's count one token of ours is."""
     fixed: int
     """Tokens of system prompt and tools."""
     middle_tokens: int
-    """What the summary replaces, the earlier summary included."""
+    """Tokens that the summary replaces, the earlier summary included."""
     slim_tokens: int
     """Tokens of the part of the tail whose old results are one line each."""
     budget: int
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def facts(self) -> list[MessageFacts]:
-        """What the covered messages hold."""
+        """The facts of the covered messages."""
         return [self.history.facts[index] for index in self.covered]
 
     @property
@@ -194,7 +194,7 @@ class Plan:
         return min(self.fit.room.words + unused, self.words_most, self.middle_tokens * 8 // 10 - used)
 
     def count(self, messages: Messages, indices: Sequence[int | None], counter: TokenCounter) -> int:
-        """Tokens of messages of which these stand in the input, as they were or made small."""
+        """Tokens of messages with these indices in the input. Unchanged and pruned messages are not counted again."""
         total = 0
         for message, index in zip(messages, indices, strict=True):
             if index is not None and message is self.messages[index]:

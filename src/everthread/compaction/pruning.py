@@ -51,7 +51,7 @@ def prune(messages: Messages, *, protect_from: int, start: int = 0, results: boo
 
 
 class Pruner:
-    """The messages of a history made small, each when it is asked for; what was made before is known."""
+    """Prunes the messages of a history, each when it is first asked for."""
 
     def __init__(self, history: CompactionHistory, *, results: bool = True) -> None:
         self._history = history
@@ -62,7 +62,7 @@ class Pruner:
         self._sizes: dict[int, int] = {}
 
     def message(self, index: int) -> Message:
-        """A message made small."""
+        """The pruned message."""
         pruned = self._pruned.get(index)
         if pruned is None:
             pruned = self._pruned[index] = self._prune(index)
@@ -88,7 +88,7 @@ class Pruner:
         return pruned
 
     def tokens(self, index: int, counter: TokenCounter) -> int:
-        """Tokens of a message made small."""
+        """Tokens of the pruned message."""
         size = self._sizes.get(index)
         if size is None:
             size = self._sizes[index] = self._count(index, counter)
@@ -103,7 +103,7 @@ class Pruner:
         return one.pruned_size[1]
 
     def _find_later(self, index: int, number: int, text: str) -> str | None:
-        """The call that gives the same output later; None where none does."""
+        """The id of the last call with the same output; None where this is the last."""
         newest = self._history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
         return None if newest == (index, number) else self._history.facts[newest[0]].results[newest[1]].call_id
 
@@ -186,7 +186,7 @@ def _append_errors(text: str, reading: CallFacts) -> str:
 
 
 def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:
-    """What is said of an output, in at most half its bytes: shorter by any measure.
+    """The line for an output, in at most half its bytes: shorter by any measure.
 
     A citation of stored output is kept whole, whatever it takes.
     """
@@ -230,7 +230,7 @@ def _slim_part(part: Any) -> Any:
 
 
 def _image_label(part: Mapping[str, Any]) -> str:
-    """What can be said of an image without looking at it."""
+    """A label for an image: its link, or its format and size."""
     source = part.get("image_url") or part.get("source")
     fields = source if isinstance(source, dict) else {"url": source}
     url, data, media = (fields.get(key) for key in ("url", "data", "media_type"))

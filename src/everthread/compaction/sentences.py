@@ -1,4 +1,4 @@
-"""A text cut into sentences, and the part of it that says most within so much room. No list of words decides."""
+"""Sentences of a text, and the best of them within a budget. Rarity decides, not a list of words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PASTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A piece of a text: where it stands, and whether it asks or was pasted rather than said."""
+    """A piece of a text: its span, and whether it is minor (a question, or pasted)."""
 
     start: int
     end: int
@@ -98,7 +98,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 class Rarity:
-    """How much a word tells among these texts: one that stands in few of them tells most."""
+    """The weight of words among some texts: a word that few of them hold weighs most."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = 0
@@ -108,7 +108,7 @@ class Rarity:
             self._holding.update(set(words_of(text)))
 
     def score(self, text: str) -> float:
-        """What a sentence tells, by its words; figures tell more than their words."""
+        """The weight of a sentence, by its words; figures weigh more than words."""
         total = 0.0
         for word in dict.fromkeys(words_of(text)):
             rare = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1

@@ -1,4 +1,4 @@
-"""How things stand in a thread: files, commands, open errors, the agent's own to-do list. Read from calls, not words.
+"""The state of a thread: files, commands, open errors, the agent's own to-do list. Read from calls, not words.
 
 It is updated with every call and can be asked for at any time; as JSON it travels with the engine's state.
 """
@@ -19,7 +19,7 @@ MOST_FILES = 400
 MOST_COMMANDS = 100
 MOST_ERRORS = 20
 RECENT_TURNS = 12
-"""An error that was left alone for so many turns blocks nothing any more."""
+"""An error of more than so many turns ago is not listed as open."""
 CHANGED, READ = "changed", "read"
 
 _PREFIX = re.compile(r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)")
@@ -30,7 +30,7 @@ _TODO_TEXT = ("content", "step", "title", "task", "text", "description")
 
 @dataclass(slots=True)
 class FileState:
-    """The last that was done to a file, and during which of the user's messages."""
+    """The last access to a file, and the number of the user's message it belongs to."""
 
     did: str
     turn: int
@@ -38,7 +38,7 @@ class FileState:
 
 @dataclass(slots=True)
 class CommandState:
-    """How a command went the last time."""
+    """The last outcome of a command."""
 
     outcome: str
     is_ok: bool
@@ -57,7 +57,7 @@ class OpenError:
 
 @dataclass(slots=True)
 class ThreadState:
-    """What a thread's calls left behind."""
+    """The state that a thread's calls left behind."""
 
     files: dict[str, FileState] = field(default_factory=dict)
     commands: dict[str, CommandState] = field(default_factory=dict)
@@ -139,13 +139,13 @@ class ThreadState:
     # What a reader is told
 
     def open_errors(self, turn: int | None = None, most: int = 6) -> list[OpenError]:
-        """The newest ones, oldest first; with `turn`, those of the turns right before it."""
+        """The newest open errors, oldest first; with `turn`, those of the turns right before it."""
         recent = [error for error in self.errors.values() if turn is None or error.turn > turn - RECENT_TURNS]
         return recent[-most:]
 
     @property
     def turn(self) -> int:
-        """The latest turn anything happened in."""
+        """The latest turn with a file, command or error."""
         memories: tuple[Mapping[str, Any], ...] = (self.files, self.commands, self.errors)
         return max((one.turn for memory in memories for one in memory.values()), default=0)
 
@@ -160,7 +160,7 @@ class ThreadState:
         return [entry["text"] for entry in self.todo if entry["status"] in statuses]
 
     def copy(self) -> ThreadState:
-        """One that goes on by itself: what is noted is never changed, only replaced."""
+        """An independent copy; a shallow one, as entries are replaced and never changed."""
         return replace(
             self, files={**self.files}, commands={**self.commands}, errors={**self.errors}, todo=[*self.todo],
             processes=[*self.processes],
@@ -209,7 +209,7 @@ def _least(memory: Mapping[str, Any]) -> str:
 
 
 def _is_code(words: Sequence[str]) -> bool:
-    """Whether a command brings its own program along: another run of the interpreter is another thing."""
+    """Whether a command carries its own program: two runs of an interpreter are not the same command."""
     return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
 
 
@@ -236,7 +236,7 @@ def command_key(command: str) -> str:
 
 
 def error_key(effect: Effect) -> str:
-    """Under which name a failure is known: the command, its last step; for code, which is never the same, the tool."""
+    """The key of a failure: tool and target; of a command its last step; of code, never the same twice, the tool."""
     if effect.kind != "ran":
         return f"{effect.tool} {effect.target}".strip()
     return effect.tool if "code" in effect.arguments else command_key(effect.target.rpartition("&&")[2])
@@ -244,7 +244,7 @@ def error_key(effect: Effect) -> str:
 
 @dataclass(slots=True)
 class CallRecord:
-    """What a call did, the place of the message that made it and the user's message it belongs to."""
+    """The effect of a call, the index of its message, and the number of the user's message it belongs to."""
 
     index: int
     turn: int
@@ -260,7 +260,7 @@ Results = dict[str, list[tuple[MessageFacts, int]]]
 def read_calls(
     facts: Sequence[MessageFacts], turns: Sequence[int], start: int = 0, waiting: Results | None = None
 ) -> list[CallRecord]:
-    """Every call from `start` on with its first result, in order of the calls. What was read before is known."""
+    """Every call from `start` on with its first result, in order of the calls. `waiting`: results without a call."""
     waiting = {} if waiting is None else waiting
     for one in facts[start:]:
         for number, result in enumerate(one.results):
@@ -289,7 +289,7 @@ def _effect(call: Call, reading: CallFacts | None) -> Effect:
 
 
 def state_of(messages: Messages) -> ThreadState:
-    """How things stand at the end of a history; turns count the user's messages from 1."""
+    """The state at the end of a history; turns count the user's messages from 1."""
     facts = [read_facts(message) for message in messages]
     state = ThreadState(messages=len(facts))
     for record in read_calls(facts, number_turns(facts)):

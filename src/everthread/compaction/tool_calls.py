@@ -1,6 +1,6 @@
 """One line about a tool call: tool, target, outcome, size.
 
-Told from the kind of tool (shell, read, write, patch, search, web, list; any other by its arguments), which is told
+It depends on the kind of tool (shell, read, write, patch, search, web, list; any other by its arguments), which is read
 from the words of the tool's name and the names of its arguments, so that no agent's tools need to be known.
 """
 
@@ -75,7 +75,7 @@ class Action(NamedTuple):
 
 
 class CallFacts:
-    """A call with its output, read once for all who tell of it: the journal, and the line in the output's place."""
+    """A call with its output, read once for the journal and for the line that replaces the output."""
 
     __slots__ = ("_effect", "action", "arguments", "call", "failed", "output", "stored", "text")
 
@@ -88,7 +88,7 @@ class CallFacts:
         self._effect: Effect | None = None
 
     def line(self, *, limit: int = LINE, with_error: bool = True) -> str | None:
-        """Both in one line; None where nothing can be said: neither tool nor stored output is known."""
+        """Call and outcome in one line; None where neither the tool nor a stored output is known."""
         if self.action is None and self.stored is None:
             return None
         action = self.action or Action("tool")
@@ -108,7 +108,7 @@ class CallFacts:
         return is_ours and (" -> " in line if errors else True) and all(len(error) <= EFFECT_CHARS for error in errors)
 
     def errors(self) -> list[str]:
-        """The errors of the call, each on its line; of one that is not known to have failed the clear one."""
+        """The errors of the call, each on its line; where it is not sure that it failed, only a clear one."""
         is_run = self.action is None or self.action.kind in ("shell", _OTHER)
         has_failed = self.failed or (is_run and bool(self.output.code or self.output.halt))
         lines = self.effect().errors if has_failed else ()
@@ -124,7 +124,7 @@ class CallFacts:
 
 
 def describe(call: Call | None, text: str, *, name: str = "", failed: bool = False, limit: int = LINE) -> str | None:
-    """A call and its output in one line; None where nothing can be said: neither tool nor stored output is known."""
+    """A call and its output in one line; None where neither the tool nor a stored output is known."""
     return CallFacts(call, text, name=name, failed=failed).line(limit=limit)
 
 
@@ -314,7 +314,7 @@ def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def _first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The first of these arguments that says anything."""
+    """The first of these arguments that is not empty."""
     for name in names:
         value = arguments.get(name)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -325,7 +325,7 @@ def _first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def _code_line(code: str) -> str:
-    """What tells a piece of code: its first comment, else its first line that does something."""
+    """The line that describes a piece of code: its first comment, else its first statement."""
     comment = _COMMENT.search(code, 0, 4_000)
     if comment is not None:
         return clip(one_line(comment[1]), LINE)
@@ -341,7 +341,7 @@ def _patched_file(call: Call) -> str:
 
 
 def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
-    """What else tells this call from others like it: the part that was read, the place that was searched."""
+    """Details of a call: the range that was read, the directory that was searched, the lines that were written."""
     table = _table()
     if kind == "read":
         part = _list_arguments({name: arguments[name] for name in table.ranges if name in arguments})
@@ -491,7 +491,7 @@ def _is_read_only_step(words: list[str]) -> bool:
 
 
 def _stated_message(output: UnwrappedOutput) -> str:
-    """What a result says in words; of JSON only what its own message or status says."""
+    """The words of a result; of JSON only its message or status."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
         return clip(one_line(next((value for value in values if isinstance(value, str)), "")), 100)

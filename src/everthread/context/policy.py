@@ -359,7 +359,7 @@ class CompactionPolicy:
     def price_of_miss(self, size: PromptSize, state: ContextState, prices: CallPrices) -> float | None:
         """Dollars lost if the provider's cache does not hold the next prompt; None where prices are unknown."""
         rates = self._rates(prices, size.tokens)
-        return None if rates is None else rates.seen(state.rhythm.read_share).miss(size.tokens)
+        return None if rates is None else rates.at_read_share(state.rhythm.read_share).miss(size.tokens)
 
     def _rates(self, prices: CallPrices, tokens: int) -> Rates | None:
         if not self._options.economics:
@@ -379,7 +379,7 @@ class CompactionPolicy:
         return Case(
             tokens=size.tokens,
             after=min(size.tokens, remaining),
-            kept=size.fixed,
+            fixed=size.fixed,
             threshold=budget.threshold,
             limit=max(budget.threshold, min(budget.hygiene, size.hard_limit)),
             summary=(writer.quote(size.tokens, summary) if isinstance(writer, PricedSummarizer) else 0.0) or 0.0,

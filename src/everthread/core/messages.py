@@ -61,7 +61,7 @@ class Message(TypedDict, total=False):
     cache_control: dict[str, Any]
     _native: Native
     _summary: bool
-    """It is, or holds, a summary of ours (`marks`)."""
+    """The message is, or holds, a summary of ours (`transcript`)."""
 
 
 Messages = Sequence[Message]
@@ -189,7 +189,7 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
 
 
 def message_key(message: Any) -> Hashable:
-    """What equal messages share, quick to make: to find a message again. Two with one key may still differ."""
+    """A cheap key that equal messages share, to find a message again. Two messages with one key may still differ."""
     if not isinstance(message, dict):
         return None
     content, calls = message.get("content"), message.get("tool_calls")
@@ -251,7 +251,7 @@ def json_text(value: Any) -> str:
 
 
 def with_content(message: Message, content: Content) -> Message:
-    """A copy that says something else."""
+    """A copy with other content."""
     copy = off_the_wire(message)
     copy["content"] = content
     return copy
@@ -310,7 +310,7 @@ class _Element(NamedTuple):
 
 
 def _remove_elements(text: str, opening: re.Pattern[str], *, content: bool = True) -> str:
-    """The text without these elements; or only without their tags, what is in them staying."""
+    """The text without these elements; or only without their tags, with their content kept."""
     parts: list[str] = []
     position = 0
     for element in _elements(text, opening):
@@ -337,7 +337,7 @@ def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
 
 
 def _read_envelopes(text: str) -> Iterator[str]:
-    """What stands in envelopes. One without an end reaches to the end of the text."""
+    """The texts inside envelopes. One without an end reaches to the end of the text."""
     for start, end in _injected_patterns().envelopes:
         at = text.find(start)
         while at >= 0:

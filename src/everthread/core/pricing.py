@@ -347,7 +347,7 @@ def _readings(model: str, provider: str | None) -> Iterator[tuple[str, str | Non
 _FEWEST = 8
 """Further calls of a thread that has just begun."""
 _MOST = 400
-"""Nobody's future is known further than this."""
+"""The most further calls that are expected."""
 _FADING = 0.9
 """How much of what was seen before counts beside the newest call."""
 
@@ -415,7 +415,7 @@ class CallPattern:
 
     @classmethod
     def load(cls, state: Any) -> CallPattern:
-        """From what `dump` gave; what is not of that shape is as if it had never been seen."""
+        """From what `dump` gave; fields of another shape are ignored."""
         fields = state if isinstance(state, Mapping) else {}
         figures: dict[str, Any] = {name: fields[name] for name in _FIELDS if _is_figure(fields.get(name))}
         return cls(**figures)
@@ -470,21 +470,21 @@ class Rates:
         """What a prompt of this size costs more than one that is read from the cache."""
         return tokens * (self.write - self.read) if self.caches else 0.0
 
-    def seen(self, share: float) -> Rates:
+    def at_read_share(self, share: float) -> Rates:
         """The rates where only this share of what could be read from the cache is."""
         return Rates(self.input, self.output, share * self.read + (1 - share) * self.input, self.write)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known when a call is about to be made."""
+    """The figures for a decision before a call."""
 
     tokens: int
     """The prompt as it is."""
     after: int
     """The prompt as a compaction would leave it."""
-    kept: int
-    """What of that a rewrite does not touch: the system prompt and the tools, at its beginning."""
+    fixed: int
+    """The part of it that a rewrite does not touch: the system prompt and the tools, at its beginning."""
     threshold: int
     limit: int
     """85 % of the window, or less where the answer needs the room: here nothing can wait."""
@@ -515,7 +515,7 @@ def weigh(case: Case) -> Decision:
     """Whether to compact before this call."""
     if case.tokens >= case.limit:
         return Decision("now", f"{case.tokens:,} tokens are at the limit of {case.limit:,}; nothing can wait")
-    rates = case.rates.seen(case.rhythm.read_share)
+    rates = case.rates.at_read_share(case.rhythm.read_share)
     cold = bool(case.cold) and rates.caches
     gain = case.tokens - case.after
     early = case.tokens < case.threshold
@@ -528,7 +528,7 @@ def weigh(case: Case) -> Decision:
     each = gain * rates.read
     again = case.rhythm.pauses_in(calls) * gain * (rates.write - rates.read) if rates.caches else 0.0
     saves = calls * each + again + (gain * (rates.write - rates.read) if cold else 0.0)
-    lost = 0.0 if cold or not rates.caches else max(0, case.after - case.kept) * (rates.write - rates.read)
+    lost = 0.0 if cold or not rates.caches else max(0, case.after - case.fixed) * (rates.write - rates.read)
     cost = case.summary + lost
     figures = _dollars(cost), _dollars(saves), calls
     balance = f"it costs ${cost:.4f} (summary ${case.summary:.4f}, cache ${lost:.4f}) and saves ${saves:.4f}"

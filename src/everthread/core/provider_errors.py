@@ -32,7 +32,7 @@ class Counts:
     available: int | None = None
 
     @property
-    def known(self) -> int:
+    def stated(self) -> int:
         return sum(value is not None for value in (self.limit, self.input, self.output, self.total, self.cap))
 
 
@@ -281,7 +281,7 @@ def _value(value: int, nouns: list[str]) -> _Number:
 
 
 def _nouns(text: str) -> list[str]:
-    """What the words speak of, in order."""
+    """The nouns in the words, in order."""
     return [str(match.lastgroup) for match in _NOUN.finditer(text)]
 
 
@@ -457,7 +457,7 @@ _COUNT_IN_TEXT = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9
 
 @dataclass(slots=True)
 class Evidence:
-    """What was found. `structured` tells an error's own form from bare text."""
+    """What an error states. `structured`: it came as an object or JSON, not as bare text."""
 
     status: int | None = None
     codes: list[str] = field(default_factory=list)
@@ -614,7 +614,7 @@ def _is_long_string(everything: str) -> bool:
 def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVerdict | None:
     """The verdict where tokens are at fault: by the numbers, else by the words, else by a code."""
     relevant = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
-    counts = max(map(read_counts, relevant), key=lambda counted: counted.known, default=Counts())
+    counts = max(map(read_counts, relevant), key=lambda counted: counted.stated, default=Counts())
     counts = replace(counts, **evidence.counts)
     spoken = [part for text in relevant for part in text]
     if evidence.counts or any(map(is_about_length, spoken)):

@@ -39,7 +39,7 @@ bound, beyond any real run of secrets without a space, keeps hostile text linear
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret's place in a text, and what gave it away."""
+    """A secret's span in a text, and the kind it was recognised by."""
 
     start: int
     end: int
@@ -103,7 +103,7 @@ def _cut_secrets(text: str, secrets: Iterable[Secret]) -> str:
 
 
 def _tokens(text: str, _lowered: str) -> Iterator[Secret]:
-    """What begins as a provider's tokens do and goes on as they do."""
+    """Tokens with the prefix and the form of a provider's tokens."""
     claimed = 0
     for start in rules().starts.finditer(f" {text}"):
         at = start.start(1) - 1
@@ -117,7 +117,7 @@ def _tokens(text: str, _lowered: str) -> Iterator[Secret]:
 
 
 def _patterns(text: str, _lowered: str) -> Iterator[Secret]:
-    """What is known by a literal in its middle or around it."""
+    """Secrets that are recognised by a literal in or around them."""
     for literal, form in rules().patterns:
         if literal in text:
             for match in form.pattern.finditer(text):

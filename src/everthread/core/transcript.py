@@ -59,7 +59,7 @@ def is_summary(message: Mapping[str, Any]) -> bool:
 
 
 def mark_summary(message: Message) -> Message:
-    """The message, known to be or to hold a summary of ours."""
+    """The message with the mark that it is, or holds, a summary of ours."""
     return cast("Message", {**message, "_summary": True})
 
 
@@ -72,7 +72,7 @@ def summary_text(message: Mapping[str, Any]) -> str:
 
 
 def is_old_format(summary: str) -> bool:
-    """Whether a summary was written before summaries had tags: its words are background, nothing more."""
+    """Whether a summary was written before summaries had tags: its text is only used as background."""
     last = _END_LINE.search(summary)
     return last is None or last[1] is None
 

@@ -32,7 +32,7 @@ class Reply:
     """One answer of a model, in core form.
 
     `stop` is one of `stop`, `length`, `tool_calls`, `content_filter`, `refusal`, `pause`, `other`, None while
-    unknown; `usage` is the provider's object as it came (see `usage.normalize_usage`); `raw` whatever else the wire
+    unknown; `usage` is the provider's object as it came (see `pricing.normalize_usage`); `raw` whatever else the wire
     reply held, by its own names.
     """
 
@@ -67,7 +67,7 @@ class StreamDelta:
 
 
 class Model(Protocol):
-    """Somebody who answers a request."""
+    """A model that answers requests."""
 
     @property
     def name(self) -> str: ...

@@ -67,11 +67,11 @@ INDEX_PAUSE = 3.0
 """So many times as long as it worked, indexing in the background pauses."""
 MOST_CLOSEST = 50
 CLOSE = 0.15
-"""A place that holds less of what was asked says nothing of it."""
+"""The least share of a query that a text must hold to be shown."""
 
 
 def reads(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
-    """A method of the store: what `work` finds in one snapshot."""
+    """A method of the store: the result of `work`, read in one snapshot."""
 
     @functools.wraps(work)
     async def method(self: Store, /, *args: P.args, **named: P.kwargs) -> T:
@@ -117,7 +117,7 @@ class Store:
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
     async def _read(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
-        """What `work` finds in one snapshot."""
+        """The result of `work`, read in one snapshot."""
         return await self._readers.read(lambda tx: work(tx, *args, **named))
 
     async def _write(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
@@ -128,7 +128,7 @@ class Store:
     async def _change(
         self, thread: str | None, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """The same for work that changes a thread."""
+        """The result of `work` once it is durable, where it changes a thread."""
         result: T = await self._writer.write(lambda tx: work(tx, *args, **named), session=thread)
         return result
 
@@ -274,7 +274,7 @@ class Store:
         return await self._read(search.search_texts, self.database, query)
 
     async def search_closest(self, query: SearchQuery) -> list[SearchHit]:
-        """Where nothing matches: what holds the most telling words. One word, a phrase, a prefix are meant as typed."""
+        """The closest texts where nothing matches. One word, a phrase, a prefix are meant as typed: they have none."""
         literal = len(query.text.split()) < 2 or {'"', "*"} & set(query.text)
         if literal or query.tenant is None or query.offset or query.path or query.session:
             return []
@@ -308,7 +308,7 @@ class Store:
             self._indexing = asyncio.get_running_loop().create_task(self._index_later())
 
     async def _index_later(self) -> None:
-        """A little at a time, with pauses: whoever has other work to do in this process hardly notices."""
+        """Index a little at a time, with pauses, so that other work in this process is hardly slowed."""
         await asyncio.sleep(INDEX_DELAY)
         try:
             while True:
@@ -323,13 +323,13 @@ class Store:
             log.warning("indexing is put off: %s", error)
 
     async def _index_all(self) -> None:
-        """Index all that waits, at once: somebody searches."""
+        """Index all that waits, without pauses, before a search."""
         async with self._index_lock():
             while await self._index_some(index.BATCH_CHARS):
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
-        """One at a time: who comes while another is at it would only do the same work."""
+        """A lock, so that two tasks do not index the same entries."""
         loop = asyncio.get_running_loop()
         if self._index_turn is None or self._index_turn[0] is not loop:
             self._index_turn = loop, asyncio.Lock()
@@ -442,18 +442,18 @@ class Store:
     def listen(self, tell: Callable[[str], None]) -> None:
         """Call `tell`, in this event loop, with each thread whose queue another process changed, until `close`.
 
-        An empty text: anything may have changed. Only what is quicker than asking again and again: it may miss
-        something, and a file tells nothing.
+        An empty text: anything may have changed. It only saves polling: it may miss a change, and
+        SQLite reports none.
         """
         loop, stop = asyncio.get_running_loop(), threading.Event()
 
-        def heard(thread: str) -> None:
+        def forward(thread: str) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, thread)
 
         self._listeners.append(stop)
         name = "everthread-listener"
-        threading.Thread(target=self.database.listen, args=(heard, stop), name=name, daemon=True).start()
+        threading.Thread(target=self.database.listen, args=(forward, stop), name=name, daemon=True).start()
 
     # Clients that send their whole history each time
 

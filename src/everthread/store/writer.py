@@ -29,7 +29,7 @@ BATCH_ITEMS = 512
 SYNC_DELAY = 0.05
 """Seconds until what was committed is on the disk, where nobody waits for it."""
 PATIENCE = 30.0
-"""Seconds for which reading and writing are tried again before their callers are told."""
+"""Seconds for which reads and writes are tried again before their callers get the error."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
 """Does what several callers ask for at once, with a result for each."""
 
@@ -44,9 +44,9 @@ class _WriteItem:
     loop: asyncio.AbstractEventLoop
     waiter: asyncio.Future[Any]
     is_early: bool = False
-    """Its caller is answered when it is committed, before it is on the disk."""
+    """The caller is answered after the commit, before the item is on the disk."""
     is_lazy: bool = False
-    """And it may come to the disk whenever something else does."""
+    """Early, and synced to the disk only with other items."""
     result: Any = None
     error: BaseException | None = field(default=None)
 
@@ -87,7 +87,7 @@ class StoreWriter:
     ) -> Any:
         """The same for work that is cheaper together: what others ask of `many` at the same time is done with it.
 
-        If that fails, each request is done alone, and only whose fault it was is told.
+        If that fails, each request is done alone, and only the caller at fault gets the error.
         """
         return await self._enqueue(
             _WriteItem(lambda tx: many(tx, [request])[0], many, request, session, prepare, *_new_waiter())
@@ -180,7 +180,7 @@ class StoreWriter:
         return connection
 
     def _sync(self, connection: Connection | None, waiting: list[_WriteItem]) -> Connection | None:
-        """To the disk. Who waits for it is told where that fails."""
+        """Sync to the disk. Callers that wait for it get the error where that fails."""
         try:
             if connection is not None:
                 connection.sync()
@@ -227,7 +227,7 @@ class StoreWriter:
         return True
 
     def _do(self, connection: Connection, item: _WriteItem) -> None:
-        """One item, in a savepoint. What fails is told to its caller; the rest of the batch goes on."""
+        """Run one item in a savepoint. Its caller gets the error where it fails; the rest of the batch goes on."""
         item.error = None
         connection.savepoint()
         try:
@@ -287,7 +287,7 @@ def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_W
 
 
 def wait_before_retry(what: str, error: BaseException, attempt: int) -> None:
-    """Wait before another attempt: longer each time, never the same for two processes. People are told once."""
+    """Wait before another attempt: longer each time, with jitter. Only the first attempt is logged as a warning."""
     level = logging.WARNING if attempt == 1 else logging.DEBUG
     log.log(level, "%s is tried again: %s", what, " ".join(str(error).split()))
     time.sleep(random.uniform(0.5, 1.0) * min(0.01 * 2**attempt, 1.0))  # noqa: S311 - jitter  # nosec B311
@@ -353,7 +353,7 @@ class _ReadJob:
     """Whether the database has answered."""
     is_begun: bool = False
     is_given_up: bool = False
-    """Nobody waits for it any more."""
+    """Whether no caller waits for it any more."""
 
 
 class ReaderPool:
@@ -462,6 +462,6 @@ class ReaderPool:
 
 
 def _pass_over(reading: asyncio.Future[Any]) -> None:
-    """What became of a read that nobody waits for."""
+    """Log the error of a read that no caller waits for."""
     if not reading.cancelled() and reading.exception() is not None:
         log.debug("a read that was given up failed: %s", reading.exception())

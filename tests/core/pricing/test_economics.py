@@ -15,7 +15,7 @@ CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
 UNCACHED = Rates(input=1e-6, output=4e-6, read=1e-6, write=1e-6)
 STEADY = CallPattern(calls=60, pauses=0, run=60, last=0.0, prompt=100_000, growth=1_000.0)
 AT_T = Case(
-    tokens=101_000, after=30_000, kept=8_000, threshold=100_000, limit=170_000, summary=0.07, rates=CLAUDE,
+    tokens=101_000, after=30_000, fixed=8_000, threshold=100_000, limit=170_000, summary=0.07, rates=CLAUDE,
     rhythm=STEADY,
 )  # fmt: skip
 
@@ -104,4 +104,4 @@ def test_rates_follow_the_prices() -> None:
 
 def test_a_prompt_the_cache_does_not_hold_costs_what_writing_it_costs_more() -> None:
     assert CLAUDE.miss(100_000) == pytest.approx(0.345)
-    assert CLAUDE.seen(0.0).miss(100_000) == UNCACHED.miss(100_000) == 0.0
+    assert CLAUDE.at_read_share(0.0).miss(100_000) == UNCACHED.miss(100_000) == 0.0

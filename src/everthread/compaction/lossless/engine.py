@@ -1,4 +1,4 @@
-"""The lossless engine: what leaves the view is covered by a graph of summaries, and can be read word for word."""
+"""The lossless engine: a graph of summaries covers the messages out of view, which stay readable word for word."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 
 _SHARE = 5
-"""A node may have this part of the room for all of them."""
+"""One node may take this part (1/n) of the room for all nodes."""
 _REWRITTEN = 4
 """So many makeshift nodes are written again in one compaction."""
 _FAN_IN = (2, 16)
@@ -82,7 +82,7 @@ def _check(name: str, value: Any, allowed: tuple[int, int]) -> None:
 
 
 class LosslessEngine(SummaryEngine):
-    """Nodes over the past, the recent end as it was said, and tools that give back the rest."""
+    """Nodes over old messages, the recent ones as they are, and tools that read the originals."""
 
     name = "lossless"
     marker = "marker_nodes"
@@ -120,13 +120,13 @@ class LosslessEngine(SummaryEngine):
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
-    """The registry's way to make one."""
+    """The factory for the registry."""
     return LosslessEngine(services, LosslessOptions.of(options))
 
 
 @dataclass(slots=True)
 class _Compaction:
-    """One compaction in the making. `nodes` is the engine's memory of nodes: it only grows."""
+    """The work of one compaction. `nodes`: the engine's cache of nodes, which only grows."""
 
     services: Services
     options: LosslessOptions
@@ -177,7 +177,7 @@ class _Compaction:
         return [replace(part, node=self.nodes.get(part.node.id, part.node)) for part in parts]
 
     def _sources(self, numbers: Sequence[int]) -> list[Source]:
-        """The messages of each leaf to be."""
+        """The messages of each new leaf."""
         plan, counter = self.plan, self.services.counter
         middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
         pruned = dict(zip(plan.covered, plan.pruned, strict=True)) if asks_model(self.services) else middle
@@ -195,7 +195,7 @@ class _Compaction:
         ]
 
     def _budget(self, earlier: Sequence[VisibleNode], new: int) -> int:
-        """Tokens for the summary without the user's words: nodes that are there keep their room as far as possible."""
+        """Tokens for the summary without the user's words: nodes in view keep their room as far as possible."""
         present = sum(self.services.counter.text(part.text) for part in earlier)
         most = min(self.services.budget.summary_max, self.plan.fit.room.summary)
         return min(most, max(self.plan.summary_budget, present + new // 4))
@@ -214,7 +214,7 @@ class _Compaction:
         return growth.add(node, len(ids) or part.messages)
 
     async def _rewrite(self, parts: list[VisibleNode], growth: Growth) -> list[VisibleNode]:
-        """Makeshift nodes are written anew when a model is there; the first that it cannot write ends that."""
+        """Let a model rewrite makeshift nodes; stop at the first that it cannot write."""
         if self.services.archive is None or not growth.writer.has_model:
             return parts
         makeshift = [index for index, part in enumerate(parts) if part.node.degraded and part.node.sources][:_REWRITTEN]
@@ -255,7 +255,7 @@ class _Compaction:
 
 
 def quiet_lookups(messages: Messages) -> list[Message]:
-    """The messages, a lookup's answer as its first line: what it quotes is covered where it was first said."""
+    """The messages, with a lookup's answer cut to its first line: the originals it quotes are covered elsewhere."""
     looked = {call.id for message in messages for call in calls_of(message) if is_lookup(call.name)}
 
     def edit(result: Result, _: object) -> Any:
@@ -268,7 +268,7 @@ def quiet_lookups(messages: Messages) -> list[Message]:
 
 
 def _authors(texts: Sequence[NodeText]) -> str:
-    """Who wrote, each once, models first."""
+    """The authors, each once, models first."""
     return ", ".join(sorted({one.author for one in texts}, key=lambda author: (author == AUTHOR, author)))
 
 

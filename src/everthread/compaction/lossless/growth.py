@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class NodeText:
-    """What a node says, and what it took."""
+    """The text of a node, and the warnings and usage of writing it."""
 
     body: str
     author: str
@@ -80,7 +80,7 @@ class NodeText:
 
 @dataclass(frozen=True, slots=True)
 class NodeOrder:
-    """How a node shall be written."""
+    """The order for a node: its room, the task, the focus."""
 
     room: int
     task: str = ""
@@ -132,7 +132,7 @@ class NodeWriter:
         return self._text(draft, render_sections(marked, brief=True), Verification(checked=checked, unverified=unknown))
 
     def _join_journals(self, joined: Sections, room: int) -> str:
-        """The journals of several nodes as one; what models wrote in other sections in what room is left."""
+        """The journals of several nodes as one; other sections, which models wrote, get the remaining room."""
         others = {name: text for name, text in joined.items() if name != DONE}
         journal = parse_journal(joined.get(DONE, ""))
         others = self._fit(others, room // 2) if others else {}
@@ -170,7 +170,7 @@ class NodeWriter:
         return full
 
     async def _draft(self, request: SummaryRequest, covered: int) -> SummaryDraft:
-        """A draft smaller than what it stands for and true to it, or one without words."""
+        """A draft that is smaller than its sources and not refused, else an empty one."""
         sources = source_text(request.messages, "\n".join(request.previous.values()))
 
         def refuse(draft: SummaryDraft) -> str:

@@ -1,7 +1,7 @@
 """What the model can call: search everything that was ever said, ask what a node covers, read the originals.
 
 An answer is bounded, and begins with a line that names what it shows: that line stays when the answer grows old.
-An id that is not there, a search without a find and the end of a text are told for good, so that nobody tries again.
+For an unknown id, a search without results and the end of a text the answer says so, so that nobody tries again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ MOST = 6_000
 ROOM = 400
 """Of these, for the first line and how to go on."""
 PLACE = 700
-"""One place found, with whose words it is."""
+"""Characters of one excerpt, with its heading."""
 NODE_ID = re.compile(r"n[0-9a-f]{12}")
 FINAL = "There is nothing more to find under it; do not try it again."
 
@@ -93,13 +93,13 @@ class Tools:
 
     @classmethod
     def of(cls, services: Services) -> Tools | None:
-        """Those of an engine; None where no store is behind the messages."""
+        """The tools of an engine; None where the messages have no store."""
         if services.lookup is None or services.archive is None:
             return None
         return cls(services.lookup, services.archive, services.budget.result_chars)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The answer; `InputError` for arguments that cannot be meant."""
+        """The answer of a call; `InputError` for arguments that are not valid."""
         if name not in NAMES:
             raise InputError(f"there is no tool {name[:60]!r} here")
         checked = check_arguments(name, arguments)
@@ -160,7 +160,7 @@ _PROPERTIES = {schema["function"]["name"]: schema["function"]["parameters"] for 
 
 
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call. A null is as good as nothing."""
+    """The checked arguments of a call, with defaults. A null counts as absent."""
     properties = _PROPERTIES[tool]["properties"]
     unknown = ", ".join(sorted(str(name)[:40] for name in set(arguments) - set(properties)))
     if unknown:

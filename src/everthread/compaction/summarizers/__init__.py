@@ -1,1 +1,1 @@
-"""Who writes a summary: a model, or, where there is none, the extractive summariser."""
+"""Who writes a summary: a model, or, where there is none, the journal."""

@@ -1,4 +1,4 @@
-"""Who writes the summary: the first that can, and under all of them one that always can.
+"""The summarisers in order: the first that can writes the summary; the last one always can.
 
 Where prices are known the cheapest route is asked first: the main model on the prefix its provider has cached, or
 another model that reads everything anew. A route that failed for a passing reason rests, so that a compaction does not
@@ -33,7 +33,7 @@ class Price:
     wall: Callable[[], float] = time.time
 
     def __call__(self, prompt: int, written: int, *, reading: Reading = "input") -> float | None:
-        """Dollars for a prompt of `given` tokens and an answer of `written`; None where a price is unknown."""
+        """Dollars for a prompt of `prompt` tokens and an answer of `written`; None where a price is unknown."""
         at = datetime.fromtimestamp(self.wall(), UTC)
         rates = Rates.of(prices_for(self.model, at=at, provider=self.provider, prompt_tokens=prompt), ttl=self.ttl)
         return None if rates is None else prompt * float(getattr(rates, reading)) + written * rates.output
@@ -41,7 +41,7 @@ class Price:
 
 @runtime_checkable
 class Quoted(Protocol):
-    """A summariser that can tell what it would cost."""
+    """A summariser that can quote its cost."""
 
     def quote(self, tokens: int, budget: int) -> float | None:
         """Of a prompt of `tokens`, for a summary of `budget`."""
@@ -58,7 +58,7 @@ REST_MISSING = 600.0
 
 
 class SummarizerChain:
-    """Tries `routes` in order, then `floor`, which never fails. A failed route is told in the draft's warnings."""
+    """Tries `routes` in order, then `floor`, which never fails. A failed route is named in the draft's warnings."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SummarizerChain:
         return min(stated) if stated else None if quotes else 0.0
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
-        """Those it suits, the cheapest first where all can tell what it costs; else in the order they were given."""
+        """The routes that suit the request: the cheapest first where all have a quote, else in their order."""
         routes = [route for route in self._routes if _suits(route, request)]
         quotes = [route.quote_for(request) if isinstance(route, Quoted) else None for route in routes]
         priced = [quote for quote in quotes if quote is not None]

@@ -47,7 +47,7 @@ _SHOWN = 300
 
 
 class PromptTooLongError(SummaryError):
-    """More than the model takes. `limit` is what it says it takes, where it says so."""
+    """The prompt is longer than the model takes. `limit`: the window, where the error states it."""
 
     def __init__(self, message: str, *, limit: int | None = None) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class PromptTooLongError(SummaryError):
 
 
 def failure(error: Exception) -> SummaryError:
-    """What a model raised, as our failure: told in one line, without secrets."""
+    """A model's exception as a `SummaryError`: one line, without secrets."""
     message = clip(redact(one_line(str(error))), _SHOWN)
     message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     verdict = classify_error(error)
@@ -197,7 +197,7 @@ class LlmSummarizer:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One summary in the making, by calls of at most `window` tokens."""
+    """The work for one summary, by calls of at most `window` tokens."""
 
     writer: Writer
     request: SummaryRequest
@@ -312,7 +312,7 @@ class _Work:
         return min(max(self._target(), _SMALL), self._room(self._target()) // 4)
 
     def _room(self, target: int) -> int:
-        """Tokens of material one call can take, beside what it is told and an answer of this size."""
+        """Tokens of material one call can take, beside its instructions and an answer of this size."""
         request = self._question(self._open(), "update", target, 0).request
         room = int(self.window * _SAFE) - int(TOLERATED * target)
         room -= self.writer.counter.request(request.messages, system=request.system)

@@ -107,7 +107,7 @@ def _entries(number: int, message: Mapping[str, Any], names: dict[str, str]) -> 
 
 
 def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Who says what in a message, its calls and results aside."""
+    """The speakers and texts of a message, without calls and results."""
     role = _name(message.get("role"))
     if role == "tool":
         return
@@ -133,7 +133,7 @@ def _spoken(role: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _thought(part: Part) -> str:
-    """Reasoning that can be read; what is encrypted says nothing."""
+    """The readable reasoning; encrypted reasoning is left out."""
     summary = part.get("summary")
     texts = [part.get("thinking"), part.get("text"), *map(part_text, summary if isinstance(summary, list) else ())]
     return "\n".join(text for text in texts if isinstance(text, str) and text)
@@ -260,11 +260,11 @@ class SummaryPrompt:
     request: Request
     target: int
     """Tokens the answer should have."""
-    given: int
-    """Tokens of what it is to summarise: an answer longer than that is none."""
+    material: int
+    """Tokens of the material: an answer longer than that is no summary."""
 
     def firmer(self, reason: str, template: TemplateName) -> SummaryPrompt:
-        """The same once more, after an answer that could not be used."""
+        """The prompt again, with what was wrong with the answer."""
         instruction = fill("firmer", reason=reason, target=self.target, heading=f"## {headings(template)[0]}")
         *before, last = self.request.messages
         last = {"role": "user", "content": f"{last['content']}\n\n{instruction}"}
@@ -284,7 +284,7 @@ def instructions(template: TemplateName) -> str:
 
 
 def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
-    """What is to be done with the material before it; `name` is one of the tasks in `texts/`."""
+    """The instruction that follows the material; `name` is one of the tasks in `texts/`."""
     instruction = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
     topic = clip(one_line(inert(focus)), _TOPIC) if focus else ""
     return f"{instruction}\n\n{fill('focus', focus=topic)}" if topic else instruction
@@ -344,7 +344,7 @@ def judge(reply: Reply, question: SummaryPrompt, count: Count, template: Templat
     if truncated and 2 * len(found_headings) < len(headings(template)):
         return SummaryAnswer(sections, CUT_OFF, usable=False, truncated=True)
     tokens = count(render_sections(sections, template=template, brief=True))
-    if tokens > max(question.given, question.target):
+    if tokens > max(question.material, question.target):
         return SummaryAnswer(sections, LONGER, usable=False, truncated=truncated)
     fault = TOO_LONG if tokens > TOLERATED * question.target else ""
     return SummaryAnswer(sections, fault, truncated=truncated)

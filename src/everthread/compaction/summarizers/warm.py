@@ -45,7 +45,7 @@ class WarmPrefixSummarizer:
 
     @property
     def name(self) -> str:
-        """Not the model's alone: this route may rest while the model is asked the ordinary way."""
+        """The route's name, not the model's: this route may rest while the model is used the ordinary way."""
         return f"{self._writer.model.name} on its warm prefix"
 
     def quote(self, tokens: int, budget: int) -> float | None:
@@ -110,6 +110,6 @@ def _holds(live: Request, request: SummaryRequest) -> bool:
 
 
 def _quote(message: Message) -> str:
-    """How a message can be told from the others."""
+    """A quote that identifies a message among the others."""
     words = text_of(message) or " ".join(f"{call.name} {call.arguments}" for call in calls_of(message))
     return clip(one_line(inert(f"{message['role']}: {words}")), _QUOTED)

@@ -1,4 +1,4 @@
-"""Finding again what was said: the values a search gives, and which tools do nothing but look things up."""
+"""Lookup in stored text: the values a search returns, and which tools only look things up."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LONGEST = 21_000
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Words as they stand there, without secrets: of whom, when, and under which id the whole can be read."""
+    """An exact excerpt, redacted: its author, its time, and the id under which all of it can be read."""
 
     id: str
     """`message:12` or `output:0123456789abcdef`."""
     thread: str
     turn: int | None
-    """The user's how manieth message it belongs to, from 1; None where that is not known."""
+    """The number of the user's message it belongs to, from 1; None where that is not known."""
     role: str
     tool: str
     created: float
@@ -47,7 +47,7 @@ class SearchPage:
     next: int | None
     """The offset of the next page; None: that was all."""
     near: bool = False
-    """No place holds all that was asked for; these are the closest."""
+    """No text holds all the words; these are the closest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ ASKED = 40
 def found_text(  # noqa: PLR0913 - what the page is of, each by its name
     page: SearchPage, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
 ) -> str:
-    """A page; what was not found is told so that nobody looks for it again. `threads`: name each place's thread."""
+    """A page as text; one without results says so, so that the search is not repeated. `threads`: name the threads."""
     search = f"{tool} {query[:ASKED]!r}"
     if not page.excerpts and page.next is None:
         return _nothing_found(search, where, offset)
@@ -142,7 +142,7 @@ def found_text(  # noqa: PLR0913 - what the page is of, each by its name
 
 
 def _render_excerpt(excerpt: Excerpt) -> str:
-    """The place between the message before and the one after it: an answer is read with its question."""
+    """The excerpt between the messages before and after it: an answer is read with its question."""
     lines = [f"(before, {excerpt.before})" if excerpt.before else "", excerpt.text]
     lines.append(f"(after, {excerpt.after})" if excerpt.after else "")
     return "\n".join(filter(None, lines))

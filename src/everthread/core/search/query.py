@@ -1,4 +1,4 @@
-"""A message read as a question to what was said before: which words may stand there, when; the order of answers.
+"""A message read as a question to earlier messages: its words, its dates, and the scores of answers.
 
 Days are spans of time: "on 23 May 2023", "5/23/2023", "last Tuesday", "a week ago".
 """
@@ -69,7 +69,7 @@ class DateSpan:
 
 
 def named_spans(text: str, now: float) -> list[DateSpan]:
-    """What the text speaks of. Nobody says in which time zone, and what happened is told later: a day is not sharp."""
+    """The dates in a text as spans. They are generous: the time zone is unknown, and events are reported later."""
     text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
     seasons = list(_seasons(text, moment))
     taken = {index for span in seasons for index in range(*span.at)}
@@ -255,6 +255,6 @@ def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]
 
 
 def closeness(present: Sequence[float], wanted: Sequence[float]) -> float:
-    """From 0 to 1: how much of what was asked a text holds, by the weights of its words and of those asked for."""
+    """The share of a question that a text holds, 0 to 1: the weights of its words by those of the question's."""
     most = sum(sorted(wanted, reverse=True)[:MOST_COUNTED])
     return min(1.0, sum(present) / most) if most else 0.0

@@ -20,7 +20,7 @@ _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _REMEMBERED = 50_000
 _HELD = 64_000_000
-"""So many messages, and characters of them, are remembered."""
+"""The most messages, and characters of them, in the cache."""
 _MEDIA = 500_000
 """About what an image or a file takes."""
 _CHARACTERS = 4_000_000
@@ -95,7 +95,7 @@ class TokenCounter:
         self._characters = 0
 
     def text(self, text: str) -> int:
-        """Tokens of a text by itself. What was counted before is known, up to some megabytes of it."""
+        """Tokens of a text by itself. Counts of some megabytes of text are cached."""
         tokens = self._texts.get(text)
         if tokens is None:
             tokens = round(self._text(text))
@@ -140,7 +140,7 @@ class TokenCounter:
         return RunningTotal(self, self.request((), system=system, tools=tools))
 
     def _cached(self, key: Hashable, value: Any) -> int:
-        """The tokens of what was counted before; 0 where it was not."""
+        """The tokens of a value in the cache; 0 where it is not there."""
         entry = self._cache.get(key)
         return entry[1] if entry and entry[0] == value else 0
 
