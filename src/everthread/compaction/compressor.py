@@ -7,6 +7,7 @@ from typing import Any
 
 from everthread.compaction.composition import (
     asks_model,
+    fit_sections,
     pinned_text,
     request_messages,
     section_tokens,
@@ -16,6 +17,7 @@ from everthread.compaction.composition import (
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR, JournalFold
 from everthread.compaction.plan import Plan, state_from_text
+from everthread.compaction.sentences import Count
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     HANDOFF,
@@ -82,6 +84,10 @@ class ContextCompressor(SummaryEngine):
         room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))
         if room < plan.word_tokens * 21 // 20 + 60 or any(entry.last for entry in plan.words):
             room = plan.words_room(around + count(marker) + section_tokens(sections, count))
+            missing = min(plan.word_tokens * 21 // 20 + 10, plan.fit.room.words_least) - room
+            if missing > 0:  # the user's words are not pushed out by what was written about them
+                sections = _make_room(sections, missing, count)
+                room = plan.words_room(around + count(marker) + section_tokens(sections, count))
         words = render_words(plan.words, room, count)
         shown = render_sections({**sections, WORDS: words}, template=self._template, brief=is_brief)
         return f"{marker}\n\n{shown}"
@@ -131,3 +137,10 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     if template not in ("handoff", "classic"):
         raise ConfigError(f"engines.compressor.template: {template!r} is not allowed; use handoff or classic")
     return ContextCompressor(services, template=template)
+
+
+def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
+    """The sections shorter by so many tokens; the task and what was pinned stay."""
+    fixed = {name: text for name, text in sections.items() if name in (TASK, RULES)}
+    others = {name: text for name, text in sections.items() if name not in fixed}
+    return {**fixed, **fit_sections(others, max(sum(map(count, others.values())) - tokens, 0), count)}
