@@ -11,7 +11,7 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.pruning import prune
 from everthread.core.messages import Message, results_of, text_of
-from everthread.core.search.lookup import Excerpt, Passage, SearchPage, found_text, passage_text
+from everthread.core.search.lookup import Excerpt, Passage, SearchPage, page_text, passage_text
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.testing import ScriptedSummarizer
@@ -26,7 +26,7 @@ TOOLS = {"recall": "recall", "lcm_grep": "lcm_grep", "mcp__everthread__search": 
 def page(tool: str) -> str:
     """The largest page an agent is given."""
     places = [Excerpt(wanted, "t", 7, "user", "", 1_700_000_000.0, f"row {wanted} " + "x " * 290) for wanted in IDS]
-    return found_text(SearchPage(tuple(places), 8), QUERY, tool=tool, where="this conversation")
+    return page_text(SearchPage(tuple(places), 8), QUERY, tool=tool, where="this conversation")
 
 
 def part(tool: str) -> str:

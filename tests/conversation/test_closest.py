@@ -9,7 +9,7 @@ import pytest
 
 from everthread import open_store
 from everthread.conversation.lookup import StoreLookup
-from everthread.core.search.lookup import found_text
+from everthread.core.search.lookup import page_text
 from everthread.errors import InputError
 from everthread.store.models import NewMessage, NewSession
 
@@ -41,7 +41,7 @@ async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(tmp
     assert found.near
     assert found.excerpts[0].text == FACT
     assert found.excerpts[0].turn == 1
-    assert "close, none with all these words" in found_text(found, asked, tool="recall", where="here").split("\n")[0]
+    assert "close, none with all these words" in page_text(found, asked, tool="recall", where="here").split("\n")[0]
     assert not (await lookup.search("painted cupboard")).near
     assert not (await lookup.search("Who was the painter of that cupboard?")).near, "every telling word, in some form"
     for strange in ("zeppelin hangar", '"painted cupboard"'):

@@ -15,7 +15,7 @@ from everthread.conversation.lookup import EXCERPT, StoreLookup, expand
 from everthread.conversation.options import RecallOptions
 from everthread.conversation.thread_state import PIN_CHARS, add_pin
 from everthread.core.messages import text_of
-from everthread.core.search.lookup import SearchPage, found_text, passage_text
+from everthread.core.search.lookup import SearchPage, page_text, passage_text
 from everthread.core.transcript import mark_summary, summary_text
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession
@@ -192,7 +192,7 @@ async def test_nothing_found_is_said_finally(tmp_path: Path) -> None:
         talk = await thread(store, "Hello there.")
         lookup = StoreLookup(store, "default", talk)
         found = await lookup.search("zeppelin")
-        assert "Do not search for the same" in found_text(found, "zeppelin", tool="recall", where="this thread")
+        assert "Do not search for the same" in page_text(found, "zeppelin", tool="recall", where="this thread")
         beyond = passage_text(await lookup.read("1", offset=10_000), tool="recall")
         assert "That was all of it" in beyond
 

@@ -18,7 +18,7 @@ from everthread.core.outputs import (
     line_count,
     name_reader,
     output_id,
-    persisted,
+    parse_persisted,
     persisted_block,
     plan_storage,
     reads_stored,
@@ -52,7 +52,7 @@ def test_a_block_says_size_place_how_to_read_and_shows_both_ends() -> None:
     assert "start xxx" in block
     assert "the end" in block
     assert len(block) < len(BIG)
-    info = persisted(block)
+    info = parse_persisted(block)
     assert info is not None
     assert (info.id, info.chars, info.lines) == (output_id(BIG), 5_014, 2)
     assert info.preview.endswith("the end")
@@ -209,4 +209,4 @@ def test_a_block_names_the_tool_that_is_there_or_none() -> None:
     assert told[0]["size"] == 3
     silent = name_reader(block, None)
     assert "call" not in silent
-    assert persisted(silent) == persisted(block) == persisted(told[0]["content"])
+    assert parse_persisted(silent) == parse_persisted(block) == parse_persisted(told[0]["content"])

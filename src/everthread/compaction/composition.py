@@ -249,7 +249,7 @@ _READ = 4_000
 def task_lines(plan: Plan) -> str:
     """The requests without a final answer, each with number and beginning. The full texts stand elsewhere."""
     lines = []
-    for index in unfulfilled(plan.history.facts):
+    for index in open_requests(plan.history.facts):
         one = plan.history.facts[index]
         if one.beginning is None:
             one.beginning = redact(one.words[:_READ]) or "(an image or a file without words)"
@@ -257,7 +257,7 @@ def task_lines(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def unfulfilled(facts: Sequence[MessageFacts]) -> list[int]:
+def open_requests(facts: Sequence[MessageFacts]) -> list[int]:
     """The indices of the requests without a final answer, oldest first.
 
     A turn is answered when it ends with the assistant speaking and calling nothing. Only the requests at the end of the

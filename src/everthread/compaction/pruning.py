@@ -129,7 +129,7 @@ class Pruner:
             say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
         else:
             return with_text(content, _append_errors(text, self._history.facts[index].reading(number, call)))
-        return with_text(content, _in_a_line(text, say, f" [{removed} removed]" if removed else ""))
+        return with_text(content, _fit_line(text, say, f" [{removed} removed]" if removed else ""))
 
     def arguments(self, message: Message) -> Message:
         """Long strings in the arguments of calls are cut; JSON stays JSON."""
@@ -175,17 +175,17 @@ def _append_errors(text: str, reading: CallFacts) -> str:
 
     The short output of such a call stays as it is where that would hardly be smaller.
     """
-    line = _in_a_line(text, reading.line, "")
+    line = _fit_line(text, reading.line, "")
     errors = reading.errors()
     if is_persisted(text) or all(error in line for error in errors):
         return line
-    both = "\n".join([_in_a_line(text, partial(reading.line, with_error=False), ""), *errors])
+    both = "\n".join([_fit_line(text, partial(reading.line, with_error=False), ""), *errors])
     if 4 * len(both.encode("utf-8", "surrogatepass")) <= 3 * len(text.encode("utf-8", "surrogatepass")):
         return both
     return text if len(text) <= 3 * LONG else line
 
 
-def _in_a_line(text: str, say: Callable[..., str | None], end: str) -> str:
+def _fit_line(text: str, say: Callable[..., str | None], end: str) -> str:
     """The line for an output, in at most half its bytes: shorter by any measure.
 
     A citation of stored output is kept whole, whatever it takes.

@@ -76,7 +76,7 @@ class EngineSource:
 
     def load(self) -> EngineFactory:
         """The engine's factory. Runs the engine's code."""
-        with _their_code(f"{self} cannot be loaded"):
+        with _wrap_errors(f"{self} cannot be loaded"):
             factory = self.find_factory()
         if not callable(factory):
             raise EngineError(f"{self} cannot be loaded: its factory is a {type(factory).__name__}, not a function")
@@ -118,7 +118,7 @@ def create_engine(
     """The engine of this name, made for one conversation."""
     source = find_engine(name, home=home)
     factory = source.load()
-    with _their_code(f"{source} cannot be made"):
+    with _wrap_errors(f"{source} cannot be made"):
         engine: object = factory(services, dict(options or {}))
     if not isinstance(engine, ContextEngine):
         raise EngineError(f"{source} cannot be used: its factory gave a {type(engine).__name__}, not a ContextEngine")
@@ -238,7 +238,7 @@ def _location(point: EntryPoint) -> str:
 
 
 @contextmanager
-def _their_code(failing: str) -> Iterator[None]:
+def _wrap_errors(failing: str) -> Iterator[None]:
     """What an engine's code raises, of whatever kind, as an `EngineError`; a refused option keeps its own error."""
     try:
         yield

@@ -27,7 +27,7 @@ from everthread.compaction.outcomes import (
     unwrap,
 )
 from everthread.core.messages import Call, clip, one_line
-from everthread.core.outputs import Persisted, line_count, persisted
+from everthread.core.outputs import Persisted, line_count, parse_persisted
 
 LINE = 200
 """No line is longer, so that what a line has replaced is never replaced again."""
@@ -83,7 +83,7 @@ class CallFacts:
         self.call, self.text, self.failed = call, text, failed
         self.arguments = snake_arguments(call) if call else {}
         self.action = action_of(call, name=name, values=self.arguments)
-        self.stored = persisted(text) if text else None
+        self.stored = parse_persisted(text) if text else None
         self.output = unwrap(self.stored.preview if self.stored else text or "")
         self._effect: Effect | None = None
 
@@ -151,7 +151,7 @@ def snake_arguments(call: Call) -> dict[str, Any]:
 
 def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE // 2) -> str:
     """How a call went and how much it put out, in a few words. Where room is short, size and citation stay."""
-    stored = persisted(text)
+    stored = parse_persisted(text)
     output = unwrap(stored.preview if stored else text)
     return _outcome(kind, output, stored, _describe_output(kind, output, failed=failed), room=room)
 

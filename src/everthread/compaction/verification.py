@@ -1,8 +1,8 @@
-"""A model's summary is held against its sources: names and figures that no source has are marked.
+"""Verification of a model's summary against its sources: names and figures that no source has are marked.
 
 Names are URLs, paths, hashes, identifiers and quoted errors. To find them a text is cut into chunks (runs of the
 characters such names are made of), and each chunk is looked at once: most are plain words, and the same names come
-again and again, so answers are remembered. A figure is true or false only together with what it measures: it counts as
+again and again, so results are cached. A figure is true or false only together with what it measures: it counts as
 found where it stands in a source near half of the line's other words. Prose is never marked.
 """
 
@@ -30,7 +30,7 @@ CHECKABLE = frozenset({URL, PATH, HASH, IDENTIFIER, ERROR})
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in a text, and where it stands."""
+    """A name in a text, with its kind and span."""
 
     kind: str
     value: str
@@ -99,7 +99,7 @@ def _trim_url(url: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
-    """What a chunk names: (kind, value, offset); a function without its parentheses."""
+    """The names in a chunk: (kind, value, offset); a function without its parentheses."""
     if len(chunk) > 300 or "://" in chunk:
         return ()
     value = chunk.lstrip("*=+&?:%").rstrip(".:!?*=+&\\-%#@")
@@ -260,9 +260,9 @@ _NUMBERING = re.compile(r"^\s*(?:[-*]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*
 
 
 def source_text(messages: Iterable[Message], earlier: str) -> str:
-    """Everything the sources say, as one text to look names up in.
+    """The text of all sources, to look names up in.
 
-    What an earlier summary said and no source did is no source: told again without its mark it is marked again.
+    Lines of an earlier summary that are marked as unverified do not count as a source, so they are marked again.
     """
     verified = "\n".join(line for line in earlier.split("\n") if not line.endswith(UNVERIFIED))
     spoken = (rest for message in messages if (rest := without_summary(message)) is not None)
@@ -286,7 +286,7 @@ def mark_sections(sections: Mapping[str, str], sources: str) -> tuple[Sections, 
 
 
 def is_refused(checked: int, unknown: int) -> bool:
-    """Whether so much of a summary is in no source that it is not used."""
+    """Whether too much of a summary is unverified, so that it is not used."""
     return unknown >= REFUSED_LEAST and unknown > REFUSED_SHARE * checked
 
 

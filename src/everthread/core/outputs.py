@@ -124,7 +124,7 @@ def cut_middle(text: str, *, keep: int) -> tuple[str, str]:
     return f"{text[:keep]}\n{block}\n{text[len(text) - keep :]}", middle
 
 
-def persisted(text: str) -> Persisted | None:
+def parse_persisted(text: str) -> Persisted | None:
     """What a tool result says when it is nothing but a `<persisted-output>` block."""
     match = _BLOCK.fullmatch(text.strip()) if OPEN in text[:100] else None
     if match is None:
@@ -134,7 +134,7 @@ def persisted(text: str) -> Persisted | None:
 
 
 def is_persisted(text: str) -> bool:
-    return persisted(text) is not None
+    return parse_persisted(text) is not None
 
 
 def reads_stored(call: Call) -> bool:

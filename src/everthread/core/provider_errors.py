@@ -410,7 +410,7 @@ def is_about_length(sentence: str) -> bool:
     return bool(_TOKENS.search(sentence) or _LENGTH.search(sentence))
 
 
-def overflow_said(sentence: str) -> Overflow | None:
+def find_overflow(sentence: str) -> Overflow | None:
     """What a relevant sentence says is too large, if anything."""
     if _PLAINLY.search(sentence):
         return "prompt_too_long"
@@ -419,7 +419,7 @@ def overflow_said(sentence: str) -> Overflow | None:
     return "prompt_too_long" if _PROMPT.search(sentence) else None
 
 
-def payload_said(sentence: str) -> bool:
+def is_payload_overflow(sentence: str) -> bool:
     """Whether a sentence says that the request is too large in bytes."""
     if _MEDIA.search(sentence):
         return False
@@ -621,10 +621,10 @@ def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVe
         kind = _classify_counts(counts)
         if kind is not None:
             return _verdict(kind, counts, "The numbers it states say so.")
-    coded = [kind for kind in map(overflow_said, codes) if kind]
+    coded = [kind for kind in map(find_overflow, codes) if kind]
     if _TOO_LONG_CODES & set(evidence.codes):
         coded.append("prompt_too_long")
-    worded = [kind for kind in map(overflow_said, spoken) if kind]
+    worded = [kind for kind in map(find_overflow, spoken) if kind]
     if worded and (coded or evidence.structured or not _is_success(evidence.status)):
         return _verdict(worded[0], counts, "Its wording says so.")
     if coded:
@@ -659,7 +659,7 @@ def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
 
 
 def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
-    if any(map(payload_said, sentences(everything))):
+    if any(map(is_payload_overflow, sentences(everything))):
         return ErrorVerdict("payload_too_large", "The request is too large in bytes.")
     if evidence.status == 413:
         return ErrorVerdict("payload_too_large", "Status 413, without a word about tokens.")

@@ -75,10 +75,10 @@ def find_secrets(text: str) -> list[Secret]:
     lowered = text.lower()
     if len(lowered) != len(text):  # İ alone becomes longer; positions must agree
         lowered = text.replace("İ", "i").lower()
-    return _disjoint([secret for scan in _SCANNERS for secret in scan(text, lowered)])
+    return _merge_overlaps([secret for scan in _SCANNERS for secret in scan(text, lowered)])
 
 
-def _disjoint(secrets: list[Secret]) -> list[Secret]:
+def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
     """Overlapping finds are one. In a URL, where a password ends is certain: nothing found in it reaches the host."""
     secrets.sort(key=lambda s: (s.start, s.kind != "url", -s.end))
     merged = secrets[:1]

@@ -42,7 +42,7 @@ from everthread.conversation.thread_state import (
     state_figures,
 )
 from everthread.core.redaction import redact
-from everthread.core.search.lookup import SearchMode, SearchScope, found_text, moment, passage_text
+from everthread.core.search.lookup import SearchMode, SearchScope, moment, page_text, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
 from everthread.gateway.auth import Caller
 from everthread.gateway.management.clients import SESSION_HEADER
@@ -280,7 +280,7 @@ class LookupTools:
             query, mode=mode, scope=scope, role=role, tool=tool, limit=limit, offset=offset
         )
         where = "this thread" if scope == "thread" else "all threads"
-        return found_text(hits, query, tool="search", where=where, offset=offset, threads=scope == "all")
+        return page_text(hits, query, tool="search", where=where, offset=offset, threads=scope == "all")
 
     async def _expand(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
         wanted = argument.text(arguments, "id", longest=200)

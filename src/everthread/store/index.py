@@ -1,6 +1,6 @@
 """The search index: which pieces of text it holds, how a query asks for them, how it follows what is stored.
 
-A piece is its redacted terms (`core.search.terms`); whose it is, who said it and with which tool are names beside them.
+A piece is its redacted terms (`core.search.terms`); its tenant, thread, role and tool are names beside them.
 In a query words, "phrases" and prefix* are syntax and nothing else, so every text is a query. It is asked in up to
 three ways, the strictest first: identifiers as whole words; everything as typed, also inside something longer; and
 every word anywhere in the text. What stands in quotes stays as typed throughout.
@@ -133,7 +133,7 @@ QueryPhrases = tuple[QueryPhrase, ...]
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query, as it was read."""
+    """A parsed query."""
 
     ways: tuple[QueryPhrases, ...]
     """The ways to ask it, the strictest first; none where it has no words."""
@@ -205,7 +205,7 @@ def parse_query(text: str) -> ParsedQuery:
 
 
 def _typed_phrases(typed: str, run: list[str], *, begun: bool) -> list[QueryPhrase]:
-    """What a text that contains this holds. Pairs of characters are rarer than characters: they are asked for too."""
+    """The phrases of a text that contains this. Pairs of characters are rarer than characters, so they are added."""
     pairs = [first + second for first, second in pairwise(run)]
     words = query_terms(typed)
     if pairs and all(map(_is_single, run)) and set(pairs) <= set(words):
@@ -246,9 +246,9 @@ def _unique_phrases(phrases: Iterable[QueryPhrase]) -> QueryPhrases:
 log = logging.getLogger(__name__)
 INDEX_BATCH = 500
 BATCH_CHARS = 1_000_000
-"""So many entries of the queue, or so much text, is prepared at once."""
+"""The most entries of the queue, and the most text, that are prepared at once."""
 GENTLE_CHARS = 20_000
-"""So much where nobody waits for it: some milliseconds of work."""
+"""The most text at once in the background: some milliseconds of work."""
 WRITE_PIECES = 250
 """So many pieces are indexed in one transaction: other writes wait for it."""
 ERA_RUN = 4_096
@@ -257,7 +257,7 @@ ERA_RUN = 4_096
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Something that waits to be indexed."""
+    """A message or output that waits to be indexed."""
 
     id: int
     done: int
@@ -333,7 +333,7 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
 
 
 NO_ENTRY = ("", "", "", "", 0.0, "")
-"""What is left of something that was deleted."""
+"""The fields of an entry whose message was deleted."""
 
 
 def _load_texts(tx: Tx, ids: Sequence[int]) -> dict[int, Row]:
@@ -349,7 +349,7 @@ def _load_texts(tx: Tx, ids: Sequence[int]) -> dict[int, Row]:
 
 
 def _load_cited_output(tx: Tx, thread: str, output_id: str) -> Row:
-    """The same of an output, as a thread cites it."""
+    """Tenant, thread, role, tool, time and text of an output, as a thread cites it."""
     row = tx.one(
         "SELECT tenant, MIN(tool), MIN(created) FROM citations WHERE thread_id = ? AND output_id = ? GROUP BY tenant",
         (thread, output_id),
@@ -360,7 +360,7 @@ def _load_cited_output(tx: Tx, thread: str, output_id: str) -> Row:
 
 
 def output_text(tx: Tx, output_id: str, tenant: str) -> str:
-    """What an output says. One that is damaged says nothing to a search: whoever reads it is told."""
+    """The text of an output. A damaged one is empty for a search; reading it raises the error."""
     try:
         return load_output(tx, output_id, tenant=tenant)
     except StoreDamagedError as error:
@@ -369,7 +369,7 @@ def output_text(tx: Tx, output_id: str, tenant: str) -> str:
 
 
 def index_parts(tx: Tx, database: Database, parts: Sequence[IndexPart]) -> None:
-    """Index what nobody else has indexed since. The queue and the index change together."""
+    """Index the parts that no other process has indexed since. The queue and the index change together."""
     mine = _claim_parts(tx, parts)
     rows = [
         (
@@ -398,7 +398,7 @@ def index_parts(tx: Tx, database: Database, parts: Sequence[IndexPart]) -> None:
 
 
 def _claim_parts(tx: Tx, parts: Sequence[IndexPart]) -> list[IndexPart]:
-    """The parts whose turn it is, marked as done: nobody else has indexed them or deleted what they are of."""
+    """The parts that no other process has indexed, and whose message was not deleted; they are marked as done."""
     ids = [part.entry.id for part in parts]
     waiting: dict[int, int] = dict(
         tx.all(f"SELECT id, done FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {tx.dialect.lock}", ids)

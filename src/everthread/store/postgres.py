@@ -114,7 +114,7 @@ class PostgresConnection:
         """A commit is answered when it is on the server's disk."""
 
     def tidy(self) -> None:
-        """The server does that."""
+        """Do nothing: the server does that."""
 
     def committed(self, batch: int) -> bool:
         raise NotImplementedError(f"nothing is written here, so batch {batch} cannot be in doubt")
@@ -180,7 +180,7 @@ class PostgresWriter(PostgresConnection):
 
     @property
     def in_transaction(self) -> bool:
-        """The driver does not know while answers are missing."""
+        """Whether a transaction is open. The driver does not know while answers are missing."""
         return self._pipeline is not None or super().in_transaction
 
     def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
@@ -204,7 +204,7 @@ class PostgresWriter(PostgresConnection):
         super().rollback()
 
     def _finish_pipeline(self) -> None:
-        """Wait until the server has done all that was sent; raise what went wrong in it."""
+        """Wait until the server has run all statements that were sent; raise the error of one that failed."""
         self._pipeline = None
         self._sending.close()
 
@@ -378,7 +378,7 @@ class PostgresDatabase:
         self._pool.close()
 
     def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
-        """On a connection of its own. After one that broke, anything may have changed."""
+        """Listen on a connection of its own. After a lost connection, report that anything may have changed."""
         while not stop.is_set():
             try:
                 with psycopg.connect(self.url, autocommit=True, **SETTINGS) as raw:
@@ -451,7 +451,7 @@ class PostgresDatabase:
         return [row[0] for row in self._match_windows(tx, question, limit)]
 
     def _match_windows(self, tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
-        """Window by window, newest first, so that it costs what is found, not what there is."""
+        """Matches, read window by window, newest first, so that the cost grows with the matches, not with the store."""
         newest = tx.one("SELECT MAX(piece_id) FROM search")
         last = newest[0] if newest and newest[0] is not None else -1
         matches: list[Row] = []

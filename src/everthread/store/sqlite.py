@@ -235,10 +235,10 @@ class SqliteDatabase:
             connection.close()
 
     def close(self) -> None:
-        """Nothing is held besides the connections."""
+        """Do nothing: there are only the connections."""
 
     def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
-        """A file tells nothing."""
+        """Do nothing: a file reports no changes."""
 
     def connect_writer(self) -> Connection:
         connection = self._open(begin="BEGIN IMMEDIATE")
@@ -306,14 +306,14 @@ class SqliteDatabase:
         tx.many("DELETE FROM search WHERE rowid = ?", ((piece_id,) for piece_id in piece_ids))
 
     def match(self, tx: Tx, question: IndexQuery, limit: int) -> list[IndexMatch]:
-        """Read from the index newest first, so that it costs what is found, not what there is."""
+        """Matches, read newest first, so that the cost grows with the matches, not with the store."""
         ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
         sql, values = _select_sql(question, ranks, limit)
         rows = tx.all(sql, (*ranked, *values))
         return [IndexMatch(row[0], tuple(map(term_strength, row[1])) if ranks else ()) for row in rows]
 
     def holding(self, tx: Tx, question: IndexQuery, limit: int) -> list[int]:
-        """As one text: a row for each would cost more than to find it."""
+        """The ids of matching pieces, read as one text: a row for each would cost more than the search."""
         sql, values = _select_sql(question, "", limit)
         row = tx.one(f"SELECT group_concat(rowid) FROM ({sql})", values)
         return list(map(int, row[0].split(","))) if row and row[0] else []
@@ -321,7 +321,7 @@ class SqliteDatabase:
     # Care
 
     def problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
-        """A connection that has searched remembers parts of the index, and takes what others changed for damage."""
+        """Check on a fresh connection: one that has searched caches the index, and takes others' changes for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
             problems = [str(row[0]) for row in connection.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
             mode = connection.one("PRAGMA journal_mode")

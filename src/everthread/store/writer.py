@@ -192,7 +192,7 @@ class StoreWriter:
 
     def _attempt(self, connection: Connection, batch: list[_WriteItem]) -> None:
         """All of it in one transaction: at first as if nothing could fail, then each item for itself."""
-        if len(batch) > 1 and self._done_plainly(connection, batch):
+        if len(batch) > 1 and self._run_plainly(connection, batch):
             return
         connection.begin()
         if len(batch) == 1:
@@ -200,12 +200,12 @@ class StoreWriter:
             batch[0].result = batch[0].work(connection)
         else:
             for group in _group_items(_order_by_thread(connection, batch)):
-                if len(group) == 1 or not self._done_together(connection, group):
+                if len(group) == 1 or not self._run_together(connection, group):
                     for item in group:
                         self._do(connection, item)
         connection.commit()
 
-    def _done_plainly(self, connection: Connection, batch: list[_WriteItem]) -> bool:
+    def _run_plainly(self, connection: Connection, batch: list[_WriteItem]) -> bool:
         """Everything without savepoints; False, and nothing is done, if one of the items fails."""
         connection.begin()
         try:
@@ -238,7 +238,7 @@ class StoreWriter:
                 raise
             item.error = self._database.explain(error)
 
-    def _done_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
+    def _run_together(self, connection: Connection, group: list[_WriteItem]) -> bool:
         """Several requests of one kind, in one savepoint; False, and nothing is done, if one of them fails."""
         many = group[0].many
         assert many is not None

@@ -10,10 +10,10 @@ from everthread.core.search.lookup import (
     Passage,
     SearchPage,
     about_text,
-    found_text,
     gist,
     heading,
     moment,
+    page_text,
     passage_text,
 )
 
@@ -31,7 +31,7 @@ STORED = Excerpt(id="output:ab", thread="t1", role="", tool="terminal", turn=Non
 
 def page(found: SearchPage, *, offset: int = 0, threads: bool = False) -> str:
     asked = "the migrations folder"
-    return found_text(found, asked, tool="lcm_grep", where="this thread", offset=offset, threads=threads)
+    return page_text(found, asked, tool="lcm_grep", where="this thread", offset=offset, threads=threads)
 
 
 def test_a_page_names_its_ids_first_and_that_line_stays() -> None:

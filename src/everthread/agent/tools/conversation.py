@@ -11,7 +11,7 @@ from everthread.agent.memory import FILES, LIMITS, SHELVES, MemoryFiles, Shelf
 from everthread.agent.tools import arguments as args
 from everthread.conversation.lookup import StoreLookup
 from everthread.conversation.toolbox import FIND, FIND_SCHEMA, QUERY_CHARS
-from everthread.core.search.lookup import found_text, passage_text
+from everthread.core.search.lookup import page_text, passage_text
 from everthread.errors import InputError
 from everthread.store.store import Store
 
@@ -65,7 +65,7 @@ async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     path = args.text(arguments, "path", default="", empty=True, longest=1_000).strip()
     hits = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
     where = "this conversation" + (f" that name {path!r}" if path else "")
-    return found_text(hits, query, tool=Recall.name, where=where, offset=offset)
+    return page_text(hits, query, tool=Recall.name, where=where, offset=offset)
 
 
 KEY = "todo"

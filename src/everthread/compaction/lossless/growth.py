@@ -209,7 +209,7 @@ class Growth:
 
     async def add_leaves(self, sources: Sequence[Source]) -> list[VisibleNode]:
         """A leaf over each run of messages."""
-        written = await _together(self._leaf(source) for source in sources)
+        written = await _run_limited(self._leaf(source) for source in sources)
         return [self.add(node, len(node.sources), text) for node, text in written]
 
     async def _leaf(self, source: Source) -> tuple[Node, NodeText]:
@@ -297,7 +297,7 @@ def _oldest_run(parts: Sequence[VisibleNode], most: int) -> range:
     return range(2)
 
 
-async def _together(work: Iterable[Awaitable[T]]) -> list[T]:
+async def _run_limited(work: Iterable[Awaitable[T]]) -> list[T]:
     """The results in order, a few at a time. When one fails the others are waited for, so that none is left behind."""
     slots = asyncio.Semaphore(PARALLEL)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.compaction.engine import Graph, Services
-from everthread.core.search.lookup import Lookup, about_text, found_text, moment, passage_text
+from everthread.core.search.lookup import Lookup, about_text, moment, page_text, passage_text
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 
@@ -119,7 +119,7 @@ class Tools:
         )  # fmt: skip
         where = "all conversations" if everywhere else "this conversation"
         where += " with this role and tool" if arguments["role"] or arguments["tool"] else ""
-        return found_text(
+        return page_text(
             page, arguments["pattern"], tool=GREP, where=where, offset=arguments["offset"], threads=everywhere
         )
 

@@ -122,7 +122,7 @@ ASKED = 40
 """Characters of a query in the first line: with the ids of a page it fits into what stays."""
 
 
-def found_text(  # noqa: PLR0913 - what the page is of, each by its name
+def page_text(  # noqa: PLR0913 - what the page is of, each by its name
     page: SearchPage, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
 ) -> str:
     """A page as text; one without results says so, so that the search is not repeated. `threads`: name the threads."""

@@ -183,7 +183,7 @@ def read_question(text: str, now: float) -> Question:
     if len(text) > MOST_CHARS:
         text = f"{text[: MOST_CHARS // 2]}\n{text[-MOST_CHARS // 2 :]}"
     spans = named_spans(text, now)
-    rest, of_dates = _apart(text, spans)
+    rest, of_dates = _split_dates(text, spans)
     sought = [Sought((name,), IDENTIFIER) for name in identifier_terms(rest)]
     sought += (Sought(variants) for variants in sorted(_subjects(rest), key=lambda variants: -len(variants[0])))
     sought = sorted(sought[:MOST_SOUGHT], key=lambda item: -item.weight)
@@ -202,7 +202,7 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
             shown.update(forms(word))
 
 
-def _apart(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
+def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
     """The text without its dates, and the words of these."""
     folded = text if len(text.casefold()) == len(text) else text.casefold()
     dates = " ".join(folded[slice(*span.at)] for span in spans)

@@ -1,11 +1,11 @@
-"""What a gateway keeps besides conversations: the points of its clients' histories and their rewrites, keys, turns.
+"""What a gateway stores besides conversations: the points of its clients' histories and their rewrites, keys, turns.
 
 Clients send their whole history each time. It is known by two digests of each of its prefixes: `digest` changes with
 every word; `skeleton` leaves out thinking and the contents of tool results, which clients drop to save room.
 `results` are short hashes of those contents, separated by blanks: they tell a result that was cleared from another
 conversation's. A rewrite is written once and never changed.
 
-A turn is queued before anybody is told that it was taken. One process at a time, the one with the thread's lease,
+A turn is queued before its client is told that it was accepted. One process at a time, the one with the thread's lease,
 answers the queue in order. A turn whose process vanished is marked by the next one and never begun again.
 """
 
@@ -52,7 +52,7 @@ from everthread.store.sql.sessions import (
 
 LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
 DIGESTS_AT_ONCE = 400
-"""So many digests are asked for at once."""
+"""The most digests in one query."""
 MOST_SIMILAR = 8
 """Points of one skeleton that are looked at: a client clears old results a few times, not often."""
 
@@ -81,7 +81,7 @@ def extend_link(tx: Tx, new: NewThreadLink, request: AppendRequest, now: float) 
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, now: float) -> None:
-    """The thread it belongs to, made where it is not there."""
+    """Create the thread of a point where there is none."""
     row = tx.one("SELECT tenant, kind, parent_id FROM sessions WHERE id = ?", (new.link.thread,))
     if row is not None:
         if row[0] != new.link.tenant:
@@ -127,7 +127,7 @@ def find_skeletons(tx: Tx, tenant: str, scope: str, skeletons: Sequence[str]) ->
 
 
 def longest_first(digests: Sequence[str]) -> Iterator[Sequence[str]]:
-    """From the end on: the longest beginnings first."""
+    """The digests in chunks, those of the longest prefixes first."""
     for end in range(len(digests), 0, -DIGESTS_AT_ONCE):
         yield digests[max(0, end - DIGESTS_AT_ONCE) : end]
 
@@ -141,7 +141,7 @@ def _as_link_match(tx: Tx, link: ThreadLink) -> ThreadLinkMatch:
 
 
 def _collect_results(tx: Tx, link: ThreadLink) -> list[str]:
-    """What was in the results, from the first message on."""
+    """The hashes of the results, from the first message on."""
     results = [link.results]
     previous = link.previous
     while previous:
@@ -235,7 +235,7 @@ def _match_rewrites(
     skeletons: Sequence[str],
     start: int,
 ) -> Found:
-    """`start`: shorter skeletons were looked for before."""
+    """The matches of each engine. `start`: shorter skeletons were searched before."""
     matches = []
     for engine in engines:
         exact = next(filter(None, (find_rewrites(tx, tenant, engine, digests) for digests in histories)), [])
@@ -263,7 +263,7 @@ def _goes_on(
 def _remember_search(
     engines: Sequence[str], histories: Sequence[Sequence[str]], newest: Row | None, matches: Found
 ) -> RewriteSearch | None:
-    """None where the next one has to look for everything again."""
+    """What the next search needs of this one; None where it has to search for everything again."""
     digests = histories[0]
     if len(histories) > 1 or not digests or any(similar for _, similar in matches):
         return None
@@ -272,7 +272,7 @@ def _remember_search(
 
 
 def find_similar_rewrites(tx: Tx, tenant: str, engine: str, skeletons: Sequence[str]) -> list[Rewrite]:
-    """The same by skeleton."""
+    """The longest few rewrites that cover one of these skeletons."""
     return _find_rewrites(tx, "skeleton", tenant, engine, skeletons)
 
 
@@ -315,7 +315,7 @@ SUM_DAY = (
     "(SELECT requests, tokens, pico_dollars, 0 AS fresh FROM key_days WHERE key_id = ? AND day = ? UNION ALL "
     "SELECT requests, tokens, pico_dollars, 1 FROM key_uses WHERE key_id = ? AND day = ?) d"
 )
-"""What was done with a key on a day, and how many rows of it are not summed up yet."""
+"""The use of a key on a day, and how many of its rows are not summed up yet."""
 LAST_USED = (
     "SELECT MAX(u.used) FROM (SELECT last_used AS used FROM key_days WHERE key_id = ? UNION ALL "
     "SELECT used FROM key_uses WHERE key_id = ?) u"
@@ -338,7 +338,7 @@ def create_key(tx: Tx, new: NewKey, now: float) -> None:
 
 
 def find_key(tx: Tx, digest: str, day: str) -> StoredKey | None:
-    """A key and what was done with it on a day; also one that was revoked."""
+    """A key and its use on a day; also a revoked one."""
     keys = _load_keys(tx, f"{SELECT_KEY} WHERE k.digest = ?", (digest,), day)
     return keys[0] if keys else None
 
@@ -350,7 +350,7 @@ def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]
 
 
 def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
-    """Keys with what was done with each of them on a day."""
+    """Keys with their use on a day."""
     rows = tx.all(sql, values)
     uses = tx.ask([(SUM_DAY, (row[0], day, row[0], day)) for row in rows]) if rows else []
     times = tx.ask([(LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
@@ -413,7 +413,7 @@ def find_secret(tx: Tx, name: str) -> bytes | None:
 
 
 def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
-    """Insert, or read who was first."""
+    """Insert the secret, or read the one that was stored first."""
     tx.run("INSERT INTO shared_secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, fresh))
     secret = find_secret(tx, name)
     if secret is None:

@@ -36,7 +36,7 @@ from everthread.store.sql.search import (
     PIECE_COLUMNS,
     SECRET_MARGIN,
     SearchPiece,
-    find_richest_place,
+    find_richest_position,
     list_sources,
     piece_text,
     search_scope,
@@ -651,7 +651,7 @@ def _make_excerpt(text: str, piece: SearchPiece, words: Sequence[RecallWord], ch
     if len(text) <= chars * 5 // 4:
         start, end = 0, len(text)
     else:
-        position = find_richest_place(text, [word.sought.forms for word in words], chars * 3 // 4)
+        position = find_richest_position(text, [word.sought.forms for word in words], chars * 3 // 4)
         start = sentence_start(text, max(0, min(position - chars // 4, len(text) - chars)))
         end = start + chars if len(text) - start > chars * 5 // 4 else len(text)
     return _show_part(text, piece, start, end)

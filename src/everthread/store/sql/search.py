@@ -1,4 +1,4 @@
-"""Search: words, phrases, identifiers and Chinese, Japanese or Korean characters in everything that was said."""
+"""Search for words, phrases, identifiers and Chinese, Japanese or Korean characters in messages and outputs."""
 
 from __future__ import annotations
 
@@ -36,54 +36,52 @@ SNIPPET_BEFORE = SNIPPET_LENGTH // 4
 SENTENCE_REACH = 150
 """Characters before a part that are shown with it where its sentence begins there."""
 MOST_PLACES = 200
-"""So many places of a word are looked at for one where others are near."""
+"""The most positions of a word that are compared with those of others."""
 SECRET_MARGIN = 200
-"""Characters around a snippet that are looked through for secrets with it."""
+"""Characters around a snippet that are searched for secrets too."""
 _CLUSTER = re.compile(r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL)
 
 
 def make_snippet(text: str, words: Sequence[Sequence[str]], *, goes_before: bool = False) -> str:
-    """The surroundings of the words found, on one line: where the most of them stand together.
+    """The part of a text with the most of the words, on one line.
 
-    `goes_before`: the text itself begins in the middle of something.
+    `goes_before`: the text is a piece that begins inside a longer one.
     """
-    start = max(
-        0,
-        min(find_best_place(text, words, SNIPPET_LENGTH - SNIPPET_BEFORE) - SNIPPET_BEFORE, len(text) - SNIPPET_LENGTH),
-    )
+    position = find_best_position(text, words, SNIPPET_LENGTH - SNIPPET_BEFORE)
+    start = max(0, min(position - SNIPPET_BEFORE, len(text) - SNIPPET_LENGTH))
     end = start + SNIPPET_LENGTH
     # What is indexed holds no secrets; this looks once more, with the rules of today.
     shown = redact_part(text, start, end, margin=SECRET_MARGIN)
     return ("…" if start or goes_before else "") + " ".join(shown.split()) + ("…" if end < len(text) else "")
 
 
-def find_best_place(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
-    """Where a part of so many characters begins that shows the most different words; the first of several."""
+def find_best_position(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
+    """The start of the part of so many characters with the most different words; the first of several."""
     folded, places = _fold_text(text)
-    hits = sorted((at, number) for number, word in enumerate(words) for at in _run_places(folded, word))
+    hits = sorted((at, number) for number, word in enumerate(words) for at in _run_positions(folded, word))
     best = _richest_start(hits, reach)
     return places[best] if places else best
 
 
-def find_richest_place(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
-    """The same for words that are given each in all its forms: no pattern is made, so that many cost little."""
+def find_richest_position(text: str, words: Sequence[Sequence[str]], reach: int) -> int:
+    """Like `find_best_position`, for words with all their forms: no pattern is made, so that many cost little."""
     folded, places = _fold_text(text)
     hits = sorted(
-        (at, number) for number, forms in enumerate(words) for form in forms for at in _word_places(folded, form)
+        (at, number) for number, forms in enumerate(words) for form in forms for at in _word_positions(folded, form)
     )
     best = _richest_start(hits, reach)
     return places[best] if places else best
 
 
 def sentence_start(text: str, at: int) -> int:
-    """Where the sentence or line begins that a place is in; the place itself where that is far."""
+    """The start of the sentence or line around a position; the position itself where that is far."""
     near = max(0, at - SENTENCE_REACH)
     begins = max(text.rfind("\n", near, at), text.rfind(". ", near, at))
     return begins + 1 if begins >= 0 else near if not near else at
 
 
 def _richest_start(hits: Sequence[tuple[int, int]], reach: int) -> int:
-    """Where the part with the most different words begins; of equals the shortest part, then the first.
+    """The start of the part with the most different words; of equals the shortest part, then the first.
 
     `hits`: positions and the words that stand there, in order.
     """
@@ -103,8 +101,8 @@ def _richest_start(hits: Sequence[tuple[int, int]], reach: int) -> int:
     return best
 
 
-def _word_places(folded: str, word: str) -> Iterator[int]:
-    """Where a word stands on its own; single characters of scripts without spaces do so everywhere."""
+def _word_positions(folded: str, word: str) -> Iterator[int]:
+    """The positions of a word on its own; single characters of scripts without spaces always are."""
     at, end = folded.find(word), len(folded)
     for _ in range(MOST_PLACES):
         if at < 0:
@@ -116,8 +114,8 @@ def _word_places(folded: str, word: str) -> Iterator[int]:
         at = folded.find(word, behind)
 
 
-def _run_places(folded: str, word: Sequence[str]) -> Iterator[int]:
-    """Where a word stands: on its own, or else inside others."""
+def _run_positions(folded: str, word: Sequence[str]) -> Iterator[int]:
+    """The positions of a word: on its own, or else inside others."""
     run = r"[\W_]*+".join(map(re.escape, word))
     alone = _first_matches(re.compile(rf"(?<![^\W_]){run}(?![^\W_])"), folded)
     yield from (
@@ -182,7 +180,7 @@ def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
 
 
 def _scope_tenants(tx: Tx, tenant: str | None) -> list[str]:
-    """Whose words are searched."""
+    """The tenants whose texts are searched."""
     if tenant is not None:
         return [tenant]
     return [row[0] for row in tx.all("SELECT DISTINCT tenant FROM sessions ORDER BY 1 LIMIT 500")]
@@ -220,7 +218,7 @@ def _piece_range(tx: Tx, query: SearchQuery) -> tuple[int, int] | None:
 
 
 MOST_CALLS = 500
-"""The newest so many messages that name the path are looked at."""
+"""The most messages that name the path and are read, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +276,7 @@ TextKey = tuple[int | None, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class SearchPiece:
-    """A piece that matches, with what is known of it."""
+    """A piece that matches, with its row."""
 
     score: float
     id: int
@@ -295,7 +293,7 @@ class SearchPiece:
 
     @property
     def text(self) -> TextKey:
-        """What it is a piece of: a message, or an output as a thread cites it."""
+        """The key of its text: a message, or an output as a thread cites it."""
         return self.message, self.output, self.thread
 
 
@@ -317,7 +315,7 @@ def search_texts(tx: Tx, database: Database, query: SearchQuery) -> list[SearchH
 
 
 def _match_all_ways(tx: Tx, database: Database, parsed: ParsedQuery, scope: IndexQuery) -> Iterator[SearchPiece]:
-    """What matches, the strictest way first. Only as much is looked up as is asked for."""
+    """The matches, the strictest way first, read as far as the caller iterates."""
     for rank, phrases in enumerate(parsed.ways):
         question = replace(scope, phrases=phrases)
         weights: list[float] = []
@@ -348,7 +346,7 @@ def _term_weights(tx: Tx, database: Database, question: IndexQuery) -> list[floa
 def _rank_pieces(
     tx: Tx, candidates: Sequence[IndexMatch], weights: Sequence[float], *, bonus: float
 ) -> list[SearchPiece]:
-    """Best first; of equals the newest."""
+    """The pieces, best first; of equals the newest."""
     weighed = {
         candidate.id: sum(map(operator.mul, weights, candidate.strengths)) if weights else 1.0
         for candidate in candidates
@@ -380,7 +378,7 @@ def _match_spread(tx: Tx, database: Database, question: IndexQuery) -> list[Sear
 
 
 def _load_pieces(tx: Tx, ids: Sequence[int]) -> Iterator[Row]:
-    """What is known of pieces, the newest first."""
+    """The rows of pieces, the newest first."""
     for some in chunks(ids):
         yield from tx.all(
             f"SELECT {PIECE_COLUMNS} FROM pieces WHERE id IN ({placeholders(some)}) ORDER BY id DESC", some
@@ -415,7 +413,7 @@ def _make_hits(tx: Tx, pieces: Sequence[SearchPiece], parsed: ParsedQuery, sessi
 
 
 def piece_text(tx: Tx, piece: SearchPiece, bodies: dict[int, str]) -> str:
-    """What a piece says."""
+    """The text of a piece."""
     if piece.said is not None:
         return piece.said
     if piece.output is not None:

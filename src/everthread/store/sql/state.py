@@ -1,4 +1,4 @@
-"""What is known beside the messages: leases, learnt limits, pins, state of engines, the graph of summaries.
+"""State beside the messages: leases, learnt limits, pins, state of engines, the graph of summaries.
 
 A lease is granted by the database's clock; a number that only grows tells old holders apart.
 """
@@ -18,7 +18,7 @@ from everthread.store.sql.sessions import check_fence, find_thread, lock_thread
 
 
 def _lock_first(tx: Tx, thread: str) -> None:
-    """Everybody locks a thread's session before its lease: else two who change both would wait for each other."""
+    """Lock a thread's session before its lease, as every writer does: else two of them would wait for each other."""
     if tx.dialect.lock:
         tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.lock}", (thread,))
 
@@ -80,7 +80,7 @@ def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
 
 
 def limits_for(tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float) -> LearntLimits:
-    """What holds for a tenant: its own limits, and those that two credentials met; none below a later success."""
+    """The limits of a tenant: its own, and those that two credentials met; none below a later success."""
     where = "base_url = ? AND model = ? AND headers = ?"
     values = (base_url, model, headers)
     rows, sizes = tx.ask(
@@ -104,7 +104,7 @@ def limits_for(tx: Tx, base_url: str, model: str, headers: str, tenant: str, now
 
 
 def _effective_limits(limits: Sequence[ModelLimit], kind: LimitKind, tenant: str) -> list[ModelLimit]:
-    """The newest of the tenant's own; else the one that the most credentials met, at least two."""
+    """The newest of the tenant's own limits; else the one that the most credentials met, at least two."""
     of_kind = [limit for limit in limits if limit.kind == kind]
     own = [limit for limit in of_kind if limit.tenant == tenant]
     if own:
