@@ -71,7 +71,7 @@ class Accounting:
         return total
 
     def lose(self, session: str, request: Request, payer: Payer | None = None) -> None:
-        """A summariser's request was given up under way."""
+        """Note a summariser's request that was cancelled under way."""
         self._lost.setdefault(session, []).append((request, payer))
 
     def has_lost(self, session: str) -> bool:

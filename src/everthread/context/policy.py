@@ -195,7 +195,7 @@ class ContextState:
 
     @classmethod
     def load(cls, state: Any) -> ContextState:
-        """From what `dump` gave."""
+        """Load the state that `dump` gave."""
         fields = state if isinstance(state, Mapping) else {}
         compacted = fields.get("compacted")
         return cls(
@@ -227,7 +227,7 @@ class PromptSize:
         return self.tokens >= self.hard_limit
 
     def as_if(self, tokens: int) -> PromptSize:
-        """The same prompt with so many tokens."""
+        """This prompt, as if it had so many tokens."""
         return replace(self, tokens=tokens)
 
 

@@ -91,7 +91,7 @@ class RecoveryAttempts:
 
     @property
     def failure_text(self) -> str:
-        """How far it came, for a person."""
+        """What was tried, in a sentence for a person."""
         if not self.done:
             return "and nothing in it could be made smaller"
         return f"even after {self.done} compaction{'s' if self.done > 1 else ''}"

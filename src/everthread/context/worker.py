@@ -70,7 +70,7 @@ async def _complete(draft: SummaryDraft, request: SummaryRequest, counter: Token
 
 
 def _writes_here(summarizer: Summarizer) -> bool:
-    """Whether nobody in the loop has to be asked."""
+    """Whether the summary is written without a call to the gateway's loop."""
     return isinstance(summarizer, JournalWriter | DeferringFloor)
 
 
@@ -114,7 +114,7 @@ async def _make_ready(_engine: ContextEngine, model: str) -> None:
 
 
 def _ignore_event(kind: str, **details: Any) -> None:
-    """Nothing is told of it."""
+    """Drop an event: warming up reports nothing."""
 
 
 class CompactionWorker:
@@ -186,7 +186,7 @@ class CompactionWorker:
         ending.add_done_callback(self._running.discard)
 
     async def close(self, seconds: float = 1.0) -> None:
-        """After what was given up has ended, at most so long."""
+        """End the free processes; cancelled compactions have this long to end."""
         while self._free:
             self._end(self._free.pop())
         if self._running:
@@ -261,7 +261,7 @@ class LoopSummarizer:
 
     @property
     def inner(self) -> Summarizer:
-        """The summariser itself."""
+        """The summariser that does the work."""
         return self._summarizer
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -313,7 +313,7 @@ def report_in_loop(events: Events) -> Events:
 
 
 class _Process:
-    """A child that does one thing at a time."""
+    """A child process that runs one work item at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -392,7 +392,7 @@ class _Process:
 
 
 class _Child:
-    """Does what it is told over its standard input, until that ends."""
+    """Runs work items that come over standard input, until that ends."""
 
     def __init__(self, requests: BinaryIO, responses: BinaryIO) -> None:
         self._requests = requests
@@ -560,7 +560,7 @@ class SafeEngine(ContextEngine):
         self._call_engine("load_state", lambda: self._engine.load_state(state), otherwise=None)
 
     def failed(self, what: str, why: object) -> None:
-        """Tell of a failure; of the same one only once."""
+        """Report a failure; the same one only once."""
         if what not in self._told:
             self._told.add(what)
             self._tell(f"The context engine {self.name} failed in {what} ({why}); the conversation goes on without it.")

@@ -48,13 +48,13 @@ class Incoming:
     raw: bytes
     """The body as it came, in whatever encoding."""
     body: bytes
-    """The same, decoded: what is inspected."""
+    """The decoded body, which is inspected."""
     tenant: str
     upstream: str
     """The address it goes to."""
     mode: Mode = "managed"
     account: Account | None = field(default=None, compare=False)
-    """Who pays for what is done for it."""
+    """The account that is charged for this request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,15 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended, as far as it was heard."""
+    """How a request ended, as far as the answer was read."""
 
     status: int
     reply: Reply | None = None
     usage: CanonicalUsage | None = None
-    """Of its last round."""
+    """The usage of the last round."""
     estimated: bool = False
     hidden: tuple[CanonicalUsage, ...] = ()
-    """Of the rounds before, whose calls were answered here."""
+    """The usage of the earlier rounds, whose calls were answered here."""
 
 
 class ProxyTurn(Protocol):

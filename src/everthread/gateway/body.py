@@ -222,7 +222,7 @@ def splice_text(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
 
 
 def splice_bytes(body: bytes, changes: Sequence[tuple[int, int, str]]) -> bytes:
-    """The same for the bytes of a text in which every character is one."""
+    """The body with some stretches replaced, for a body in which every character is one byte."""
     view, pieces, at = memoryview(body), list[bytes | memoryview](), 0
     for start, end, new in sorted(changes):
         pieces += [view[at:start], new.encode()]

@@ -160,7 +160,7 @@ class FailOpenTurn:
         return await self._manager.attempt("recall", self._incoming, self._turn.withdraw(reply))
 
     async def response_headers(self) -> Mapping[str, str]:
-        """No client waits long for it: where it cannot be known now, it is not told."""
+        """The headers for the client; without the thread id where the store does not answer in time."""
         headers: Mapping[str, str] | None
         try:
             headers = await run_within(
@@ -210,7 +210,7 @@ class ProxyServices:
 
 
 class ProxyExchange:
-    """The state of one request: what was sent last, and what was heard."""
+    """One request on its way through the proxy: what was sent last, and what came back."""
 
     def __init__(
         self, services: ProxyServices, call: RequestHead, upstream: Upstream, incoming: Incoming, outer: OuterFields
@@ -302,7 +302,7 @@ class ProxyExchange:
         return self._outer.streams
 
     def outcome(self) -> Outcome:
-        """How it ended, as far as it was heard."""
+        """How the exchange ended, as far as the answer was read."""
         reply = self._usage_reader.end() if self._usage_reader else None
         usage = self._usage or usage_of(self._incoming.api, reply)
         hidden = tuple(self._hidden)
@@ -318,7 +318,7 @@ class ProxyExchange:
     async def _handle_response(
         self, response: UpstreamResponse, writer: ResponseWriter, keep_alive: StreamKeepAlive, *, last: bool
     ) -> bool:
-        """Whether it is to be sent again; else the client has its answer."""
+        """Relay a response to the client; True where the request is to be sent again instead."""
         pieces = Pieces(response.aiter_raw())
         try:
             instead = None if last else await self._find_retry(response, pieces, keep_alive)
@@ -365,7 +365,7 @@ class ProxyExchange:
         return True
 
     async def _send(self, *, plain: bool = False) -> UpstreamResponse:
-        """What is sent now: the client's bytes, or ours with headers that say so. `plain`: no compressed answer."""
+        """Send the current request upstream. `plain`: ask for an uncompressed answer."""
         call, sent = self._call, self.sent
         headers = for_upstream(
             call.raw_headers, self._upstream, family_of(self._incoming.api), trusted=call.caller.passthrough
@@ -540,7 +540,7 @@ class ProxyExchange:
         await writer.end(drop.end())
 
     async def _whole_rounds(self, pieces: Pieces) -> bytes:
-        """The same for answers that come whole; an error of a later round is the answer then."""
+        """The rounds of an answer that does not stream; an error of a later round is the answer then."""
         api, bodies = self._incoming.api, []
         raw = b"".join([piece async for piece in pieces.all()])
         while True:
@@ -591,7 +591,7 @@ class ProxyExchange:
         return await (keep_alive.wait_for_gateway(sending) if keep_alive else sending)
 
     async def _update_headers(self) -> None:
-        """What the client is told of its thread is certain from here on."""
+        """Read the final headers for the client from the turn."""
         self.sent = replace(self.sent, headers=await self.turn.response_headers())
         about_thread(self.sent.headers.get(THREAD, ""))
 
@@ -681,7 +681,7 @@ class Proxy:
             writer.log()
 
     async def close(self) -> None:
-        """After what is still being recorded."""
+        """Close the client, after the pending records are stored."""
         if self._recordings:
             await asyncio.wait(self._recordings)
         await self._client.close()
@@ -777,7 +777,7 @@ class Proxy:
         writer: ResponseWriter,
         notice: Mapping[str, str] | None = None,
     ) -> None:
-        """A request nobody looks into."""
+        """Pass a request on without reading it."""
         family = family_of(call.speaks)
         upstream = self._routes.choose(model, family)
         headers = for_upstream(call.raw_headers, upstream, family, trusted=call.caller.passthrough)
@@ -797,7 +797,7 @@ class Proxy:
             meter.settle()
 
     def _record_outcome(self, exchange: ProxyExchange, incoming: Incoming, model: str) -> Outcome:
-        """Let the manager know, when the client has its answer; also of one that broke off, or never came."""
+        """Have the manager record the outcome once the client has its answer, or the exchange broke off."""
         outcome = exchange.outcome()
         if incoming.account is not None and (used := used_in(outcome, exchange.sent)) is not None:
             answered = outcome.reply.model if outcome.reply is not None else ""
@@ -838,5 +838,5 @@ async def _run_while_connected(
 
 
 def _model_in(path: str) -> str | None:
-    """The model a path asks about: who has it knows."""
+    """The model that a path of the models list names; None for other paths."""
     return path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None

@@ -102,7 +102,7 @@ class KeyLedger:
         self._add(self._line(key.id), KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
     async def close(self) -> None:
-        """After what is counted is written."""
+        """Write the counted uses, then stop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -152,7 +152,7 @@ class KeyLedger:
             self._write_soon(DELAY if done.result() else LATER)
 
     async def _write(self) -> bool:
-        """What waits. What cannot be written stays in the account and goes with a later write; then False."""
+        """Write the waiting uses. False where the store fails: they stay and go with a later write."""
         while self._late:
             day, uses = self._late[0]
             if await self._write_uses(day, uses) is None:
@@ -208,7 +208,7 @@ _ONE = CanonicalUsage(1, 1)
 
 
 def used_in(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
-    """None where nothing was answered. What broke off before its figures came counts by what was said."""
+    """The usage of a call; None where nothing was answered. An answer that broke off counts by its text."""
     if not 200 <= outcome.status < 300:
         return outcome.usage
     reply = outcome.reply
@@ -229,7 +229,7 @@ def charged_model(requested: str, answered: str) -> str:
 
 
 def rough_tokens(body: bytes) -> int:
-    """About so many tokens has a request whose provider said nothing."""
+    """A rough count of a request's tokens, where the provider reported none."""
     text, files = _FILE.subn(b"", body)
     return len(text) // _BYTES_PER_TOKEN + files * _FILE_TOKENS
 
@@ -314,7 +314,7 @@ class PassthroughMeter:
             self._stated.feed(piece)
 
     def settle(self) -> None:
-        """Count what was heard."""
+        """Charge the usage that was read to the account."""
         if self._account is None:
             return
         usage, answered = (

@@ -66,7 +66,7 @@ def header_map(scope: Scope) -> dict[str, str]:
 
 
 async def read_body(receive: Receive, call: RequestHead, limits: Limits) -> bytes:
-    """All of it. `Refused` where it is too large or too slow."""
+    """The whole body of a request. `Refused` where it is too large or too slow."""
     stated = call.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated) > limits.body_bytes:
         raise too_large()

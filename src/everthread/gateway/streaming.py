@@ -32,7 +32,7 @@ _LOG = logging.getLogger("everthread.gateway")
 
 
 class ResponseWriter:
-    """One answer. `ClientGone` when the client takes too long to read a piece."""
+    """Writes one response. `ClientGone` when the client takes too long to read a piece."""
 
     def __init__(self, send: Send, call: RequestHead, metrics: Metrics, seconds: float) -> None:
         self._send = send
@@ -54,7 +54,7 @@ class ResponseWriter:
         await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
 
     async def send_late_headers(self, headers: Mapping[str, str]) -> None:
-        """What was not known yet when the headers were sent, as comments of the stream: no client stumbles over one."""
+        """Send headers that were not known in time, as comments of the stream, which clients ignore."""
         late = {name: value for name, value in headers.items() if self._own_headers.get(name) != value}
         self._own_headers = {**self._own_headers, **late}
         if late:
@@ -107,7 +107,7 @@ _MOST = 64 * 1024 * 1024
 
 
 class UsageReader:
-    """One answer. Give it every piece, in order; what it cannot read it leaves alone, and says so in the log."""
+    """Reads reply and usage from one response, fed piece by piece; what it cannot read is logged."""
 
     def __init__(self, api: Api, status: int, headers: Mapping[str, str], *, model: str | None = None) -> None:
         self._api = api
@@ -249,7 +249,7 @@ class Pieces:
         self._next: asyncio.Task[bytes | None] | None = None
 
     async def read_all(self, most: int) -> bytes | None:
-        """All of it; None where it is more than `most`."""
+        """The whole body; None where it has more than `most` bytes."""
         while sum(map(len, self._buffer)) <= most:
             piece = await anext(self._source, None)
             if piece is None:
@@ -258,7 +258,7 @@ class Pieces:
         return None
 
     async def peek_error(self, usage_reader: UsageReader, seconds: float) -> StreamDelta | None:
-        """Look on until the stream says something, at most so long; the error where it begins with one."""
+        """Buffer the stream until its first words, at most so long; its error if it begins with one."""
         ends = asyncio.get_running_loop().time() + seconds
         while True:
             self._next = asyncio.ensure_future(_next_piece(self._source))
@@ -276,13 +276,13 @@ class Pieces:
                 return error
 
     async def drop(self) -> None:
-        """Nobody wants the rest."""
+        """Stop reading; the rest is dropped."""
         if self._next is not None:
             self._next.cancel()
             await asyncio.wait({self._next})
 
     async def after_buffer(self) -> AsyncIterator[bytes]:
-        """What was not looked at yet."""
+        """The pieces behind the buffered ones."""
         if self._next is not None:
             piece = await self._next
             self._next = None
@@ -293,7 +293,7 @@ class Pieces:
             yield piece
 
     async def all(self) -> AsyncIterator[bytes]:
-        """From the beginning, also what was looked at."""
+        """All pieces, the buffered ones first."""
         for piece in self._buffer:
             yield piece
         async for piece in self.after_buffer():
@@ -323,7 +323,7 @@ class Head:
 
 
 class StreamKeepAlive:
-    """One waiting client."""
+    """Keeps the connection of a waiting client alive with comments."""
 
     def __init__(self, writer: ResponseWriter, limits: Limits, metrics: Metrics, streams: Callable[[], bool]) -> None:
         self._writer = writer
@@ -335,7 +335,7 @@ class StreamKeepAlive:
         """The answer's first lines are sent, and nothing but comments behind them."""
 
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for something of ours, of which the upstream knows nothing yet."""
+        """Wait for work of the gateway, before the upstream has answered."""
         first = self._limits.keepalive_seconds if self.begun else self._limits.silence_seconds
         return await self._run_with_beats(work, first, Head)
 
@@ -351,7 +351,7 @@ class StreamKeepAlive:
         return await run_beside(work, beat, after=first)
 
     async def _beat(self, head: Head | None) -> bool:
-        """Say that somebody is there; False where that cannot be said."""
+        """Send one comment; False where the response cannot carry one."""
         if not self.begun:
             if head is None or not self._streams():
                 return False

@@ -130,7 +130,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers that are up."""
+        """The process ids of the running workers."""
         return [slot.process.pid for slot in self._slots if slot.process is not None and slot.ready.is_set()]
 
     async def __aenter__(self) -> Self:
@@ -257,13 +257,13 @@ def read_setup() -> tuple[socket.socket, Any]:
 
 
 def report(**fields: Any) -> None:
-    """To the supervisor."""
+    """Send one line of JSON to the supervisor."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 async def until_ended() -> None:
-    """Until the supervisor says so, or is gone."""
+    """Wait until the supervisor ends this worker, or is gone."""
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, enough.set)

@@ -99,7 +99,7 @@ class Observed:
 
 
 def _span_attributes(sent: Outgoing, outcome: Outcome) -> dict[str, Any]:
-    """What only the span says: metrics would have a series for each."""
+    """Attributes for the span only: metrics would have a series for each value."""
     attributes: dict[str, Any] = {}
     if outcome.status:
         attributes["http.response.status_code"] = outcome.status

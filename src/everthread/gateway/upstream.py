@@ -250,7 +250,7 @@ class _Endpoint:
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Without what concerns one connection only, the headers named in `connection` among it."""
+    """The headers without those of one connection, including the ones named in `connection`."""
     fields = [(name.lower(), value) for name, value in headers]
     named = b",".join(value for name, value in fields if name == b"connection")
     dropped = _HOP_BY_HOP | {word.strip().lower() for word in named.split(b",")}
@@ -289,12 +289,12 @@ def without_sessions(cookies: bytes) -> bytes:
 
 
 def drop_body_headers(headers: Headers) -> Headers:
-    """The headers for a body of ours, which is plain."""
+    """The headers without length and encoding, for a rewritten body, which is not compressed."""
     return [(name, value) for name, value in headers if name not in (b"content-length", b"content-encoding")]
 
 
 def _stated_length(headers: Headers) -> int | None:
-    """Of a body that is still to come; None: it goes in chunks."""
+    """The length a request's headers state; None where the body is sent in chunks."""
     stated = [value for name, value in headers if name == b"content-length"]
     return int(stated[0]) if len(stated) == 1 else None
 

@@ -45,7 +45,7 @@ class ClientSession:
 
 
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
-    """Read from the headers, else from the fields of the request."""
+    """Read the client's name and session from the headers, else from the fields of the request."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
     named = next((headers[name] for name in (SESSION_HEADER, *SCOPE_HEADERS) if headers.get(name)), "")
     parent = next((headers[name] for name in _PARENT_HEADERS if headers.get(name)), "")
@@ -81,7 +81,7 @@ def scope_of(headers: Mapping[str, str], fields: Mapping[str, Any] | None = None
 
 
 def _short(name: str) -> str:
-    """A long name by its digest: it is kept with every point of its threads."""
+    """The name, or its digest where it is long: it is stored with every point of a thread."""
     if len(name) <= _LONGEST:
         return name
     return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

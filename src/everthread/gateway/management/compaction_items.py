@@ -57,7 +57,7 @@ def _tag(packed: str, key: bytes) -> str:
 
 
 def has_item(body: bytes) -> bool:
-    """Whether it is worth a look."""
+    """Whether a body may hold an item of ours."""
     return _PREFIX.encode() in body
 
 
@@ -98,7 +98,7 @@ def response_body(item: dict[str, Any], model: str, tokens: int) -> dict[str, An
 
 
 def compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """The answer at the path of its own."""
+    """The body that answers a request at the compaction path."""
     return {
         "id": f"resp_everthread_{uuid.uuid4().hex}", "object": "response.compaction", "created_at": int(time.time()),
         "output": [item], "usage": _usage(tokens),
@@ -106,7 +106,7 @@ def compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
 
 
 def response_events(body: dict[str, Any]) -> bytes:
-    """The same as a stream."""
+    """The response as a stream of events."""
     begun = {**body, "status": "in_progress", "output": [], "usage": None}
     [item] = body["output"]
     events: list[dict[str, Any]] = [

@@ -92,7 +92,7 @@ from everthread.store.store import Store
 
 
 def _ignore_event(event: Event) -> None:
-    """For whoever does not listen."""
+    """Drop an event: the default listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class ProxyManager:
         return incoming if text is None else replace(incoming, raw=text.encode(), body=text.encode())
 
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
-        """The thread is told once that is certain."""
+        """The headers for the client; the thread id is among them once the thread is stored."""
         if turn.match.explicit and (turn.storing is None or not turn.storing.done()):
             return turn.sent.headers  # an answer that is quicker than the store does not wait for it
         match = await self._recorder.store_request(turn)
@@ -212,7 +212,7 @@ class ProxyManager:
         return {THREAD: match.thread, **others} if turn.is_stored else others
 
     async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
-        """Store what was said and used, and prepare the next rewrite where it will soon be due."""
+        """Store the answer and its usage, and prepare the next rewrite if it will soon be due."""
         answer = self._recorder.expect_answer(turn, outcome)
         try:
             await self._store_outcome(turn, outcome, answer)
@@ -223,7 +223,7 @@ class ProxyManager:
             self._prepare_ahead(turn, outcome)
 
     async def _store_outcome(self, turn: ManagedTurn, outcome: Outcome, answer: PendingAnswer | None) -> None:
-        """What was said and what it used into the store, and what it teaches."""
+        """Store the answer and its usage, and learn from the usage."""
         match = await self._recorder.store_request(turn)
         is_success = 200 <= outcome.status < 300
         if is_success and outcome.usage is not None and not outcome.estimated:
@@ -255,7 +255,7 @@ class ProxyManager:
             self.setup.listener(RecordFailed(match.thread, str(error)))
 
     async def _account(self, turn: ManagedTurn, match: ThreadMatch, outcome: Outcome, state: Mapping[str, Any]) -> None:
-        """The client's call, estimated where the provider said nothing; with it what the thread's calls taught."""
+        """Record the usage of the client's call, estimated where the provider reported none, and the thread's state."""
         usage, estimated = outcome.usage, outcome.estimated
         if usage is None:
             counter = TokenCounter(turn.model)
@@ -273,12 +273,12 @@ class ProxyManager:
         return self.setup.emulate_state and incoming.mode == "managed" and incoming.api == "openai_responses"
 
     def warm(self) -> None:
-        """Get ready for the first compaction, beside the requests."""
+        """Start a worker for the first compaction in the background."""
         setup = EngineSetup(self.setup.engine, "gpt-4o", self.setup.options.budget(128_000), self.setup.summary_key)
         self.worker.warm_soon(setup)
 
     async def close(self) -> None:
-        """What is prepared in the background is paid for, and may end; what takes longer is given up, and counted."""
+        """Let background compactions end within a few seconds; cancel the others and record their usage."""
         jobs = [job for job in self._jobs.values() if not job.done()]
         if jobs:
             await asyncio.wait(jobs, timeout=_CLOSE_SECONDS)
@@ -291,7 +291,7 @@ class ProxyManager:
     # Reading
 
     async def _read(self, incoming: Incoming, outline: BodyOutline) -> ManagedTurn:
-        """Whose it is and how large; of a known history only what is new costs more than a glance."""
+        """Find the thread of a request and count its tokens; only new messages are read in full."""
         read = await self._reader.read_in_steps(incoming.api, outline)
         values = WireMessages(
             incoming.api, read.frame.model,
@@ -316,7 +316,7 @@ class ProxyManager:
         return turn
 
     async def _load_window(self, turn: ManagedTurn) -> int:
-        """Of a model at an address, asked once."""
+        """The window of a model at an address, looked up once."""
         incoming = turn.incoming
         key = (incoming.upstream, turn.model, window_headers(incoming.headers))
         if key not in self._windows:
@@ -509,7 +509,7 @@ class ProxyManager:
         return turn.sent
 
     def withdraw(self, turn: ManagedTurn, reply: Reply) -> Outgoing:
-        """After that was refused: with less, and the tool no longer offered."""
+        """After the next round was refused: send it with less, and no longer offer the tool."""
         self._recall.withdraw(turn, reply)
         turn.sent = self.send(turn)
         return turn.sent
@@ -531,7 +531,7 @@ class ProxyManager:
         return job
 
     async def _make_rewrite(self, turn: ManagedTurn, *, background: bool, ripe: int, reason: str) -> Rewrite | None:
-        """A rewrite of the usual strength. A failure is told; the request goes on with what there is."""
+        """Make a rewrite at the normal level. A failure is reported as an event; the request goes on without."""
         tokens = self.tokens(turn, turn.used)
         rewrite: Rewrite | None = None
         try:
@@ -554,13 +554,13 @@ class ProxyManager:
         return rewrite
 
     async def _find_newer_rewrite(self, turn: ManagedTurn) -> Rewrite | None:
-        """A rewrite of more than the request used, which somebody made since it was looked for."""
+        """A longer rewrite that another request or process made in the meantime."""
         rewrites = await self._find_rewrites(turn)
         longest = rewrites.ready or rewrites.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
     async def compact(self, turn: ManagedTurn, level: CompactionLevel, tokens: int, **how: Any) -> Rewrite | None:
-        """A rewrite that covers more than what is used now; `how`: what else its `Task` says."""
+        """Make a rewrite that covers more than the one in use; `how`: further fields of its `RewriteTask`."""
         task = await self._task(turn, tokens, level=level, **how)
         context = self._summarizer_context(turn, task.thread)
         setup = EngineSetup(self.setup.engine, turn.model, task.budget, self.setup.summary_key)
@@ -605,7 +605,7 @@ class ProxyManager:
         return SummarizerContext(route, TokenCounter(turn.model), lambda: None, report, lose)
 
     def _prepare_ahead(self, turn: ManagedTurn, outcome: Outcome) -> None:
-        """From 80 % of the threshold on the next rewrite is made beside the conversation.
+        """From 80 % of the threshold on, make the next rewrite in the background.
 
         What is said after it stays in the prompt. So a rewrite that no model has to write is made just before it is
         due, where the thread's growth is known, and buys more calls.
@@ -629,7 +629,7 @@ class ProxyManager:
     async def compact_once(
         self, incoming: Incoming, level: CompactionLevel, window: int | None = None
     ) -> dict[str, Any]:
-        """A conversation made smaller now, for this window: its messages, a receipt, and the thread for recall."""
+        """Compact a conversation now for this window: its messages, a receipt, and the thread for recall."""
         plain = self._strip_own_items(incoming)
         turn = await self._read(plain, self._reader.begin(plain.api, plain.body))
         turn.window = window or turn.window
@@ -687,7 +687,7 @@ class ProxyManager:
                 return self.send(turn)
 
     async def _learn(self, turn: ManagedTurn, verdict: ErrorVerdict, status: int, body: bytes) -> None:
-        """What the refusal teaches of the window."""
+        """Learn the window from a refusal."""
         if verdict.kind == "payload_too_large":
             return
         if verdict.kind == "max_tokens_too_large" and verdict.context_limit is None:
@@ -720,5 +720,5 @@ class ProxyManager:
             return None
 
     async def settle(self) -> None:
-        """Wait for what is prepared in the background."""
+        """Wait for the background compactions."""
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)

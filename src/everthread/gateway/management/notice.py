@@ -26,7 +26,7 @@ _GAP = "\n\n"
 
 
 def notice_line(words: str, key: bytes) -> str:
-    """The line with its tag."""
+    """A notice for the person: one line with its tag."""
     plain = words.replace("[", "(").replace("]", ")")
     return f"{OPEN}{_tag(plain, key)}: {plain}]"
 
@@ -39,7 +39,7 @@ def _tag(words: str, key: bytes) -> str:
 
 
 def has_notice(body: bytes) -> bool:
-    """Whether it is worth a look."""
+    """Whether a body may hold a notice of ours."""
     return b"everthread" in body and (OPEN.encode() in body or _ITEM.encode() in body)
 
 
@@ -58,7 +58,7 @@ def strip_notices(text: str, api: Api, key: bytes) -> str | None:
 
 
 def _removal_changes(sliced: Sliced, is_kept: Sequence[bool]) -> list[tuple[int, int, str]]:
-    """What takes whole elements out, each with one of its commas."""
+    """The changes that remove elements, each with one of its commas."""
     elements = sliced.elements
     last = max((index for index, stays in enumerate(is_kept) if stays), default=-1)
     changes = []
@@ -249,6 +249,6 @@ def _response_events(line: str, index: int) -> Sequence[dict[str, Any]]:
 
 
 def _encode_data(data: Mapping[str, Any], event: str | None = None) -> bytes:
-    """An event; in the chat protocol they have no names."""
+    """The bytes of an event; events of the chat protocol have no names."""
     name = str(data["type"]) if event is None else ""
     return encode_event(SseEvent(name, json.dumps(data)))

@@ -106,7 +106,7 @@ class ByteCache(Generic[K, T]):
 
 @dataclass(slots=True)
 class _Body(Generic[T]):
-    """What is known of one body, and the marks that lead to it."""
+    """A cached body, and the marks that lead to it."""
 
     number: int
     value: T
@@ -114,7 +114,7 @@ class _Body(Generic[T]):
 
 
 class Beginnings(Generic[T]):
-    """What is known of bodies: `T` is about a whole one, and whoever finds it knows up to where it holds."""
+    """A cache of bodies by how they begin. `find` also says how many characters agree."""
 
     def __init__(self, most: int = _BEGINNINGS_BYTES) -> None:
         self._bodies: ByteCache[int, _Body[T]] = ByteCache(most)
@@ -130,7 +130,7 @@ class Beginnings(Generic[T]):
         return None
 
     def keep(self, marks: Marks, value: T, size: int) -> None:
-        """It takes the place of what was known of shorter ones."""
+        """Keep a body; it replaces shorter ones that begin alike."""
         entry = _Body(next(self._numbers), value, set(marks.digests))
         for digest in entry.digests:
             before = self._by_mark.get(digest)
@@ -149,7 +149,7 @@ _TABLES_BYTES = 32 * 1024 * 1024
 
 
 class TableCache:
-    """Which messages hold lists that go as tables, and as what text; kept by the messages' own text."""
+    """A cache of messages whose lists are sent as tables, with that text, by the message's own text."""
 
     def __init__(self, most: int = _TABLES_BYTES) -> None:
         self._texts: ByteCache[bytes, str] = ByteCache(most)
@@ -175,7 +175,7 @@ class TableCache:
 
 
 class Rests:
-    """What follows the list of messages, by its text."""
+    """A cache of the fields that follow the list of messages, by their text."""
 
     def __init__(self, most: int = _RESTS_BYTES) -> None:
         self._cache: ByteCache[bytes, tuple[Fields, Spans]] = ByteCache(most)
@@ -188,7 +188,7 @@ class Rests:
 
 
 class Rest:
-    """The rest of one body: what is known of it, or is to be kept."""
+    """What follows the list of messages in one body: read from the cache, or to be kept there."""
 
     def __init__(self, rests: Rests) -> None:
         self._rests = rests
@@ -261,7 +261,7 @@ class Sizes:
         ]
 
     def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
-        """Tokens of messages that are known under a name, of which a digest is kept: it may be a whole text."""
+        """Tokens of messages, cached under the digest of a key: the key may be a long text."""
         if not isinstance(key, bytes) or len(key) > 64:
             key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
         return self._count_once((model, key), lambda: TokenCounter(model).messages(decode_messages(api, values, model)))
@@ -279,7 +279,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """What a request says."""
+    """A request that was read: its thread's history, its frame and its tokens."""
 
     sliced: Sliced
     first: int
@@ -298,7 +298,7 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class _BodyRecord:
-    """What is kept of a body that was read: everything but its text, and of that the end of its messages."""
+    """A body that was read, for the cache: all but its text, of which only the end of the messages is kept."""
 
     layout: BodyLayout
     first: int
@@ -318,12 +318,12 @@ class _BodyRecord:
 
 @dataclass(frozen=True, slots=True)
 class BodyOutline:
-    """A body of which it is known where everything stands."""
+    """A body whose fields and messages are located, but not yet read."""
 
     marks: Marks
     record: _BodyRecord | None
     layout: BodyLayout | None
-    """What is known of its beginning; None where that is no message."""
+    """The layout of the part that agrees with the record; None where that holds no message."""
     rest: Rest
     sliced: Sliced
     holds: frozenset[str]
@@ -343,7 +343,7 @@ class RequestReader:
         return self._finish(api, self.begin(api, body))
 
     async def read_in_steps(self, api: Api, outline: BodyOutline) -> ParsedRequest:
-        """The same for one that was begun; where much is new, bit by bit: others are answered meanwhile."""
+        """Read a body that was located; where much is new, in steps, so that other requests go on."""
         count = len(outline.layout.ends) if outline.layout else 0
         if len(outline.sliced.text) - (outline.layout.ends[-1] if outline.layout else 0) > _MUCH:
             elements, first = outline.sliced.elements, leading_system(outline.sliced.elements)
@@ -357,7 +357,7 @@ class RequestReader:
         return self._finish(api, outline)
 
     def begin(self, api: Api, body: bytes) -> BodyOutline:
-        """Where everything stands, and what is known of a body that begins alike."""
+        """Locate the fields and messages of a body, and find the cached body that begins alike."""
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
@@ -400,7 +400,7 @@ class RequestReader:
         return ParsedRequest(sliced, first, past, frame, sizes, fixed, trailing, outline.holds)
 
     def _history(self, api: Api, elements: Sequence[Element], record: _BodyRecord | None, count: int) -> History:
-        """Of a conversation whose first `count` messages are the known one's."""
+        """The history of a conversation whose first `count` messages are those of the record."""
         before = record.history.until(min(count, len(elements))) if record else build_history(())
         return before.extend([self._pieces.read(api, element) for element in elements[len(before) :]])
 
@@ -428,7 +428,7 @@ def _tail(text: str, marks: Marks, layout: BodyLayout) -> str:
 
 
 def _digest(*parts: bytes) -> bytes:
-    """Of parts of which none can be taken for another's."""
+    """A digest of several parts; their lengths are hashed too, so that no two lists of parts collide."""
     running = sha256()
     for part in parts:
         running.update(len(part).to_bytes(8, "little") + part)

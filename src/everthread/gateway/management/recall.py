@@ -43,7 +43,7 @@ Change = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class HiddenRounds:
-    """What stands in the place of one answer that a client knows."""
+    """The messages that replace one answer of the client's history: recall calls, results and the answer."""
 
     start: str
     start_skeleton: str
@@ -57,7 +57,7 @@ class HiddenRounds:
     """Results that go before the client's own in the message after it."""
 
     def find_span(self, history: History) -> tuple[int, int] | None:
-        """From where to where the answer stands in a history; None where it is not in it."""
+        """The start and end of the answer in a history; None where the history does not hold it."""
         start = _position(history.digests, self.start) or _position(history.skeletons, self.start_skeleton)
         end = _position(history.digests, self.end)
         if end is None and self.end_skeleton in history.skeletons:
@@ -71,15 +71,15 @@ def _position(chain: Sequence[str], digest: str) -> int | None:
 
 @dataclass(slots=True)
 class RecallTurn:
-    """What one request has to do with the tool."""
+    """The state of the recall tool in one request."""
 
     offered: bool = False
     hidden_rounds: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
-    """What is put back, by the place of the answer it stands for."""
+    """Hidden rounds to put back, each with the start and end of the answer it replaces."""
     texts: list[str] = field(default_factory=list)
     """The rounds of this answer so far."""
     values: list[Any] = field(default_factory=list)
-    """The same, read."""
+    """The same messages, decoded."""
     last: list[str] = field(default_factory=list)
     """The last round, which calls nothing or the client's own tools too."""
     blocks: str = ""
@@ -109,7 +109,7 @@ class RecallService:
         return [(turn.match.branch_of[0] if turn.match.branch_of else turn.match.thread, _STATE)]
 
     def load(self, turn: ManagedTurn, state: Any) -> None:
-        """What was hidden in this thread, where its answers are not covered by the rewrite."""
+        """Load the thread's hidden rounds whose answers the rewrite does not cover."""
         if turn.used is None or not turn.match.matched:
             return
         turn.recall.hidden_rounds = []
@@ -153,7 +153,7 @@ class RecallService:
         return False
 
     def withdraw(self, turn: ManagedTurn, reply: Reply) -> None:
-        """The last round was too much: its results make room."""
+        """Replace the results of the last round, which was too large, by a short refusal."""
         state = turn.recall
         values = encode_messages(
             turn.incoming.api,
@@ -178,7 +178,7 @@ class RecallService:
         await self._store.put_state(thread, _STATE, [*rows, asdict(rounds)][-_MOST_KEPT:])
 
     async def _look_up(self, turn: ManagedTurn, call: Call) -> str:
-        """A call that cannot be answered is told so."""
+        """The text that answers a recall call, or says why it cannot be answered."""
         try:
             arguments = json.loads(call.arguments or "{}")
             if not isinstance(arguments, dict):

@@ -23,13 +23,13 @@ _PAUSES = (0.05, 0.2, 0.5)
 
 
 class Responses:
-    """What answers said, by their ids."""
+    """Stored answers of the Responses protocol, by their ids."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def expand_request(self, incoming: Incoming) -> Incoming | None:
-        """The request with all that was said before in it; None where it refers to nothing that is known."""
+        """The request with the earlier items put in; None where it names no stored answer."""
         if incoming.api != _API:
             return None
         named = peek_field(incoming.body, _FIELD)
@@ -46,7 +46,7 @@ class Responses:
         return replace(incoming, raw=raw, body=raw)
 
     async def keep(self, match: ThreadMatch, reply: Reply, turn: ManagedTurn) -> None:
-        """An answer of this id was given at this place. A client that says `store: false` wants none kept."""
+        """Store an answer under its id, unless the client says `store: false`."""
         if turn.sliced.fields.get("store") is False:
             return
         point = await self._store.find_link(match.tenant, match.scope, [match.previous])
@@ -60,7 +60,7 @@ class Responses:
         await self._store.extend_link(NewThreadLink(link, f"{_SCOPE}:{reply.id}", session))
 
     async def _load_items(self, tenant: str, response: str, model: str) -> list[Any] | None:
-        """The items up to an answer, its own included."""
+        """The items of a conversation up to and including an answer."""
         link_match = await self._store.find_link(tenant, _SCOPE, [response])
         for pause in _PAUSES:
             if link_match is not None:

@@ -58,7 +58,7 @@ class RewriteMatch:
     """All that fit, the longest first."""
 
     def prefer(self, key: RewriteKey | None) -> RewriteMatch:
-        """The same with this rewrite in use, where it fits: what was sent is sent again until the next one is due."""
+        """The match with this rewrite in use, if it fits: the rewrite sent last stays until the next one is due."""
         rewrite = next((candidate for candidate in self.candidates if rewrite_key(candidate) == key), None)
         if rewrite is None:
             return self
@@ -68,7 +68,7 @@ class RewriteMatch:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A history that shall become smaller."""
+    """A history to be compacted, with all that the compaction needs."""
 
     tenant: str
     thread: str
@@ -105,7 +105,7 @@ class RewriteTask:
 
     @property
     def aimed_tokens(self) -> int:
-        """The size it is made for: in the background, that of the moment at which it will be used."""
+        """The prompt size the rewrite is made for: in the background, the size at which it will be used."""
         return max(self.tokens, self.budget.threshold) if self.background else self.tokens
 
     def pairs(self) -> list[tuple[Any, str]]:
@@ -223,11 +223,11 @@ class RewriteStore:
         return await self._store.put_rewrite(new)
 
     async def close(self, seconds: float) -> None:
-        """After what was given up has ended, at most so long."""
+        """Close the worker; cancelled compactions have this long to end."""
         await self._worker.close(seconds)
 
     async def _store_outputs(self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]) -> None:
-        """Store what is cited."""
+        """Store the outputs that the messages cite."""
         tools = {call.id: call.name for message in messages for call in calls_of(message)}
         for item in to_store:
             await self._store.put_output(thread, item.text, call_id=item.call_id, tool=tools.get(item.call_id, ""))
@@ -243,7 +243,7 @@ def _row(task: RewriteTask, length: int, replacement: str) -> Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class CompressionJob:
-    """What an engine is given, wherever it works."""
+    """The input of an engine, in this process or another."""
 
     api: Api
     frame: Request
@@ -272,7 +272,7 @@ class CompressionResult:
 
 
 async def compress_history(engine: ContextEngine, job: CompressionJob) -> CompressionResult:
-    """Have the engine make it smaller. Works in another process."""
+    """Compact the messages of a job with an engine. Also called in another process."""
     model, tools = job.frame.model, job.frame.tools
     messages = recognize(decode_messages(job.api, job.values, model), job.summary_key)
     try:

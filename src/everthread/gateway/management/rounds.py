@@ -49,7 +49,7 @@ class MergedStream:
         return self._decoder.reply(), self._take(rest) if rest else b""
 
     def go_on(self) -> None:
-        """Another round follows."""
+        """Begin the next round of the response."""
         self._output += self._output_tokens(self._decoder.reply().usage or {})
         self._decoder = CODECS[self.api].stream_decoder(model=self._model)
         self._end_events = []
@@ -58,7 +58,7 @@ class MergedStream:
         self._begin_round()
 
     def finish(self) -> bytes:
-        """The end that was held: no round follows."""
+        """The held end of the stream, when no round follows."""
         events, self._end_events = self._end_events, []
         return b"".join(map(encode_event, events))
 
@@ -80,15 +80,15 @@ class MergedStream:
         return self._hold(event) if self.recalls else event
 
     def _hold(self, event: SseEvent) -> SseEvent | None:
-        """Kept until it is known that no round follows."""
+        """Hold an event back until it is clear that no round follows."""
         self._end_events.append(event)
         return None
 
     def _begin_round(self) -> None:
-        """What is counted anew."""
+        """Reset what is counted per round."""
 
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
-        """What goes on in its place: itself where nothing changes, None for nothing."""
+        """The event to send instead: the same one if nothing changes, None to drop it."""
         raise NotImplementedError
 
     def _output_tokens(self, usage: Mapping[str, Any]) -> int:

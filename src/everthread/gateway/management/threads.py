@@ -65,7 +65,7 @@ _BLANK_LINE = re.compile(r"\n\n+")
 
 @dataclass(frozen=True, slots=True)
 class MessageIdentity:
-    """What is known of one message."""
+    """The hashes by which one message is recognised."""
 
     fingerprint: str
     skeleton: str
@@ -127,7 +127,7 @@ class History:
         )
 
     def until(self, length: int) -> History:
-        """Of the first messages alone."""
+        """The history of the first `length` messages."""
         if length == len(self.pieces):
             return self
         later = sum(len(piece.results) for piece in self.pieces[length:])
@@ -168,12 +168,12 @@ def _chain_skeleton(digest: str, skeleton: str) -> str:
 
 @functools.lru_cache(maxsize=2 * _MOST_KNOWN)
 def _chain_digest(digest: str, fingerprint: str) -> str:
-    """The next digest: that of a history which comes again is known."""
+    """The digest of a chain with one more fingerprint, cached: histories come again."""
     return chained(digest, fingerprint)
 
 
 class IdentityCache:
-    """What was read of messages, kept by their text: of a history that comes again only the new end is read."""
+    """Identities of messages by their text: of a history that comes again, only the new end is read."""
 
     def __init__(self, most: int = _MOST_KNOWN) -> None:
         self._identities: OrderedDict[bytes, MessageIdentity] = OrderedDict()
@@ -192,7 +192,7 @@ class IdentityCache:
 
 
 def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
-    """One message of the wire. Anything that is no object counts as it is."""
+    """The identity of one wire message. A value that is no object is taken as its content."""
     if not isinstance(value, dict):
         value = {"role": "", "content": [value]}
     if api == "openai_responses":
@@ -223,7 +223,7 @@ _NO_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestamp"})
 
 
 def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
-    """What was said, without what clients and providers hang on it: ids, metadata, states, annotations."""
+    """The fields that identify a message, without ids, metadata, states and annotations."""
     fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
     if fields is None:
         message = {key: part for key, part in value.items() if key not in _NO_FIELDS}
@@ -347,13 +347,13 @@ _MOST_PASSED = 4_000
 
 @dataclass(frozen=True, slots=True)
 class ThreadMatch:
-    """Where a history belongs."""
+    """The thread a history belongs to, and how much of it is stored."""
 
     tenant: str
     scope: str
     thread: str
     matched: int = 0
-    """How many of its messages are known."""
+    """How many of its messages are stored."""
     previous: str = ""
     """The digest of the point it goes on from."""
     branch_of: tuple[str, int] | None = None
@@ -597,7 +597,7 @@ class ThreadIndex:
     async def _find_end_points(
         self, tenant: str, scope: str, pasts: Sequence[History], *, remembered: bool
     ) -> Sequence[ThreadLinkMatch]:
-        """Points at the end of one of these histories."""
+        """The points at which one of these histories ends."""
         digests, skeletons = ([one.digest(len(one)) for one in pasts], [one.skeleton(len(one)) for one in pasts])
         remembered_points = (
             [self._tips.get((tenant, scope, key)) for key in (*digests, *skeletons)] if remembered else []
@@ -609,7 +609,7 @@ class ThreadIndex:
         return points
 
     def expect(self, match: ThreadMatch, history: History) -> PendingPoint:
-        """A history that will be stored there: who goes on from it meanwhile belongs to the same thread."""
+        """Announce a history that will be stored: a request that continues it belongs to the same thread."""
         expected = PendingPoint((match.tenant, match.scope, history.digest(len(history))))
         if expected.point not in self._expected and (len(history) > match.matched or match.is_new):
             self._expected[expected.point] = expected
@@ -627,7 +627,7 @@ class ThreadIndex:
         expected.ended.set()
 
     async def wait_for_point(self, match: ThreadMatch) -> bool:
-        """Whether the point that a history goes on from is where it was expected, after waiting for it."""
+        """Wait for the point a history continues; whether it is in the expected thread."""
         expected = self._expected.get((match.tenant, match.scope, match.previous))
         if expected is None:
             return True
@@ -635,7 +635,7 @@ class ThreadIndex:
         return expected.thread == match.thread or (match.explicit and expected.thread is not None)
 
     async def wait_for_answers(self, tenant: str, scope: str) -> None:
-        """The answers of a client's session that are on their way into the store are there."""
+        """Wait until the pending answers of a client's session are stored."""
         points = [point for point in self._expected.values() if point.is_answer and point.point[:2] == (tenant, scope)]
         for point in points:
             await point.ended.wait()
@@ -652,7 +652,7 @@ class ThreadIndex:
         kind: SessionKind = "main",
         sizes: Sequence[int] = (),
     ) -> ThreadMatch | None:
-        """Store what is new. The place it ended up at; None where the thread went on otherwise meanwhile."""
+        """Store the new messages and return the match; None where the thread was continued otherwise meanwhile."""
         length = len(history)
         if length == match.matched and not match.is_new:
             return match
@@ -678,7 +678,7 @@ class ThreadIndex:
         return replace(match, thread=stored.thread, matched=length, previous=digest, branch_of=None)
 
     def forget(self, match: ThreadMatch) -> None:
-        """What is remembered of a place was wrong."""
+        """Forget a remembered point that the store contradicts."""
         self._forget(match.previous)
 
     def _forget(self, digest: str) -> None:
@@ -836,11 +836,11 @@ class ThreadRecorder:
         self._listener = listener
 
     def begin(self, turn: ManagedTurn) -> None:
-        """Who goes on from this request is known from now on."""
+        """Expect the request in the store: one that continues it is matched from now on."""
         turn.expected = self._threads.expect(turn.match, turn.history)
 
     async def store_request(self, turn: ManagedTurn) -> ThreadMatch:
-        """The request's new messages into its thread, now; also where who waits for it leaves."""
+        """Store the request's new messages; a caller that is cancelled does not cancel this."""
         return await asyncio.shield(self.start(turn))
 
     def start(self, turn: ManagedTurn) -> asyncio.Task[ThreadMatch]:
@@ -850,7 +850,7 @@ class ThreadRecorder:
         return turn.storing
 
     def expect_answer(self, turn: ManagedTurn, outcome: Outcome) -> PendingAnswer | None:
-        """A complete answer: who goes on from it is known from now on."""
+        """Expect a complete answer in the store: a request that continues it is matched from now on."""
         if not (200 <= outcome.status < 300) or outcome.reply is None or outcome.reply.stop is None:
             return None
         message, api = outcome.reply.message, turn.incoming.api
@@ -864,7 +864,7 @@ class ThreadRecorder:
         return PendingAnswer(message, past, expected)
 
     async def store_answer(self, answer: PendingAnswer, match: ThreadMatch, turn: ManagedTurn) -> None:
-        """The answer into the thread. A second one to the same request is stored when the client goes on with it."""
+        """Store the answer. A second answer to the same request is stored when the client continues it."""
         stored = None
         try:
             if match.matched == len(turn.history) and not match.is_inside:
@@ -874,11 +874,11 @@ class ThreadRecorder:
             self._threads.fulfil(answer.expected, stored.thread if stored else None)
 
     def give_up(self, answer: PendingAnswer) -> None:
-        """It is not stored."""
+        """Stop expecting an answer that is not stored."""
         self._threads.fulfil(answer.expected, None)
 
     async def _record(self, turn: ManagedTurn) -> ThreadMatch:
-        """What cannot be stored is told; the request goes on."""
+        """Store the request. A failure is reported as an event; the request goes on."""
         thread = None
         try:
             turn.match = await self._store_messages(turn, turn.match)
@@ -929,7 +929,7 @@ def _says_something(value: Mapping[str, Any]) -> bool:
 
 
 class PendingAnswer:
-    """What was answered, and the history with it."""
+    """An answer to be stored, and the history that ends with it."""
 
     def __init__(self, message: Message, history: History, expected: PendingPoint) -> None:
         self.message = message
@@ -938,5 +938,5 @@ class PendingAnswer:
 
 
 def _match_after(match: ThreadMatch, history: History) -> ThreadMatch:
-    """Where a request is once it is stored."""
+    """The match of a request once its messages are stored."""
     return replace(match, matched=len(history), previous=history.digest(len(history)), branch_of=None)

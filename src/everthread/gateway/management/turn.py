@@ -61,7 +61,7 @@ class ThreadMemory:
 
 @dataclass(slots=True)
 class ManagedTurn:
-    """A request that was read."""
+    """One managed request, from its arrival to its answer."""
 
     manager: ProxyManager
     incoming: Incoming
@@ -81,10 +81,10 @@ class ManagedTurn:
     """Cache marks may stand in it."""
     window: int = 0
     expected: PendingPoint | None = None
-    """Its end, on its way into the store."""
+    """The point at the request's end, until it is stored."""
     storing: asyncio.Task[ThreadMatch] | None = None
     is_stored: bool = False
-    """It is in the store, and its place certain."""
+    """The request is stored, so its match is certain."""
     used: Rewrite | None = None
     ready: Rewrite | None = None
     estimate: int = 0
@@ -94,29 +94,29 @@ class ManagedTurn:
     room: int | None = None
     """What the prompt leaves of the window, where a cap was found to be too large."""
     attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
-    """What was done about refusals."""
+    """What was tried after refusals."""
     headers: dict[str, str] = field(default_factory=dict)
-    """For the client."""
+    """Headers for the client."""
     tables: Mapping[int, str] = field(default_factory=dict)
-    """Messages whose results go as tables, by their place."""
+    """Messages whose results are sent as tables, by index."""
     notice: str = ""
     """A line for the person, in the answer."""
     sent: Outgoing = field(init=False)
-    """What goes upstream as things stand."""
+    """The request to send."""
     limit_key: LimitKey = field(init=False)
-    """What is learnt of the model is kept under this."""
+    """The key under which the model's learnt limits are stored."""
     unmanaged_reason: str = field(init=False)
     """Why the request is left alone: the provider keeps or changes the history itself; empty where it does not."""
     decision: PolicyDecision | None = None
-    """Whether to compact before this call, and why; None where nobody asked."""
+    """Whether to compact before this call, and why; None where the policy was not asked."""
     is_undone: bool = False
-    """Its last compaction was taken back by hand, and no other is due yet."""
+    """The user undid the thread's last compaction, and no other is due yet."""
     relieved: int = 0
     """The prompt without the rewrite that took effect with this request, in tokens as the provider counts."""
     is_expanded: bool = False
-    """It referred to an earlier answer, which was put in: it never goes as it came."""
+    """Messages were put in or taken out on arrival: the client's own bytes never go upstream."""
     has_recall: bool = False
-    """Our own tool is for this client: summaries name it."""
+    """This client gets our recall tool: summaries name it."""
     recall: RecallTurn = field(default_factory=RecallTurn)
     restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
     cached_budget: tuple[tuple[int, int | None, int], Budget] | None = None
@@ -145,7 +145,7 @@ class ManagedTurn:
         return self.manager.withdraw(self, reply)
 
     async def response_headers(self) -> Mapping[str, str]:
-        """What the client is told: its thread only once that is stored."""
+        """The headers for the client; the thread id is among them once the thread is stored."""
         return await self.manager.response_headers(self)
 
     async def record(self, outcome: Outcome) -> None:
@@ -171,7 +171,7 @@ class ManagedTurn:
         return self.sliced.elements[self.first : len(self.sliced.elements) - self.trailing]
 
     def elements_from(self, index: int) -> Sequence[Element]:
-        """Of the client's messages those from this one on."""
+        """The client's messages from this index on."""
         return self.elements[index:]
 
     @property
@@ -203,7 +203,7 @@ class ManagedTurn:
 
     @property
     def output_cap(self) -> int | None:
-        """A lower output cap than the client's; None where its own can go."""
+        """An output cap below the client's; None where the client's own is fine."""
         client_cap = self.asked_output
         cap = self.attempts.cap or min(filter(None, (self.cap, self.room)), default=None)
         if cap is None or (self.attempts.cap is None and (client_cap is None or client_cap <= cap)):
@@ -234,7 +234,7 @@ class ManagedTurn:
         return self.restored_by_length[length]
 
     def text(self) -> str:
-        """The body with the rewrite in its place."""
+        """The body with the rewrite in place of the messages it covers."""
         if self.used is None:
             return splice_text(self.sliced.text, self._table_changes(0, set())) if self.tables else self.sliced.text
         changes = [replacement_change(self.sliced, self.first, self.used.length, self.used.replacement.decode())]
@@ -296,7 +296,7 @@ class ThreadMemories:
         return memory
 
     def begin(self, thread: str, state: Mapping[str, Any] | None) -> ThreadMemory:
-        """A thread that is met the first time, with what was stored of it."""
+        """Remember a thread that is new to this process, with its stored state."""
         memory = self._memories[thread] = ThreadMemory(ContextState.load(state))
         while len(self._memories) > _MOST_THREADS:
             self._memories.popitem(last=False)
@@ -340,7 +340,7 @@ HOLD_SHARE = 0.70
 
 
 def send_untouched(turn: ManagedTurn) -> Outgoing:
-    """The bytes that came, with the thread told."""
+    """Send the client's bytes unchanged; the response names the thread."""
     turn.headers[THREAD] = turn.match.thread
     if turn.unmanaged_reason:
         turn.headers[NOTICE] = f"passed on unmanaged: {turn.unmanaged_reason}"
@@ -354,7 +354,7 @@ def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str
 
 
 def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | None) -> Outgoing:
-    """The request as it goes: `before` and `after` are its tokens without and with the rewrite."""
+    """The request to send; `before` and `after` are its tokens without and with the rewrite."""
     headers = turn.headers
     headers[THREAD] = turn.match.thread
     depth = turn.used.depth if turn.used else 0
