@@ -125,7 +125,7 @@ class CompactionWorker:
         """The engine can be made in another process."""
         self._seconds = seconds
         self._free: list[_Process] = []
-        self._places = asyncio.Semaphore(processes)
+        self._process_slots = asyncio.Semaphore(processes)
         self._threads = asyncio.Semaphore(THREADS)
         self._running: set[asyncio.Future[Any]] = set()
 
@@ -157,7 +157,7 @@ class CompactionWorker:
             warming.exception()  # the first compaction meets it again, and is told
 
     async def _in_process(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
-        async with self._places:
+        async with self._process_slots:
             process = self._free.pop() if self._free else await _Process.start()
             try:
                 result = await process.run(item, summarizer, events)
@@ -496,10 +496,10 @@ def main() -> None:
 class SafeEngine(ContextEngine):
     """The engine, with its failures told once each. Only `compress` raises: always an `EverthreadError`."""
 
-    def __init__(self, engine: ContextEngine, tell: Callable[[str], None]) -> None:
+    def __init__(self, engine: ContextEngine, report_failure: Callable[[str], None]) -> None:
         self._engine = engine
-        self._tell = tell
-        self._told: set[str] = set()
+        self._report_failure = report_failure
+        self._reported: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -561,9 +561,11 @@ class SafeEngine(ContextEngine):
 
     def failed(self, what: str, why: object) -> None:
         """Report a failure; the same one only once."""
-        if what not in self._told:
-            self._told.add(what)
-            self._tell(f"The context engine {self.name} failed in {what} ({why}); the conversation goes on without it.")
+        if what not in self._reported:
+            self._reported.add(what)
+            self._report_failure(
+                f"The context engine {self.name} failed in {what} ({why}); the conversation goes on without it."
+            )
 
     def _call_engine(self, what: str, ask: Callable[[], T], *, otherwise: T) -> T:
         try:

@@ -69,16 +69,16 @@ class Element:
 class Elements(Sequence[Element]):
     """The list of messages, or a part of it: each is made when it is asked for, and decoded once."""
 
-    __slots__ = ("_cache", "_layout", "_places", "_text")
+    __slots__ = ("_cache", "_indexes", "_layout", "_text")
 
     def __init__(self, text: str, layout: BodyLayout) -> None:
         self._text = text
         self._layout = layout
         self._cache: dict[int, Element] = {}
-        self._places = range(len(layout.starts))
+        self._indexes = range(len(layout.starts))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indexes)
 
     @overload
     def __getitem__(self, index: int) -> Element: ...
@@ -86,14 +86,14 @@ class Elements(Sequence[Element]):
     def __getitem__(self, index: slice) -> Elements: ...
     def __getitem__(self, index: int | slice) -> Element | Elements:
         if not isinstance(index, slice):
-            return self._element(self._places[index])
+            return self._element(self._indexes[index])
         part = object.__new__(Elements)
         part._text, part._layout, part._cache = self._text, self._layout, self._cache
-        part._places = self._places[index]
+        part._indexes = self._indexes[index]
         return part
 
     def __iter__(self) -> Iterator[Element]:
-        return map(self._element, self._places)
+        return map(self._element, self._indexes)
 
     def _element(self, index: int) -> Element:
         element = self._cache.get(index)

@@ -252,13 +252,13 @@ class ProxyExchange:
             for attempt in range(_ATTEMPTS + 1):
                 response = (
                     await keep_alive.wait_for_gateway(self._send(plain=True))
-                    if keep_alive.begun
+                    if keep_alive.has_started
                     else await self._send()
                 )
                 if not await self._handle_response(response, writer, keep_alive, last=attempt == _ATTEMPTS):
                     return
         except Refused as refused:
-            if not keep_alive.begun:
+            if not keep_alive.has_started:
                 raise
             await writer.end(error_event(self._incoming.api, refused.status, error_body(self._incoming.api, refused)))
 
@@ -328,7 +328,7 @@ class ProxyExchange:
                 await self._relay_rounds(response, pieces, writer, keep_alive)
                 return False
             if instead is None:
-                await self._relay(response, pieces, writer, begun=keep_alive.begun)
+                await self._relay(response, pieces, writer, begun=keep_alive.has_started)
                 return False
         finally:
             await pieces.drop()
@@ -358,7 +358,7 @@ class ProxyExchange:
         body = response_body(answer[0], self._model or "", answer[1])
         streams = self._streams()
         text = response_events(body) if streams else json.dumps(body).encode()
-        if not keep_alive.begun:
+        if not keep_alive.has_started:
             kind = b"text/event-stream" if streams else b"application/json"
             await writer.start(200, [(b"content-type", kind)], {NOTICE: _ITEM_NOTICE})
         await writer.end(text)
@@ -496,9 +496,9 @@ class ProxyExchange:
             await writer.end(with_notice(self._incoming.api, body, notice) if notice else body)
             return
         await self._update_headers()
-        if not keep_alive.begun:
+        if not keep_alive.has_started:
             await writer.start(response.status_code, headers, self.sent.headers)
-            keep_alive.begun = True
+            keep_alive.has_started = True
         else:
             await writer.send_late_headers(self.sent.headers)
         notice = self._notice(response)

@@ -331,12 +331,12 @@ class StreamKeepAlive:
         self._metrics = metrics
         self._streams = streams
         """Whether the client asked for a stream; looked up only when somebody waits."""
-        self.begun = False
+        self.has_started = False
         """The answer's first lines are sent, and nothing but comments behind them."""
 
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work of the gateway, before the upstream has answered."""
-        first = self._limits.keepalive_seconds if self.begun else self._limits.silence_seconds
+        first = self._limits.keepalive_seconds if self.has_started else self._limits.silence_seconds
         return await self._run_with_beats(work, first, Head)
 
     async def wait_for_words(self, work: Coroutine[Any, Any, T], head: Head | None) -> T:
@@ -352,10 +352,10 @@ class StreamKeepAlive:
 
     async def _beat(self, head: Head | None) -> bool:
         """Send one comment; False where the response cannot carry one."""
-        if not self.begun:
+        if not self.has_started:
             if head is None or not self._streams():
                 return False
-            self.begun = True
+            self.has_started = True
             await self._writer.start(head.status, head.headers, head.own_headers)
         self._metrics.count("keepalives")
         await self._writer.body(COMMENT)

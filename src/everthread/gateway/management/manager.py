@@ -439,7 +439,7 @@ class ProxyManager:
     def size(self, turn: ManagedTurn, tokens: int) -> PromptSize:
         """A prompt of so many tokens, for the policy."""
         factor = turn.memory.context.calibration.factor(turn.model)
-        return PromptSize(tokens, round(turn.fixed * factor), turn.budget(self.setup.options), turn.asked_output)
+        return PromptSize(tokens, round(turn.fixed * factor), turn.budget(self.setup.options), turn.requested_cap)
 
     def _prices(self, turn: ManagedTurn) -> CallPrices:
         marked = cache_route(turn.model, "auto", turn.incoming.upstream) is not None
@@ -669,7 +669,7 @@ class ProxyManager:
                 await self.look_up(turn, forced=True)
                 if turn.used is not None:
                     return self.send(turn)
-            output_cap = turn.output_cap or turn.asked_output
+            output_cap = turn.output_cap or turn.requested_cap
             step = turn.attempts.next_step(
                 verdict, output_cap=output_cap, enabled=enabled, thinking=turn.thinking_budget
             )
@@ -694,7 +694,7 @@ class ProxyManager:
             return
         tokens = self.tokens(turn, turn.used)
         if verdict.kind == "max_tokens_too_large":
-            tokens += turn.output_cap or turn.asked_output or 0
+            tokens += turn.output_cap or turn.requested_cap or 0
         believed = is_overflow_error(status, body)
         learnt = await self.limits.learn_window(turn.limit_key, verdict, turn.window, tokens, believed=believed)
         if learnt is not None:

@@ -64,7 +64,7 @@ _LEAST_REST = 256
 class Marks:
     """The hashes of a body at its marks."""
 
-    places: list[int]
+    positions: list[int]
     """How many characters stand before each."""
     digests: list[bytes]
 
@@ -126,7 +126,7 @@ class Beginnings(Generic[T]):
         for index in range(len(marks.digests) - 1, -1, -1):
             body = self._by_mark.get(marks.digests[index])
             if body is not None:
-                return body.value, marks.places[index]
+                return body.value, marks.positions[index]
         return None
 
     def keep(self, marks: Marks, value: T, size: int) -> None:
@@ -227,17 +227,17 @@ def marks_of(api: Api, text: str, body: bytes) -> Marks:
         step *= 2
     aligned_end = len(text) - len(text) % _FINE_STEP
     fine = range(max(0, aligned_end - _FINE * _FINE_STEP), aligned_end + 1, _FINE_STEP) if step > _FINE_STEP else ()
-    places = sorted({*range(step, len(text) + 1, step), *fine} - {0})
+    positions = sorted({*range(step, len(text) + 1, step), *fine} - {0})
     running = sha256(api.encode())
     digests = []
-    for piece in _pieces(text, body, places):
+    for piece in _pieces(text, body, positions):
         running.update(piece)
         digests.append(running.copy().digest())
-    return Marks(places, digests)
+    return Marks(positions, digests)
 
 
-def _pieces(text: str, body: bytes, places: list[int]) -> Iterator[bytes | memoryview]:
-    spans = zip([0, *places], places, strict=False)
+def _pieces(text: str, body: bytes, positions: list[int]) -> Iterator[bytes | memoryview]:
+    spans = zip([0, *positions], positions, strict=False)
     if len(text) == len(body):
         view = memoryview(body)
         return (view[start:end] for start, end in spans)
@@ -422,8 +422,8 @@ class RequestReader:
 
 def _tail(text: str, marks: Marks, layout: BodyLayout) -> str:
     end = layout.ends[-1] if layout.ends else 0
-    index = bisect_right(marks.places, end) - 1
-    at = marks.places[index] if index >= 0 else end
+    index = bisect_right(marks.positions, end) - 1
+    at = marks.positions[index] if index >= 0 else end
     return text[at:end] if end - at <= _LONGEST_TAIL and text[at:end].endswith("}") else ""
 
 

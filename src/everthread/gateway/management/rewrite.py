@@ -110,7 +110,7 @@ class RewriteTask:
 
     def pairs(self) -> list[tuple[Any, str]]:
         """What goes upstream now: messages and their text."""
-        return [*(replaced(self.ground) if self.ground else ()), *self.sent[self.start :]]
+        return [*(replacement_messages(self.ground) if self.ground else ()), *self.sent[self.start :]]
 
 
 class RewriteStore:
@@ -336,7 +336,7 @@ def _record(task: RewriteTask, compaction: Compaction, cost: Decimal | None) -> 
     )  # fmt: skip
 
 
-def replaced(rewrite: Rewrite) -> list[tuple[Any, str]]:
+def replacement_messages(rewrite: Rewrite) -> list[tuple[Any, str]]:
     """The messages of a rewrite with their text."""
     text = rewrite.replacement.decode()
     decode = json.JSONDecoder().raw_decode

@@ -26,8 +26,8 @@ from everthread.gateway.management.rewrite import (
     RewriteKey,
     RewriteState,
     note_change,
-    replaced,
     replacement_change,
+    replacement_messages,
     takes_blocks,
 )
 from everthread.gateway.management.threads import History, PendingPoint, ThreadMatch, WireMessages
@@ -189,7 +189,7 @@ class ManagedTurn:
         return WireMessages(self.incoming.api, self.model, Values(self.elements))
 
     @property
-    def asked_output(self) -> int | None:
+    def requested_cap(self) -> int | None:
         """The output cap the client set."""
         stated = (self.sliced.fields.get(name) for name in FIELDS)
         return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
@@ -204,7 +204,7 @@ class ManagedTurn:
     @property
     def output_cap(self) -> int | None:
         """An output cap below the client's; None where the client's own is fine."""
-        client_cap = self.asked_output
+        client_cap = self.requested_cap
         cap = self.attempts.cap or min(filter(None, (self.cap, self.room)), default=None)
         if cap is None or (self.attempts.cap is None and (client_cap is None or client_cap <= cap)):
             return None
@@ -212,7 +212,7 @@ class ManagedTurn:
 
     def budget(self, options: ContextOptions) -> Budget:
         """Room is left for the answer the client asks for, up to a quarter of the window."""
-        client_cap = self.asked_output
+        client_cap = self.requested_cap
         cap = client_cap if client_cap and client_cap > 0 else options.max_tokens
         fixed = round(self.fixed * self.memory.context.calibration.factor(self.model))
         if self.cached_budget is None or self.cached_budget[0] != (self.window, cap, fixed):
@@ -225,7 +225,7 @@ class ManagedTurn:
 
     def replacement_values(self, used: Rewrite) -> list[Any]:
         """The messages of a rewrite."""
-        return [value for value, _ in replaced(used)]
+        return [value for value, _ in replacement_messages(used)]
 
     def restored(self, length: int) -> dict[int, Any]:
         """Messages behind a rewrite of this length that refer to a file it covers, with what the file held."""
