@@ -23,7 +23,7 @@ class Payer(Protocol):
 
 
 class Accounting:
-    """Writes down what calls used. `report` is told of every record; `early`: nobody waits for the disk."""
+    """Records what calls used. `report` gets every record; `early`: nobody waits for the disk."""
 
     def __init__(
         self, store: Store, wall: Callable[[], float], report: Callable[[NewUsage], None], *, early: bool = False

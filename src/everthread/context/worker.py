@@ -494,7 +494,7 @@ def main() -> None:
 
 
 class SafeEngine(ContextEngine):
-    """The engine, with its failures told once each. Only `compress` raises: always an `EverthreadError`."""
+    """The engine, with each failure reported once. Only `compress` raises: always an `EverthreadError`."""
 
     def __init__(self, engine: ContextEngine, report_failure: Callable[[str], None]) -> None:
         self._engine = engine

@@ -115,7 +115,7 @@ class CountMiddleware:
 
 
 class StoreMiddleware:
-    """For what needs the store: a client that has heard nothing yet is told when that is away, within a second."""
+    """Answers within a second that the store is away, for what needs the store and has not begun to answer."""
 
     def __init__(self, app: ASGIApp, watch: StoreWatch | None, refuse: Refuse) -> None:
         self._app = app

@@ -111,7 +111,7 @@ class ProxyTurn(Protocol):
         ...
 
     async def response_headers(self) -> Mapping[str, str]:
-        """What the client is told in the headers of its answer: nothing that is not certain."""
+        """The headers for the client; only what is certain."""
         ...
 
     async def record(self, outcome: Outcome) -> None:

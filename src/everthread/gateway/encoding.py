@@ -106,7 +106,7 @@ class _Members:
 class _Deflate(_Members):
     """deflate with or without its header; what follows its end is passed over."""
 
-    _begun = False
+    _has_started = False
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit, zlib.decompressobj)
@@ -115,11 +115,11 @@ class _Deflate(_Members):
         return False
 
     def _decompress(self, data: bytes) -> bytes:
-        begun, self._begun = self._begun, True
+        has_started, self._has_started = self._has_started, True
         try:
             return super()._decompress(data)
         except zlib.error:
-            if begun:
+            if has_started:
                 raise
             self._member = zlib.decompressobj(-15)
             return super()._decompress(data)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.gateway.errors import Refused
-from everthread.gateway.observability import identified, printable
+from everthread.gateway.observability import add_request_id, printable
 from everthread.gateway.router import normalize_path
 
 Headers = list[tuple[bytes, bytes]]
@@ -130,7 +130,7 @@ class RequestIdMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, identified(send))
+        await self._app(scope, receive, add_request_id(send))
 
 
 class PathMiddleware:

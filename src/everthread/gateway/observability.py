@@ -31,7 +31,7 @@ _REQUEST: ContextVar[str] = ContextVar("request", default="")
 _THREAD: ContextVar[str] = ContextVar("thread", default="")
 
 
-def identified(send: Send) -> Send:
+def add_request_id(send: Send) -> Send:
     """Name the request that is answered here; every answer says the name.
 
     An upstream's `x-request-id` stays as it came; an answer without one gets ours.
@@ -40,7 +40,7 @@ def identified(send: Send) -> Send:
     _REQUEST.set(name)
     _THREAD.set("")
 
-    async def sending(message: Message) -> None:
+    async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             if not any(field.lower() == _THEIRS for field, _ in headers):
@@ -48,7 +48,7 @@ def identified(send: Send) -> Send:
             message = {**message, "headers": [*headers, (REQUEST_HEADER, name.encode())]}
         await send(message)
 
-    return sending
+    return send_with_id
 
 
 def request_id() -> str:
@@ -240,13 +240,13 @@ class StoreWatch:
         return await run_beside(work, watch, after=self._seconds)
 
     async def _ask(self) -> bool:
-        begun = self._clock()
+        started_at = self._clock()
         try:
             async with asyncio.timeout(self._seconds):
                 await self._probe()
             away = False
         except (EverthreadError, TimeoutError) as error:
-            if isinstance(error, TimeoutError) and self._answered_at() >= begun:
+            if isinstance(error, TimeoutError) and self._answered_at() >= started_at:
                 return False
             away = True
             _LOG.warning("the store does not answer (%s); requests go through unmanaged", type(error).__name__)

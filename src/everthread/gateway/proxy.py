@@ -242,9 +242,9 @@ class ProxyExchange:
             self._observed = services.telemetry.begin(self._upstream, family, self._model, self._incoming.headers)
         if await self._introduce(writer, keep_alive):
             return
-        begun = time.monotonic()
+        started_at = time.monotonic()
         self.turn = await keep_alive.wait_for_gateway(services.manager.prepare(self._incoming))
-        self._added = time.monotonic() - begun
+        self._added = time.monotonic() - started_at
         self.sent = self.turn.sent
         about_thread(self.sent.headers.get(THREAD, ""))
         self._count_rewrite("managed")
@@ -328,7 +328,7 @@ class ProxyExchange:
                 await self._relay_rounds(response, pieces, writer, keep_alive)
                 return False
             if instead is None:
-                await self._relay(response, pieces, writer, begun=keep_alive.has_started)
+                await self._relay(response, pieces, writer, has_started=keep_alive.has_started)
                 return False
         finally:
             await pieces.drop()
@@ -431,17 +431,19 @@ class ProxyExchange:
         body = json.dumps({"error": dict(error.raw)}).encode()
         return await keep_alive.wait_for_gateway(self.turn.recover(response.status_code, body))
 
-    async def _relay(self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, *, begun: bool) -> None:
+    async def _relay(
+        self, response: UpstreamResponse, pieces: Pieces, writer: ResponseWriter, *, has_started: bool
+    ) -> None:
         usage_reader = self._usage_reader
         streams = usage_reader is not None and usage_reader.streams
         drop = UsageChunkFilter() if self._asks_usage and streams else None
-        if begun and not (streams and response.status_code < 300):
+        if has_started and not (streams and response.status_code < 300):
             body = _readable(await pieces.read_all(_ERROR_BYTES), response) or b""
             await writer.end(error_event(self._incoming.api, response.status_code, body))
             return
         notice = self._notice(response)
         await self._update_headers()
-        if not begun:
+        if not has_started:
             headers = for_client(response.headers.raw)
             await writer.start(
                 response.status_code, _drop_length(headers) if drop or notice else headers, self.sent.headers

@@ -95,7 +95,7 @@ class KeyLedger:
         self._add(line, KeyUse(requests=1))
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
-        """Count what a call used. What has no price adds no dollars; that is told where dollars are limited."""
+        """Count what a call used. A model without a price adds no dollars; where those are limited, this is logged."""
         cost = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC))
         if cost is None and key.limits.dollars is not None:
             _LOG.warning("the price of %.80r is not known; key %s is charged no dollars for it", model, key.id)

@@ -39,7 +39,7 @@ class ResponseWriter:
         self._call = call
         self._metrics = metrics
         self._seconds = seconds
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self.status: int | None = None
         self._own_headers: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class ResponseWriter:
     async def start(self, status: int, headers: Headers, own_headers: Mapping[str, str] | None = None) -> None:
         self.status, self._own_headers = status, own_headers or {}
         self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
-        self._metrics.observe_first_byte(time.monotonic() - self._begun)
+        self._metrics.observe_first_byte(time.monotonic() - self._started_at)
         ours = [
             (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in self._own_headers.items()
         ]
@@ -83,7 +83,7 @@ class ResponseWriter:
         """One line for a request that was answered, or not."""
         if not _LOG.isEnabledFor(logging.INFO):
             return
-        call, seconds, status = self._call, time.monotonic() - self._begun, self.status or 0
+        call, seconds, status = self._call, time.monotonic() - self._started_at, self.status or 0
         fields = {
             "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
             "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._own_headers.get(THREAD, ""),

@@ -292,7 +292,7 @@ async def _until_closed(number: int) -> None:
 
 
 def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)` in this process; why it cannot serve is told to the supervisor."""
+    """Run `work(listener, setup)` in this process; report to the supervisor why it cannot serve."""
     listener, setup = read_setup()
     try:
         asyncio.run(work(listener, setup))

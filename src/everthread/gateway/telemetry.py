@@ -77,7 +77,7 @@ class Observed:
     telemetry: Telemetry
     span: Span
     common: dict[str, Any]
-    begun: float
+    started_at: float
 
     def end(self, sent: Outgoing, outcome: Outcome) -> None:
         """The client has its answer, or has none."""
@@ -87,7 +87,7 @@ class Observed:
         if not 200 <= outcome.status < 300:
             common["error.type"] = str(outcome.status or "no_answer")
             self.span.set_status(Status(StatusCode.ERROR))
-        seconds = time.monotonic() - self.begun
+        seconds = time.monotonic() - self.started_at
         if self.span.is_recording():
             self.span.set_attributes({**common, **_span_attributes(sent, outcome)})
         self.telemetry.seconds.record(seconds, common)

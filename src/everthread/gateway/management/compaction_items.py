@@ -107,11 +107,11 @@ def compact_body(item: dict[str, Any], tokens: int) -> dict[str, Any]:
 
 def response_events(body: dict[str, Any]) -> bytes:
     """The response as a stream of events."""
-    begun = {**body, "status": "in_progress", "output": [], "usage": None}
+    in_progress = {**body, "status": "in_progress", "output": [], "usage": None}
     [item] = body["output"]
     events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
+        {"type": "response.created", "response": in_progress},
+        {"type": "response.in_progress", "response": in_progress},
         {"type": "response.output_item.added", "output_index": 0, "item": item},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": body},

@@ -166,7 +166,7 @@ class RewriteStore:
     async def make(
         self, task: RewriteTask, setup: EngineSetup, context: SummarizerContext, writer: Summarizer
     ) -> Rewrite | None:
-        """A rewrite that covers more than the one before; None, with the reason told, where nothing can be won."""
+        """Make a rewrite that covers more than the one before; None, and an event, where nothing can be saved."""
         pairs = task.pairs()
         before = RewriteState.load(task.ground.state) if task.ground else RewriteState()
         pins = [pin.text for pin in await self._store.pins(task.thread)]
