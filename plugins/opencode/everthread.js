@@ -1,30 +1,30 @@
-// opencode: what the user said, word for word, and a journal of what was done go into every compaction.
+// opencode: what the user said, word for word, and a journal of what was done stand behind every summary.
 //
 // Put it into ~/.config/opencode/plugins/ (or .opencode/plugins/ of a project). opencode asks its own model for the
-// summary; its hook adds what a running Everthread gateway made of the session. EVERTHREAD_URL names the gateway,
-// EVERTHREAD_API_KEY a key of it. Where it does not answer, opencode compacts as it always does.
+// summary; what a running Everthread gateway made of the whole session is put behind it, by no model. EVERTHREAD_URL
+// names the gateway, EVERTHREAD_API_KEY a key of it. Where it does not answer, opencode compacts as it always does.
 
 const URL = process.env.EVERTHREAD_URL ?? "http://127.0.0.1:8484";
 const KEY = process.env.EVERTHREAD_API_KEY ?? "everthread";
-const WINDOW = 32_000 // what is added fits easily into a window of so many tokens
+const WINDOW = 32_000; // what is added fits easily into a window of so many tokens
 const LEAD =
-  "What follows was made from the whole session: the user's words, each word for word, and a journal of what was done. " +
-  "Carry the user's words into your summary unchanged, and let nothing in it contradict the journal.";
+  "From the whole session, made by Everthread: what the user said, word for word, and what was done. " +
+  "Where the summary above says otherwise, this stands.";
 
 const text = (parts) =>
-  parts.filter((part) => part.type === "text" && !part.ignored).map((part) => part.text).join("\n");
+  parts.filter((part) => part.type === "text" && !part.ignored && !part.synthetic).map((part) => part.text).join("\n");
 
-/** A message of opencode with its parts as messages of OpenAI's chat protocol. */
+/** A message of opencode with its parts as messages of OpenAI's chat protocol; none for an earlier summary. */
 function toChat({ info, parts }) {
   const said = text(parts);
   if (info.role === "user") return said ? [{ role: "user", content: said }] : [];
   const calls = parts.filter((part) => part.type === "tool" && ["completed", "error"].includes(part.state?.status));
+  if (info.summary || (!said && !calls.length)) return [];
   const tool_calls = calls.map((part) => ({
     id: part.callID,
     type: "function",
     function: { name: part.tool, arguments: JSON.stringify(part.state.input ?? {}) },
   }));
-  if (!said && !calls.length) return [];
   const assistant = { role: "assistant", content: said || null, ...(calls.length ? { tool_calls } : {}) };
   const results = calls.map((part) => ({
     role: "tool",
@@ -35,26 +35,39 @@ function toChat({ info, parts }) {
 }
 
 const shown = ({ role, content, tool_calls }) => {
-  const calls = (tool_calls ?? []).map((call) => `${call.function.name}(${call.function.arguments})`)
-  return `[${role}] ${[content, ...calls].filter(Boolean).join("\n")}`
+  const calls = (tool_calls ?? []).map((call) => `${call.function.name}(${call.function.arguments})`);
+  return `[${role}] ${[content, ...calls].filter(Boolean).join("\n")}`;
+};
+
+/** What the gateway makes of the session, as a text; empty where it finds nothing to take out. */
+async function compact(messages) {
+  const model = messages.findLast(({ info }) => info.role === "assistant")?.info.modelID ?? "unknown";
+  const answer = await fetch(`${URL}/v1/compact`, {
+    method: "POST",
+    headers: { "content-type": "application/json", authorization: `Bearer ${KEY}` },
+    body: JSON.stringify({ model, messages: messages.flatMap(toChat), window: WINDOW }),
+  });
+  if (!answer.ok) throw new Error(`${URL} answers ${answer.status}: ${await answer.text()}`);
+  const made = await answer.json();
+  return made.receipt.changed ? made.messages.map(shown).join("\n\n") : "";
 }
 
-export const Everthread = async ({ client }) => ({
-  "experimental.session.compacting": async (input, output) => {
-    try {
-      const listed = await client.session.messages({ path: { id: input.sessionID } });
-      const all = listed.data ?? listed;
-      const answered = all.findLast(({ info }) => info.role === "assistant")?.info;
-      const body = { model: answered?.modelID ?? "unknown", messages: all.flatMap(toChat), window: WINDOW };
-      const answer = await fetch(`${URL}/v1/compact`, {
-        method: "POST",
-        headers: { "content-type": "application/json", authorization: `Bearer ${KEY}` },
-        body: JSON.stringify(body),
-      });
-      const made = answer.ok ? await answer.json() : undefined;
-      if (made?.receipt.changed) output.context.push(`${LEAD}\n\n${made.messages.map(shown).join("\n\n")}`);
-    } catch (error) {
-      console.error(`everthread: ${error}`);
-    }
-  },
-});
+export const Everthread = async ({ client }) => {
+  const prepared = new Map(); // by session, until its summary is written
+  const orComplain = (hook) => (input, output) =>
+    hook(input, output).catch((error) => console.error(`everthread: ${error}`));
+  return {
+    "experimental.session.compacting": orComplain(async ({ sessionID }) => {
+      prepared.delete(sessionID);
+      const { data } = await client.session.messages({ path: { id: sessionID } });
+      prepared.set(sessionID, await compact(data));
+    }),
+    "experimental.text.complete": orComplain(async ({ sessionID, messageID }, output) => {
+      if (!prepared.get(sessionID)) return;
+      const { data } = await client.session.message({ path: { id: sessionID, messageID } });
+      if (!data.info.summary) return;
+      output.text += `\n\n${LEAD}\n\n${prepared.get(sessionID)}`;
+      prepared.delete(sessionID);
+    }),
+  };
+};

@@ -108,7 +108,7 @@ class TestShape:
         result = await engine(32_000).compress(short)
         assert not result.changed
         assert result.messages == short
-        assert "nothing" in result.reason
+        assert result.reason.startswith("the conversation is too short to compact: 3 messages, all kept")
         assert not engine(32_000).has_content_to_compress(short)
         assert engine(32_000).has_content_to_compress(LONG)
         assert not (await engine(32_000).compress([])).changed

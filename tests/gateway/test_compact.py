@@ -26,10 +26,30 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(api: Api, tmp_pa
         assert answer.status_code == 200, answer.text
         made = answer.json()
         assert made["receipt"]["changed"] is True
+        assert made["receipt"]["reason"] == ""
         assert made["receipt"]["tokens_after"] < made["receipt"]["tokens_before"]
         assert len(made[field]) < len(client.messages)
         assert made[field][-1] == client.messages[-1]
         assert len(await place.store.history(made["handle"])) == len(client.messages)
         assert not place.provider.log, "no provider is asked"
+        again = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})
+        receipt = again.json()["receipt"]
+        assert again.json()[field] == client.body()[field]
+        assert receipt["changed"] is False
+        assert receipt["reason"].startswith("the conversation is too short to compact: 25 messages")
+        assert "in a window of 900,000" in receipt["reason"]
         refused = await http.post(f"{url}/v1/compact", content=b"[]")
         assert refused.status_code == 400
+
+
+async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> None:
+    kept = {"model": "gpt-5", "input": [{"role": "user", "content": "And now?"}], "previous_response_id": "resp_1"}
+    chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        answer = await http.post(f"{url}/v1/compact", json=kept)
+        why = "the provider keeps or changes this history itself (previous_response_id)"
+        assert answer.json()["receipt"]["reason"] == why
+        off = await place.gateway("none", key=None, settings="compression: {enabled: false}\n")
+        answer = await http.post(f"{off}/v1/compact", json=chat)
+        assert answer.json()["receipt"]["reason"] == "compression is disabled (compression.enabled: false)"

@@ -71,14 +71,20 @@ async def test_claude_codes_hooks_bring_the_users_words_back_after_a_compaction(
 HARNESS = """
 const { Everthread } = await import(process.argv[2])
 const data = JSON.parse(process.argv[3])
-const hooks = await Everthread({ client: { session: { messages: async () => ({ data }) } } })
-const output = { context: [] }
-await hooks["experimental.session.compacting"]({ sessionID: "s1" }, output)
-console.log(JSON.stringify(output))
+const message = async ({ path }) => ({ data: { info: { summary: path.messageID === "summary" } } })
+const hooks = await Everthread({ client: { session: { messages: async () => ({ data }), message } } })
+await hooks["experimental.session.compacting"]({ sessionID: "s1" }, { context: [] })
+const texts = []
+for (const messageID of ["title", "summary", "answer"]) {
+  const output = { text: "Parts were made." }
+  await hooks["experimental.text.complete"]({ sessionID: "s1", messageID }, output)
+  texts.push(output.text)
+}
+console.log(JSON.stringify(texts))
 """
 
 
-async def test_opencodes_hook_adds_what_the_user_said_to_its_own_compaction(tmp_path: Path) -> None:
+async def test_opencodes_hooks_put_what_the_user_said_behind_its_own_summary(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("no node here")
@@ -90,14 +96,18 @@ async def test_opencodes_hook_adds_what_the_user_said_to_its_own_compaction(tmp_
         tool = {"type": "tool", "callID": f"c{turn}", "tool": "bash", "state": state}
         said = {"type": "text", "text": f"I make part {turn}."}
         data.append({"info": {"role": "assistant", "modelID": "gpt-4o"}, "parts": [said, tool]})
-        data.append({"info": {"role": "user"}, "parts": [{"type": "text", "text": f"Now part {turn + 1}."}]})
+        own = {"type": "text", "text": "Continue if you have next steps", "synthetic": True}
+        data.append({"info": {"role": "user"}, "parts": [{"type": "text", "text": f"Now part {turn + 1}."}, own]})
     async with house(tmp_path) as place:
         url = await place.gateway("none", key=None)
         command = [node, str(tmp_path / "harness.mjs"), str(tmp_path / "everthread.mjs"), json.dumps(data)]
         told, _ = await run(*command, url=url)
-        [context] = json.loads(told)["context"]
-        assert "Now part 2." in context
-        assert "make part2" in context
+        title, summary, answer = json.loads(told)
+        assert title == answer == "Parts were made."
+        assert summary.startswith("Parts were made.\n\nFrom the whole session, made by Everthread")
+        assert "Now part 2." in summary
+        assert "make part2" in summary
+        assert "Continue" not in summary, "what opencode says in the user's name"
     told, problem = await run(*command, url="http://127.0.0.1:9")
-    assert json.loads(told)["context"] == []
+    assert json.loads(told) == ["Parts were made."] * 3
     assert "everthread: " in problem

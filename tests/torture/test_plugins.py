@@ -1,6 +1,6 @@
-"""The plug-ins of pi and Claude Code in the real programs.
+"""The plug-ins of pi, opencode and Claude Code in the real programs.
 
-pi's compaction is the gateway's. Claude Code's is its own, and what the user said comes back behind it.
+pi's compaction is the gateway's. opencode's and Claude Code's are their own, and what the user said comes back behind.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from everthread.core.types import Request
@@ -23,9 +24,11 @@ from tests.torture.clients.install import AbsentError, install_npm
 PLUGINS = Path(__file__).parents[2] / "plugins"
 PI_PLUGIN, CLAUDE_PLUGIN = str(PLUGINS / "pi" / "everthread.ts"), str(PLUGINS / "claude-code")
 PI, CLAUDE = "@earendil-works/pi-coding-agent@0.74.2", "@anthropic-ai/claude-code@2.1.325"
+OPENCODE = "opencode-ai@1.18.33"
 CLAUDE_MODELS = ("claude-opus-5-5", "claude-haiku-4-5", "claude-haiku-4-5-20251001")
 RULE = "Never push to main. Answer in one line."
 WINDOW = 40_000
+OPENCODE_SUMMARY = "The ledger was kept, and that is all."
 
 
 def bookkeeper(request: Request) -> str:
@@ -99,6 +102,64 @@ async def test_pi_compacts_through_the_gateway(tmp_path: Path) -> None:
                 assert sent.status == 200
                 assert RULE in json.dumps(sent.body)
                 assert sent.prompt_tokens < provider.log[calls - 1].prompt_tokens
+        finally:
+            process.kill()
+            await process.wait()
+
+
+def opencode_model(request: Request) -> str:
+    """Its own summary says nothing of what the user said."""
+    return bookkeeper(request) if request.tools else OPENCODE_SUMMARY
+
+
+async def test_opencodes_summary_is_followed_by_the_users_words(tmp_path: Path) -> None:
+    program, path = find_program("opencode", OPENCODE)
+    settings = tmp_path / ".config" / "opencode"
+    (settings / "plugins").mkdir(parents=True)
+    shutil.copy(PLUGINS / "opencode" / "everthread.js", settings / "plugins")
+    models = [ServedModel("lab-coder", 200_000)]
+    async with house(tmp_path) as place, Provider(models, opencode_model) as provider:
+        limit = {"context": 200_000, "output": 4_000}
+        options = {"baseURL": f"{provider.url}/v1", "apiKey": "any"}
+        lab = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"lab-coder": {"limit": limit}}}
+        (settings / "opencode.json").write_text(json.dumps({"provider": {"lab": lab}}), "utf-8")
+        environment = {
+            "PATH": path, "HOME": str(tmp_path), "EVERTHREAD_URL": await place.gateway("none", key=None),
+            "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        }  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            program, "serve", "--port", "0", cwd=tmp_path, env=environment, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert process.stdout
+            while "listening on" not in (line := (await asyncio.wait_for(process.stdout.readline(), 120)).decode()):
+                assert line, "opencode ended"
+            async with httpx2.AsyncClient(base_url=line.split()[-1], timeout=300) as http:
+                session = (await http.post("/session", json={})).json()["id"]
+
+                async def say(text: str) -> None:
+                    model = {"providerID": "lab", "modelID": "lab-coder"}
+                    body = {"model": model, "parts": [{"type": "text", "text": text}]}
+                    answer = await http.post(f"/session/{session}/message", json=body)
+                    assert answer.status_code == 200, answer.text
+
+                await say(RULE)
+                for compaction in range(2):
+                    for turn in range(12):
+                        await say(f"Ledger {compaction}-{turn}: {words(1_200, f'ledger {turn}')}")
+                    model = {"providerID": "lab", "modelID": "lab-coder"}
+                    done = await http.post(f"/session/{session}/summarize", json=model)
+                    assert done.status_code == 200, done.text
+                    before = provider.log[-2].prompt_tokens
+                    await say("And now?")
+                    sent = provider.log[-1]
+                    assert sent.status == 200
+                    asked = json.dumps(sent.body)
+                    assert asked.count(OPENCODE_SUMMARY) == 1, "its own summary"
+                    assert asked.count("made by Everthread") == 1
+                    assert RULE in asked
+                    assert sent.prompt_tokens < before
         finally:
             process.kill()
             await process.wait()

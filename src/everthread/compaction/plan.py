@@ -29,8 +29,9 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.user_words import UserMessage, entry_tokens, parse_words, user_message
 from everthread.compaction.verification import PATH, checkable_names
-from everthread.core.messages import Message, Messages
+from everthread.core.messages import Message, Messages, counted
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
     SUMMARY_START,
     is_old_format,
@@ -41,7 +42,6 @@ from everthread.core.transcript import (
 )
 from everthread.core.types import System
 
-NO_MIDDLE = "there is nothing between what is kept at the start and at the end"
 _WORTH_A_SUMMARY = 300
 """A middle of fewer tokens stays: its summary would be larger."""
 _COUNT = re.compile(rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?")
@@ -206,6 +206,15 @@ class Plan:
         return total
 
     # What a caller is told
+
+    def no_work_reason(self, budget: Budget) -> str:
+        """Why there is nothing to replace."""
+        short = self.tokens_before < budget.threshold
+        lead = "the conversation is too short to compact" if short else "there is nothing that may be left out"
+        return (
+            f"{lead}: {counted(len(self.messages), 'message')}, all kept at the start and at the end "
+            f"({self.tokens_before:,} tokens, in a window of {budget.window:,})"
+        )
 
     def unchanged(self, why: str, duration: float) -> Compaction:
         """The input itself, and why."""

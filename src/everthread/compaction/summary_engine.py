@@ -10,7 +10,7 @@ from typing import Any
 from everthread.compaction.composition import assemble, marker_text, system_note
 from everthread.compaction.engine import ContextEngine, PromptReports, Services
 from everthread.compaction.history import Memory
-from everthread.compaction.plan import NO_MIDDLE, Earlier, Plan, make_plan, read_earlier, reason_for
+from everthread.compaction.plan import Earlier, Plan, make_plan, read_earlier, reason_for
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.messages import Messages
 from everthread.core.pricing import CanonicalUsage
@@ -81,7 +81,7 @@ class SummaryEngine(ContextEngine):
             messages, services, earlier, self._memory, system=system, tools=tools, level=level, reported=current_tokens
         )
         if not plan.has_work:
-            return plan.unchanged(NO_MIDDLE, services.clock() - started)
+            return plan.unchanged(plan.no_work_reason(services.budget), services.clock() - started)
         if dry_run:
             return plan.preview(services.clock() - started)
         if plan.only_prunes:

@@ -52,6 +52,8 @@ class ScriptedModel:
     thinks: bool = False
     characters: int = 0
     """For a client without tools: so much is said at each turn, in place of reading."""
+    lookup: str = RECALL
+    """The tool by which the fact is looked up."""
     side: list[str] = field(default_factory=list)
     """Who asked beside the conversation: the beginning of what was said."""
     recalls: int = 0
@@ -124,10 +126,10 @@ class ScriptedModel:
             self.found = not self.recalled and not self.recalls
             self.recalled = self.recalls > 0
             return f"The code of the {WHERE} is {FACT}."
-        if RECALL not in names or self.recalls >= 3:
+        if self.lookup not in names or self.recalls >= 3:
             return "Nobody told me, and I cannot look it up."
         self.recalls += 1
-        call = {"name": RECALL, "arguments": json.dumps({"query": f"code of the {WHERE}"})}
+        call = {"name": self.lookup, "arguments": json.dumps({"query": f"code of the {WHERE}"})}
         asked: Any = {"id": f"call_recall_{self.recalls}", "type": "function", "function": call}
         return Reply({"role": "assistant", "content": None, "tool_calls": [asked]}, "tool_calls")
 

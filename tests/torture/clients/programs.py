@@ -50,6 +50,8 @@ class Program:
     """What it answers then in place of the file; its own transcript has that."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
+    mcp: str = ""
+    """What it calls the search tool of our MCP server, which is attached then in place of `recall`."""
     names_session: bool = True
     """Else what it asks beside the conversation stands beside it in the list, too."""
 

@@ -22,7 +22,7 @@ from everthread.core.cache_control import shared_prefix
 from everthread.core.provider_errors import classify_error
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
-from tests.torture.clients.model import QUESTION, TASK, ScriptedModel, file_text
+from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 
 SECONDS = 1_500
@@ -39,7 +39,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         program.prepare(home)
     model = ScriptedModel(
         program.steps, _placed(program.tools, work), program.width, program.thinks, program.characters,
-        rereads=program.rereads,
+        rereads=program.rereads, lookup=program.mcp or RECALL,
     )  # fmt: skip
     served = ServedModel(
         program.model, program.window, shows="max_model_len" if program.stated else None, max_output=program.max_output
@@ -59,7 +59,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
             words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
             command = [
                 sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", f"lab={provider.url}",
-                "--log", str(log), "--", *words,
+                "--log", str(log), *(["--mcp"] if program.mcp else []), "--", *words,
             ]  # fmt: skip
             spoken.append(await _command(command, work, variables, typed))
     report = {

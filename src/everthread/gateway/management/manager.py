@@ -45,6 +45,7 @@ from everthread.context.worker import PROCESSES, SECONDS, CompactionWorker, Engi
 from everthread.conversation.events import (
     CompactionFailed,
     CompactionProgress,
+    CompactionVoid,
     Event,
     LimitLearnt,
     Listener,
@@ -537,14 +538,11 @@ class ProxyManager:
         try:
             rewrite = await self._find_newer_rewrite(turn)
             if rewrite is None:
-                rewrite = await self.compact(
-                    turn,
-                    CompactionLevel.NORMAL,
-                    tokens,
-                    ripe=ripe,
-                    background=background and reason != COLD,
-                    reason=reason,
+                ahead = background and reason != COLD
+                made = await self.compact(
+                    turn, CompactionLevel.NORMAL, tokens, ripe=ripe, background=ahead, reason=reason
                 )
+                rewrite = made if isinstance(made, Rewrite) else None
         except EverthreadError as error:
             self.setup.listener(CompactionFailed(turn.match.thread, str(error)))
         if rewrite is None:
@@ -559,13 +557,15 @@ class ProxyManager:
         longest = rewrites.ready or rewrites.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
-    async def compact(self, turn: ManagedTurn, level: CompactionLevel, tokens: int, **how: Any) -> Rewrite | None:
-        """Make a rewrite that covers more than the one in use; `how`: further fields of its `RewriteTask`."""
+    async def compact(
+        self, turn: ManagedTurn, level: CompactionLevel, tokens: int, **how: Any
+    ) -> Rewrite | CompactionVoid:
+        """Make a rewrite that covers more than the one in use, or say why not; `how`: fields of its `RewriteTask`."""
         task = await self._task(turn, tokens, level=level, **how)
         context = self._summarizer_context(turn, task.thread)
         setup = EngineSetup(self.setup.engine, turn.model, task.budget, self.setup.summary_key)
         rewrite = await self._rewrites.make(task, setup, context, self.setup.summarizer(context))
-        if rewrite is not None and rewrite.depth >= FADING:
+        if isinstance(rewrite, Rewrite) and rewrite.depth >= FADING:
             self.setup.listener(Notice(task.thread, fading_text(rewrite.depth)))
         return rewrite
 
@@ -635,17 +635,29 @@ class ProxyManager:
         turn.window = window or turn.window
         match = await self._recorder.store_request(turn)
         before = self.tokens(turn, None)
-        may = turn.rewritable or turn.unmanaged_reason == TRIGGER
-        rewrite = await self.compact(turn, level, before, reason="manual") if may else None
+        rewrite, why = None, self._refusal(turn)
+        if not why:
+            made = await self.compact(turn, level, before, reason="manual")
+            rewrite, why = (made, "") if isinstance(made, Rewrite) else (None, made.why)
         remaining = [element.value for element in turn.elements[rewrite.length if rewrite else 0 :]]
         lead = [element.value for element in turn.sliced.elements[: turn.first]]
         messages = [*lead, *(turn.replacement_values(rewrite) if rewrite else ()), *remaining]
         receipt = {
-            "changed": rewrite is not None, "tokens_before": before, "tokens_after": self.tokens(turn, rewrite),
-            "messages_covered": rewrite.length if rewrite else 0, "thread": match.thread,
-            "system_note": RewriteState.load(rewrite.state).note if rewrite else "",
+            "changed": rewrite is not None, "reason": why, "tokens_before": before,
+            "tokens_after": self.tokens(turn, rewrite), "messages_covered": rewrite.length if rewrite else 0,
+            "thread": match.thread, "system_note": RewriteState.load(rewrite.state).note if rewrite else "",
         }  # fmt: skip
         return {"messages": messages, "receipt": receipt, "handle": match.thread}
+
+    def _refusal(self, turn: ManagedTurn) -> str:
+        """Why this conversation may not be compacted at all; empty where it may."""
+        if not self.setup.options.enabled:
+            return "compression is disabled (compression.enabled: false)"
+        if turn.incoming.mode != "managed":
+            return f"requests of this key are not managed (mode {turn.incoming.mode})"
+        if turn.unmanaged_reason not in ("", TRIGGER):
+            return f"the provider keeps or changes this history itself ({turn.unmanaged_reason})"
+        return ""
 
     async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
         """One item that stands for a conversation, and the tokens of what it stands for."""
@@ -714,10 +726,11 @@ class ProxyManager:
     async def _compact_harder(self, turn: ManagedTurn, step: RecoveryStep, verdict: ErrorVerdict) -> Rewrite | None:
         tokens = verdict.input_tokens or max(self.tokens(turn, turn.used), turn.window)
         try:
-            return await self.compact(turn, step.level, tokens, reason="overflow")
+            rewrite = await self.compact(turn, step.level, tokens, reason="overflow")
         except EverthreadError as failure:
             self.setup.listener(CompactionFailed(turn.match.thread, str(failure)))
             return None
+        return rewrite if isinstance(rewrite, Rewrite) else None
 
     async def settle(self) -> None:
         """Wait for the background compactions."""

@@ -40,6 +40,9 @@ SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
 
 
+NO_COVER = "all messages since the last compaction have to stay as they are"
+
+
 RewriteKey = tuple[int, bytes]
 
 
@@ -165,8 +168,8 @@ class RewriteStore:
 
     async def make(
         self, task: RewriteTask, setup: EngineSetup, context: SummarizerContext, writer: Summarizer
-    ) -> Rewrite | None:
-        """Make a rewrite that covers more than the one before; None, and an event, where nothing can be saved."""
+    ) -> Rewrite | CompactionVoid:
+        """Make a rewrite that covers more than the one before; where nothing can be saved, the event that says why."""
         pairs = task.pairs()
         before = RewriteState.load(task.ground.state) if task.ground else RewriteState()
         pins = [pin.text for pin in await self._store.pins(task.thread)]
@@ -180,8 +183,9 @@ class RewriteStore:
         compaction, cut = result.compaction, result.cover
         cost = await self._accounting.record_summary(task.thread, compaction.usage, task.account)
         if cut is None or cut.tail == len(task.sent) - task.start or not cut.replacement:
-            self._listener(CompactionVoid(task.thread, compaction.reason))
-            return None
+            void = CompactionVoid(task.thread, compaction.reason if cut is None else NO_COVER)
+            self._listener(void)
+            return void
         await self._store_outputs(task.thread, compaction.messages, compaction.to_store)
         counted = (task.frame.model, result.tokens) if not head else ("", 0)
         state = RewriteState(result.state, before.note or compaction.system_note, *counted)
