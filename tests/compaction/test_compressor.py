@@ -386,6 +386,23 @@ class TestVerification:
         assert result.verification.added > 0
         assert result.verification.facts == result.verification.present + result.verification.added
 
+    async def test_added_errors_keep_to_the_summarys_budget(self) -> None:
+        """A model's summary gains the newest errors that have room, not all of them."""
+        failures = [
+            part
+            for number in range(6)
+            for part in call(
+                800 + number, "terminal", json.dumps({"command": f"make target_{number}"}),
+                f"Exit code: 2\nError: target_{number} failed: " + f"no rule for prerequisite_{number} " * 20,
+            )
+        ]  # fmt: skip
+        talk = [*LONG[:20], *failures, *LONG[20:]]
+        result = await engine(8_000, ScriptedSummarizer({GOAL: "Mend the build."})).compress(talk)
+        blocked = sections(result)[BLOCKED]
+        assert "target_5" in blocked
+        assert "target_0" not in blocked
+        assert result.verification.added >= 6, "what has no room was lacking all the same"
+
     async def test_files_that_were_touched_are_listed(self) -> None:
         result = await engine(64_000).compress(LONG)
         covered = {f"src/module_{n}.py" for n in range(60) if any(2 + 2 * n == index for index in result.covered)}

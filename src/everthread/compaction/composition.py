@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import accumulate
 from typing import Any
 
 from everthread.compaction.engine import Services
@@ -183,8 +184,10 @@ def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count
     errors = [
         line for line in blocked_text(state).split("\n") if line and line.rpartition("): ")[2][:80] not in written
     ]
-    files = state.changed_files()
-    missing = [path for path in files if path not in written]
+    facts = len(state.changed_files()) + len(state.open_errors(state.turn))
+    missing = [path for path in state.changed_files() if path not in written]
+    added = len(missing) + len(errors)
+    errors = _newest_lines(errors, room // 6, count)
     marked = fit_sections(marked, room - min(room // 6, sum(map(count, errors)) + 4 * len(missing)), count)
     if errors:
         marked[BLOCKED] = "\n".join(filter(None, (marked.get(BLOCKED, ""), *errors)))
@@ -192,9 +195,13 @@ def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count
         named = files_text(state, room // 8, count, mentioned=written)
         changed = next((line for line in named.split("\n") if line.startswith("- changed")), "")
         marked[FILES] = "\n".join(filter(None, (marked.get(FILES, ""), changed)))
-    facts = len(files) + len(state.open_errors(state.turn))
-    added = len(missing) + len(errors)
     return WrittenSummary(marked, draft.author, Verification(facts, facts - added, added, checked, unknown), (), ())
+
+
+def _newest_lines(lines: Sequence[str], room: int, count: Count) -> list[str]:
+    """The last of these lines, as many as fit into so many tokens."""
+    sizes = accumulate(count(line) + 1 for line in reversed(lines))
+    return list(lines[len(lines) - sum(size <= room for size in sizes) :])
 
 
 def _journal_summary(draft: SummaryDraft, request: SummaryRequest, count: Count) -> WrittenSummary:

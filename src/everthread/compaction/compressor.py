@@ -84,7 +84,7 @@ class ContextCompressor(SummaryEngine):
         room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))
         if room < plan.word_tokens * 21 // 20 + 60 or any(entry.last for entry in plan.words):
             room = plan.words_room(around + count(marker) + section_tokens(sections, count))
-            missing = min(plan.word_tokens * 21 // 20 + 10, plan.fit.room.words_least) - room
+            missing = plan.words_least - room
             if missing > 0:  # the user's words are not pushed out by what was written about them
                 sections = _make_room(sections, missing, count)
                 room = plan.words_room(around + count(marker) + section_tokens(sections, count))

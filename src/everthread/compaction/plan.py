@@ -188,6 +188,11 @@ class Plan:
         least = min(self.budget, self.middle_tokens // 5)
         return max(min(self.budget, self.middle_tokens * 8 // 10 - min(self.word_tokens, self.fit.room.words)), least)
 
+    @property
+    def words_least(self) -> int:
+        """Tokens the user's words get in any case, whatever is written about them."""
+        return min(self.word_tokens * 21 // 20 + 10, self.fit.room.words_least)
+
     def words_room(self, used: int) -> int:
         """Tokens for the user's words beside a summary of this size: both are at most 80 % of what they replace."""
         unused = max(self.fit.room.summary - used, 0)

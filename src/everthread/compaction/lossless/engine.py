@@ -196,9 +196,11 @@ class _Compaction:
 
     def _budget(self, earlier: Sequence[VisibleNode], new: int) -> int:
         """Tokens for the summary without the user's words: nodes in view keep their room as far as possible."""
+        plan = self.plan
         present = sum(self.services.counter.text(part.text) for part in earlier)
-        most = min(self.services.budget.summary_max, self.plan.fit.room.summary)
-        return min(most, max(self.plan.summary_budget, present + new // 4))
+        beside_words = max(plan.middle_tokens * 8 // 10 - plan.words_least, LEAST)
+        most = min(self.services.budget.summary_max, plan.fit.room.summary, beside_words)
+        return min(most, max(plan.summary_budget, present + new // 4))
 
     # Earlier nodes
 
