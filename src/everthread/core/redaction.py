@@ -253,7 +253,8 @@ _NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 def _named_values(text: str, lowered: str) -> Iterator[Secret]:
     """The value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
     claimed = 0
-    for start, stem in _stems(lowered):
+    is_ascii = lowered.isascii()
+    for start, stem in _find_words(lowered, [stem for stem in rules().stems if not is_ascii or stem.isascii()]):
         if start < claimed:
             continue
         end = start + len(stem)
@@ -271,15 +272,14 @@ def _named_values(text: str, lowered: str) -> Iterator[Secret]:
                 yield Secret(match.start(2 if match[2] else 3), claimed, "assignment")
 
 
-def _stems(lowered: str) -> list[tuple[int, str]]:
-    """Where the stems stand, in order: each looked for by itself, which is quicker than one pattern for all."""
+def _find_words(text: str, words: Iterable[str]) -> list[tuple[int, str]]:
+    """Where these words stand, in order: each looked for by itself, which is quicker than one pattern for all."""
     positions = []
-    is_ascii = lowered.isascii()
-    for stem in rules().stems:
-        at = lowered.find(stem) if not is_ascii or stem.isascii() else -1
+    for word in words:
+        at = text.find(word)
         while at >= 0:
-            positions.append((at, stem))
-            at = lowered.find(stem, at + len(stem))
+            positions.append((at, word))
+            at = text.find(word, at + len(word))
     return sorted(positions)
 
 
@@ -297,27 +297,40 @@ def _is_assigned(text: str, level: Says, match: re.Match[str]) -> bool:
     return not call and not argument
 
 
-_FLAG = re.compile(r"(?:--|(?<![\w.-])(?=password ))([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_FLAG = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_NETRC = re.compile(r"(password) [ \t]{0,3}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
+_COMMANDS = ("sshpass", "mysql", "mariadb", "redis-cli", "mongo", "ldap", "login")
 _SHORT_FLAG = re.compile(
-    r"(?<![\w-])(?:(?:sshpass|mysql\w{0,9}+|mariadb\w{0,9}+)[^\n;|&]{0,200}?[ \t]-(p)"
+    r"(?:(?:sshpass|mysql\w{0,9}+|mariadb\w{0,9}+)[^\n;|&]{0,200}?[ \t]-(p)"
     r"|(?:sshpass|redis-cli|mongo\w{0,6}+|ldap\w{2,8}+|login)[^\n;|&]{0,200}?[ \t]-([apw])[ \t]{1,4}+)"
     r"[\"']?([^\s\"'`\\]{6,512}+)",
     re.A,
 )
 """Of commands whose short flag takes a password. `mysql -p` takes one only without a space."""
+_WORD_BEFORE = re.compile(r"[\w-]", re.A)
 
 
 def _flags(text: str, _lowered: str) -> Iterator[Secret]:
     """`--password value`, `--api-key value`, `password value` as in a netrc file, `docker login -p value`."""
-    if "--" in text or "password " in text:
+    if "--" in text:
         for match in _FLAG.finditer(text):
-            is_flag = text[match.start()] == "-"
-            if is_issued(match[2], says(match[1]), quoted=False) and (is_flag or is_random(match[2])):
+            if is_issued(match[2], says(match[1]), quoted=False):
                 yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
-    if " -" in text:
-        for match in _SHORT_FLAG.finditer(text):
-            if is_issued(match[3], Says.PASSWORD, quoted=False):
-                yield Secret(match.start(3), match.end(3), "flag")
+    for match in _NETRC.finditer(text):
+        before = text[match.start() - 1 : match.start()]
+        if before == "." or _WORD_BEFORE.match(before):
+            continue
+        if is_issued(match[2], says(match[1]), quoted=False) and is_random(match[2]):
+            yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
+    claimed = 0
+    for start, _ in _find_words(text, _COMMANDS) if " -" in text or "\t-" in text else ():
+        if start < claimed or _WORD_BEFORE.match(text[start - 1 : start]):
+            continue
+        short = _SHORT_FLAG.match(text, start)
+        if short is not None:
+            claimed = short.end()
+            if is_issued(short[3], Says.PASSWORD, quoted=False):
+                yield Secret(short.start(3), claimed, "flag")
 
 
 # --- by provider ----------------------------------------------------------------------------------------------------
