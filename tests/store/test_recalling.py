@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -278,3 +279,20 @@ async def test_the_words_of_an_identifier_do_not_count_again(store: Store) -> No
     thread = await new_thread(store, error, *edits)
     (first,) = await recalled(store, "which type error did markdown.test.ts give", thread=thread.id, limit=1)
     assert "type undefined" in first
+
+
+async def test_a_page_has_places_for_the_identifier_that_is_asked_for(store: Store) -> None:
+    """Talk about the same things holds more of the question's words; records hold what is asked for."""
+    letters = random.Random(1)  # noqa: S311 - no secret
+
+    def words(count: int) -> str:
+        return " ".join("".join(letters.choices("abdeiklmnorstu", k=6)) for _ in range(count))
+
+    records = [result("look_up", f"{words(80)} KLM204 {words(80)}") for _ in range(5)]
+    talk = [user(f"{words(6)} outbound flight {words(2)} booked {words(2)} instead {words(4)}.") for _ in range(20)]
+    noise = [user(words(8)) for _ in range(200)]
+    thread = await new_thread(store, *records, *noise, *talk)
+    query = RecallQuery(
+        "which outbound flight was booked instead of KLM204?", "default", thread=thread.id, limit=8, as_page=True
+    )
+    assert sum("KLM204" in passage.text for passage in await store.recall(query)) >= 2

@@ -375,6 +375,8 @@ RECALL_CANDIDATES = 150
 """How many pieces are scored with their neighbours."""
 ROUGH_CANDIDATES = 4 * RECALL_CANDIDATES
 """How many pieces with the most words these are chosen from."""
+MOST_RARE = 32
+"""A word in so many pieces or fewer is rare."""
 DECIDING_PLACES = 10
 """One of so many first candidates must be close enough."""
 
@@ -411,6 +413,16 @@ def role_weight(piece: RecallCandidate) -> float:
     return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
 
+def _rarest_pieces(words: Sequence[RecallWord]) -> frozenset[int]:
+    """The pieces that hold the rarest identifier of the question: it is mostly asked for what stands beside it."""
+    counts = [
+        word.pieces
+        for word in words
+        if word.telling and 0 < len(word.pieces) <= MOST_RARE and not word.sought.forms[0].isalpha()
+    ]
+    return min(counts, key=len, default=frozenset())
+
+
 def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
     return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
 
@@ -439,7 +451,9 @@ def _rank_by_words(
         spoken = weigh_pieces([replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES)
         of_users = _best_pieces(spoken, RECALL_CANDIDATES // 2)
         weights |= spoken
-    pieces = load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*of_users, *best])), set(of_users))
+    rare = _rarest_pieces(words) if query.as_page else frozenset()
+    certain = dict.fromkeys([*of_users, *sorted(rare)])
+    pieces = load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*certain, *best])), certain)
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
     scores = share_scores(pieces, own)
     for piece in pieces if question.spans else ():
@@ -449,7 +463,8 @@ def _rank_by_words(
     first = list(islice(rank_candidates(pieces, scores, query), most))
     if query.as_page:
         by_role = share_scores(pieces, {p.id: own[p.id] * role_weight(p) for p in pieces if p.id in own})
-        first = _take_turns([islice(rank_candidates(pieces, by_role, query), most), first], most)
+        by_rarest = rank_candidates([piece for piece in pieces if piece.id in rare], scores, query)
+        first = _take_turns([islice(rank_candidates(pieces, by_role, query), most), first, by_rarest], most)
     close = {piece.id: closeness_of(piece.id, words, as_page=query.as_page) for piece in first}
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
