@@ -18,6 +18,7 @@ from everthread.core.messages import (
     results_of,
     strings_in,
     text_of,
+    tool_names,
     with_content,
 )
 
@@ -124,3 +125,12 @@ def test_equal_messages_share_a_key_and_other_words_calls_or_results_do_not() ->
         message_key({"role": "tool", "tool_call_id": "a"}),
     ]
     assert len(set(keys)) == len(keys)
+
+
+def test_a_tool_has_one_name_and_a_namespace_those_of_its_tools() -> None:
+    flat = {"type": "function", "name": "search"}
+    assert tool_names({"type": "function", "function": {"name": "look"}}) == ["look"]
+    assert tool_names(flat) == ["search"]
+    assert tool_names({"type": "namespace", "name": "mcp__notes", "tools": [flat, 1]}) == ["mcp__notes__search"]
+    assert tool_names({"type": "namespace", "name": "mcp__notes"}) == ["mcp__notes"]
+    assert tool_names({"type": "web_search"}) == tool_names({"function": "odd"}) == []

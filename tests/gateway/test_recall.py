@@ -18,6 +18,7 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.pricing import normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.management.rounds import is_recall
 from everthread.lab.provider import Provider, ServedModel
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
@@ -266,6 +267,26 @@ async def test_it_is_not_offered_beside_our_mcp_server(name: str, tmp_path: Path
         assert not turn.sent.recall
 
     await running(tmp_path, work)
+
+
+async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(tmp_path: Path) -> None:
+    async def work(here: Gate) -> None:
+        manager = here.manager(recall=True, background=False)
+        inner = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("search", "expand")]
+        client = Client("openai_responses", tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}])
+        await compacted(manager, client)
+        turn = await manager.prepare(client.incoming())
+        assert turn.sent.rewritten
+        assert not turn.sent.recall
+        assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
+
+    await running(tmp_path, work)
+
+
+def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
+    called = {"type": "function_call", "name": "recall", "call_id": "c1", "arguments": "{}"}
+    assert is_recall(called)
+    assert not is_recall({**called, "namespace": "mcp__notes"})
 
 
 async def test_no_round_begins_after_the_time_limit(tmp_path: Path) -> None:

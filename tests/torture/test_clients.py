@@ -121,7 +121,7 @@ async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()[-3000:]
+    assert process.returncode == 0, f"{errors.decode()[:1_500]} … {errors.decode()[-1_500:]}"
     heard: list[str] = json.loads(out.decode().strip().rpartition("\n")[2])
     return heard
 
@@ -192,6 +192,7 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     if program.window >= 40_000:
         assert found["cached"] >= 0.85
     assert found["answered_by_recall"]
+    assert found["has_recall"] is not bool(program.mcp), "our MCP server stands in the place of recall"
     assert found["reread"] or not program.rereads, "a file that was compacted is in the prompt when it is read again"
     assert found["stubs"] or not program.stub, "the client called it unchanged, and sent nothing of it"
     assert FACT in found["said"][-1]

@@ -286,3 +286,15 @@ def test_a_history_in_items_is_valid_chat_without_its_reasoning() -> None:
         },
         {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"},
     ]
+
+
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
+def test_a_call_of_a_tool_in_a_namespace_keeps_it_when_it_is_written_anew(kind: str) -> None:
+    field = "arguments" if kind == "function_call" else "input"
+    item = {"type": kind, "call_id": "c1", "name": "search", "namespace": "mcp__notes", field: "{}"}
+    [message] = read(item)
+    assert [call.name for call in calls_of(message)] == ["mcp__notes__search"]
+    written_anew = {key: value for key, value in message.items() if key != "_native"}
+    assert sent(written_anew) == [item]
+    [chat] = openai_chat.encode_messages(cast("list[Message]", [written_anew]))
+    assert set(chat["tool_calls"][0]) == {"id", "type", "function" if kind == "function_call" else "custom"}

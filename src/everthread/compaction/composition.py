@@ -36,7 +36,7 @@ from everthread.compaction.summary import (
     Verification,
 )
 from everthread.compaction.verification import is_refused, mark_sections, source_text
-from everthread.core.messages import Message, calls_of, clip, one_line, parts_of, text_of, with_content
+from everthread.core.messages import Message, calls_of, clip, one_line, parts_of, text_of, tool_names, with_content
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import lookup_tools
 from everthread.core.transcript import defuse, is_user_message, mark_summary, without_summary
@@ -72,9 +72,7 @@ class WrittenSummary:
 
 def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
     """The names of the model's tools that can read the covered messages."""
-    functions = (tool.get("function") or tool for tool in tools or ())
-    names = (function.get("name") for function in functions if isinstance(function, Mapping))
-    return lookup_tools(name for name in names if isinstance(name, str))
+    return lookup_tools(name for tool in tools or () for name in tool_names(tool))
 
 
 def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:

@@ -174,6 +174,21 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
     return calls
 
 
+def join_name(namespace: str, name: str) -> str:
+    """The name of a tool in a namespace, as clients spell tools of MCP servers."""
+    return f"{namespace}__{name}"
+
+
+def tool_names(tool: Mapping[str, Any]) -> list[str]:
+    """The names by which a tool is called; a namespace has several."""
+    function = tool.get("function") or tool
+    name = as_text(function.get("name")) if isinstance(function, Mapping) else ""
+    if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
+        inner = (tool_names(part) for part in tool["tools"] if isinstance(part, Mapping))
+        return [join_name(name, inner_name) for names in inner for inner_name in names]
+    return [name] if name else []
+
+
 def results_of(message: Mapping[str, Any]) -> list[Result]:
     """The tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
     if message.get("role") == "tool":

@@ -353,6 +353,9 @@ def _sentence(error: Exception) -> str:
 
 
 PATH = "/mcp"
+ALWAYS_LOAD = "anthropic/alwaysLoad"
+_FIRST = ("search", "expand")
+"""Claude Code keeps these in the prompt; the others it lists by name and loads when they are searched for."""
 INSTRUCTIONS = (
     "Everything said in the conversations that Everthread keeps, also what was summarised away. `search` finds words "
     "or patterns, `expand` gives an original by its id, `pin` keeps a text through compactions, `status` tells how a "
@@ -447,4 +450,7 @@ def _reach_of(scope: Scope) -> Reach:
 def _tool(name: str, function: Mapping[str, Any]) -> Tool:
     reads = name != "pin"
     hints = ToolAnnotations(read_only_hint=reads, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    return Tool(name=name, description=function["description"], input_schema=function["parameters"], annotations=hints)
+    return Tool(
+        name=name, description=function["description"], input_schema=function["parameters"], annotations=hints,
+        _meta={ALWAYS_LOAD: True} if name in _FIRST else None,
+    )  # fmt: skip

@@ -366,6 +366,10 @@ def _encode(message: Message, model: str | None) -> list[tuple[dict[str, Any], l
     value = native_value(message, API)
     if value is not None and value == plain(message):
         return [(cast("dict[str, Any]", body), [])]
+    calls = tool_calls_of(body)
+    plain_calls = [own(call) if isinstance(call, dict) else call for call in calls]
+    if any(new is not old for new, old in zip(plain_calls, calls, strict=True)):
+        body = cast("Message", {**body, "tool_calls": plain_calls})
     if not _NOT_HERE.isdisjoint(body):
         body = cast("Message", {key: part for key, part in body.items() if key not in _NOT_HERE})
     return [_sendable(form) for form in chat_form(body)]

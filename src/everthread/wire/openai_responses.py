@@ -15,6 +15,7 @@ from everthread.core.messages import (
     as_text,
     calls_of,
     content_text,
+    join_name,
     kind_of,
     parts_of,
     results_of,
@@ -55,6 +56,8 @@ CALLS = {
 _ANSWERS = {output: call for call, output in CALLS.items()}
 _FREE = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
+_NAMESPACE = "_namespace"
+"""The field in which a call keeps its tool's namespace, to be written again."""
 _SPEECH = ("message", "reasoning")
 _NO_ARGUMENTS = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"})
 
@@ -161,15 +164,24 @@ def _content(item: Item) -> list[Part]:
 
 
 def _call(item: Item) -> Any:
-    kind, name = item["type"], item.get("name")
+    """The call as chat has it."""
+    kind, name, namespace = item["type"], _call_name(item), item.get("namespace")
+    own_fields = {_NAMESPACE: namespace} if namespace else {}
     if kind == "custom_tool_call":
-        return {"id": call_id(item), "type": "custom", "custom": {"name": name, "input": item.get("input")}}
+        custom = {"name": name, "input": item.get("input")}
+        return {"id": call_id(item), "type": "custom", "custom": custom, **own_fields}
     arguments = item.get("arguments")
     if not isinstance(arguments, str):
         fields = {key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
         arguments = json.dumps(fields if arguments is None else arguments, ensure_ascii=False)
     function = {"name": name or kind.removesuffix("_call"), "arguments": arguments}
-    return {"id": call_id(item), "type": "function", "function": function}
+    return {"id": call_id(item), "type": "function", "function": function, **own_fields}
+
+
+def _call_name(item: Mapping[str, Any]) -> Any:
+    """The name of the tool; that of a tool in a namespace begins with the namespace."""
+    namespace, name = item.get("namespace"), item.get("name")
+    return join_name(namespace, name) if isinstance(namespace, str) and namespace and isinstance(name, str) else name
 
 
 def _result(item: Item) -> Message:
@@ -249,6 +261,8 @@ def _from_chat(message: Message, kinds: Mapping[str, Any]) -> list[Item]:
 def _call_item(call: Mapping[str, Any]) -> Item:
     [read] = calls_of({"role": "assistant", "tool_calls": [call]})
     fields = {"call_id": read.id, "name": read.name}
+    if namespace := as_text(call.get(_NAMESPACE)):
+        fields |= {"name": read.name.removeprefix(join_name(namespace, "")), "namespace": namespace}
     if isinstance(call.get("custom"), dict):
         return {"type": "custom_tool_call", **fields, "input": read.arguments}
     return {"type": "function_call", **fields, "arguments": read.arguments or "{}"}
@@ -524,7 +538,7 @@ class ResponsesStreamDecoder:
         if item.call is not None:
             return [StreamDelta("call", index=item.call, arguments=arguments)] if arguments else []
         item.call = next(self._calls)
-        name = str(value.get("name") or value["type"])
+        name = str(_call_name(value) or value["type"])
         return [StreamDelta("call", index=item.call, id=call_id(value), name=name, arguments=arguments)]
 
     def _take_words(self, item: _Growing, slot: _Slot, data: Mapping[str, Any], *, done: bool) -> list[StreamDelta]:

@@ -19,6 +19,7 @@ from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.gateway.auth import Caller
 from everthread.gateway.errors import Refused
+from everthread.gateway.mcp import ALWAYS_LOAD
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.gateway.mcp.talking import ask, client, thread
@@ -78,7 +79,9 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
         secret = (await store.history(theirs))[0].id
         kept = await store.put_output(theirs, "vault number nine")
         async with client(f"{url}/mcp", bearer("ann")) as ann:
-            offered = {tool.name for tool in (await ann.list_tools()).tools}
+            tools = (await ann.list_tools()).tools
+            offered = {tool.name for tool in tools}
+            assert {tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD)} == {"search", "expand"}
             assert offered == {"search", "expand", "pin", "status", "state", "lcm_grep", "lcm_describe", "lcm_expand"}
             for how in ({}, {"mode": "regex"}, {"scope": "all"}, {"thread": mine, "scope": "thread"}):
                 said, failed = await ask(ann, "search", query="vault", **how)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import Message, text_of
+from everthread.core.messages import Message, text_of, tool_names
 from everthread.core.types import Reply, Request
 
 FACT = "7731-KESTREL"
@@ -56,6 +56,8 @@ class ScriptedModel:
     """The tool by which the fact is looked up."""
     side: list[str] = field(default_factory=list)
     """Who asked beside the conversation: the beginning of what was said."""
+    has_recall: bool = False
+    """The gateway offered its own tool."""
     recalls: int = 0
     recalled: bool = False
     """The fact came from a call of `recall`."""
@@ -74,11 +76,12 @@ class ScriptedModel:
 
     def __call__(self, request: Request) -> Reply | str:
         self.asked += 1
-        names = [str(tool.get("function", tool).get("name")) for tool in request.tools or ()]
+        names = [name for tool in request.tools or () for name in tool_names(tool)]
         if self._is_beside(request, names):
             self.side.append(_last_words(request)[:80])
             return "Ledgers compared"
         self.main.append(self.asked - 1)
+        self.has_recall = self.has_recall or RECALL in names
         if self.done >= self.steps and self.rereads in names and not self.looked_again:
             return self._read_again(request, names)
         if self.done >= self.steps and QUESTION in _recent(request):
@@ -130,7 +133,10 @@ class ScriptedModel:
             return "Nobody told me, and I cannot look it up."
         self.recalls += 1
         call = {"name": self.lookup, "arguments": json.dumps({"query": f"code of the {WHERE}"})}
-        asked: Any = {"id": f"call_recall_{self.recalls}", "type": "function", "function": call}
+        spaces = (tool["name"] for tool in request.tools or () if tool.get("type") == "namespace")
+        namespace = next((space for space in spaces if self.lookup.startswith(f"{space}__")), "")
+        asked: Any = {"id": f"call_recall_{self.recalls}", "type": "function", "function": call,
+                      "_namespace": namespace}  # fmt: skip
         return Reply({"role": "assistant", "content": None, "tool_calls": [asked]}, "tool_calls")
 
 

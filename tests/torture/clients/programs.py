@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +198,12 @@ PROGRAMS = {
         ),
     )
 }  # fmt: skip
+PROGRAMS |= {
+    f"{name}-mcp": replace(PROGRAMS[name], name=f"{name}-mcp", mcp=tool)
+    for name, tool in (
+        ("claude-defaults", "mcp__everthread__search"),
+        ("codex", "mcp__everthread__search"),
+        ("opencode", "everthread_search"),
+    )
+}
+"""With our MCP server in place of `recall`."""

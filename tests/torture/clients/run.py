@@ -131,6 +131,7 @@ def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
             f"{at}: {shared_prefix(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
             for at in breaks
         ],
+        "has_recall": model.has_recall,
         "recalls": model.recalls,
         "answered_by_recall": model.recalled,
         "fact_in_prompt": model.found,

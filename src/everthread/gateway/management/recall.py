@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.agent.tools.conversation import RECALL_SCHEMA, recall_text
 from everthread.compaction.composition import reading_tools
 from everthread.conversation.lookup import StoreLookup
-from everthread.core.messages import Call, Message, calls_of, kind_of
+from everthread.core.messages import Call, Message, calls_of, kind_of, tool_names
 from everthread.core.redaction import redact
 from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError, InputError
@@ -269,12 +269,10 @@ def _is_free(choice: Any) -> bool:
     return choice in (None, "auto") or (isinstance(choice, Mapping) and choice.get("type") == "auto")
 
 
-def _names(turn: ManagedTurn) -> set[Any]:
+def _names(turn: ManagedTurn) -> set[str]:
     tools = turn.sliced.fields.get("tools")
-    listed = (
-        [tool.get("function") or tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ()
-    )
-    return {tool.get("name") for tool in listed if isinstance(tool, dict)}
+    listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ()
+    return {name for tool in listed for name in tool_names(tool)}
 
 
 def _result(call: Call, text: str) -> Message:

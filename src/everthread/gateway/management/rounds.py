@@ -337,7 +337,8 @@ MERGED: Mapping[Api, type[MergedStream]] = {
 
 def is_recall(part: Any) -> bool:
     """Whether a block or an item calls the gateway's own tool."""
-    return kind_of(part) in ("tool_use", "function_call") and part.get("name") == RECALL
+    is_call = kind_of(part) in ("tool_use", "function_call")
+    return is_call and part.get("name") == RECALL and not part.get("namespace")
 
 
 def merge_bodies(api: Api, bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
