@@ -296,3 +296,17 @@ async def test_a_page_has_places_for_the_identifier_that_is_asked_for(store: Sto
         "which outbound flight was booked instead of KLM204?", "default", thread=thread.id, limit=8, as_page=True
     )
     assert sum("KLM204" in passage.text for passage in await store.recall(query)) >= 2
+
+
+async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(store: Store) -> None:
+    allowed = ", ".join(f"module_{number}" for number in range(40))
+    errors = [
+        result("python", f"Code execution failed: the import of {name} is not allowed. Allowed are: {allowed}")
+        for name in ("walnut", "hazelnut")
+    ]
+    noise = [user(f"Nothing new on day {number}.") for number in range(20)]
+    thread = await new_thread(store, *errors, *noise)
+    query = RecallQuery("which import was not allowed?", "default", thread=thread.id, limit=8, as_page=True)
+    [text] = [passage.text for passage in await store.recall(query) if "import of" in passage.text]
+    assert "walnut is not" in text
+    assert "hazelnut is not" in text

@@ -510,8 +510,8 @@ _WORD = re.compile(r"\w+")
 GLIMPSE_CHARS = 200
 """Characters of a call or result that is shown only beside a better one."""
 MOST_ALIKE = 2
-"""How many short texts that nearly repeat another are shown with it: where only a figure differs, that figure may be
-what is asked for."""
+"""How many texts that nearly repeat another are shown with it, a glimpse of each: where only a name or a figure
+differs, that may be what is asked for."""
 
 
 @dataclass(slots=True)
@@ -552,7 +552,8 @@ def _make_passages(
             else _make_excerpt(text, part, words_in[part.id], room)
             for _, (part, text) in sorted(draft.parts.items())
         )
-        shown += "".join(f"\n≈ {_show_part(text, part, 0, len(text))}" for part, text in draft.alike)
+        alike = (_make_glimpse(text, part, words_in.get(part.id, ())) for part, text in draft.alike)
+        shown += "".join(f"\n≈ {glimpse}" for glimpse in alike if glimpse.strip("…") not in shown)
         turn = turns.of(tx, piece.thread, piece.message, piece.created)
         passages.append(
             RecallPassage(
@@ -590,7 +591,7 @@ def _choose_drafts(
                 (draft for draft, other in zip(drafts, shown_words, strict=True) if _is_repeated(own, other)), None
             )
             if same is not None:
-                if len(part[1]) <= GLIMPSE_CHARS and len(same.alike) < MOST_ALIKE:
+                if len(same.alike) < MOST_ALIKE:
                     same.alike.append(part)
                 continue
             if len(drafts) == query.limit:
