@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
-from everthread.core.fingerprints import byte_fingerprint, chained, message_fingerprint
+from everthread.core.fingerprints import byte_fingerprint, chain_digest, message_fingerprint
 
 
 def canonical_chain(messages: Iterable[Any]) -> list[str]:
@@ -20,4 +20,4 @@ def byte_chain(messages: Iterable[Any]) -> list[str]:
 
 
 def _chain(messages: Iterable[Any], fingerprint: Callable[[Any], str]) -> list[str]:
-    return list(accumulate(map(fingerprint, messages), chained, initial=""))[1:]
+    return list(accumulate(map(fingerprint, messages), chain_digest, initial=""))[1:]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.fingerprints import byte_fingerprint, canonical_form, chained, message_fingerprint
+from everthread.core.fingerprints import byte_fingerprint, canonical_form, chain_digest, message_fingerprint
 from tests.chains import byte_chain, canonical_chain
 from tests.shared_data import shared
 
@@ -205,7 +205,7 @@ def test_a_chain_extends_step_by_step_and_can_be_resumed(history: list[Any], cut
         kept = history[:cut]
         resumed = digests[len(kept) - 1] if kept else ""
         for message, digest in zip(history[cut:], digests[cut:], strict=True):
-            resumed = chained(resumed, fingerprint(message))
+            resumed = chain_digest(resumed, fingerprint(message))
             assert resumed == digest
 
 

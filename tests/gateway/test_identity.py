@@ -21,7 +21,7 @@ from everthread.errors import WireError
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body, splice_text
 from everthread.gateway.management.events import Branched
-from everthread.gateway.management.threads import build_history, identify
+from everthread.gateway.management.identity import build_history, identify
 from everthread.wire import openai_responses
 from tests.chains import canonical_chain
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words

@@ -20,8 +20,8 @@ from everthread.core.types import Api, Reply
 from everthread.gateway.base import Outcome
 from everthread.gateway.body import slice_body
 from everthread.gateway.management.events import Drifted, Rewritten, Unmanaged
+from everthread.gateway.management.identity import build_history, identify
 from everthread.gateway.management.rewrite import Cover, name_tool
-from everthread.gateway.management.threads import build_history, identify
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, thread_of, words
 

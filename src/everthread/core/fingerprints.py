@@ -32,7 +32,7 @@ _GONE: Any = object()
 _Field = Callable[[str, Any, int], Any]
 
 
-def chained(digest: str, fingerprint: str) -> str:
+def chain_digest(digest: str, fingerprint: str) -> str:
     """The digest after one more message, from that message's fingerprint."""
     return _hash(f"{digest}{fingerprint}", b"chain")
 

@@ -79,13 +79,7 @@ from everthread.gateway.management.rewrite import (
     RewriteTask,
     rewrite_key,
 )
-from everthread.gateway.management.threads import (
-    PendingAnswer,
-    ThreadIndex,
-    ThreadMatch,
-    ThreadRecorder,
-    WireMessages,
-)
+from everthread.gateway.management.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, WireMessages
 from everthread.gateway.management.turn import ManagedTurn, ThreadMemories, build_outgoing, receipt_text, send_untouched
 from everthread.providers.catalog import window_headers
 from everthread.store.models import UNDONE_STATE, NewUsage, Rewrite

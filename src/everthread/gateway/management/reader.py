@@ -23,8 +23,7 @@ from everthread.core.types import Api, Request
 from everthread.errors import WireError
 from everthread.gateway.base import decode_messages
 from everthread.gateway.body import LIST_FIELD, BodyLayout, Element, Fields, Sliced, Spans, encode_value, slice_text
-from everthread.gateway.management.rewrite import frame_of
-from everthread.gateway.management.threads import (
+from everthread.gateway.management.identity import (
     History,
     IdentityCache,
     MessageIdentity,
@@ -32,6 +31,7 @@ from everthread.gateway.management.threads import (
     leading_system,
     trailing_system,
 )
+from everthread.gateway.management.rewrite import frame_of
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.base import encode_messages
 from everthread.gateway.body import Sliced, encode_value
+from everthread.gateway.management.identity import History
 from everthread.gateway.management.rounds import RECALL
-from everthread.gateway.management.threads import History
 from everthread.store.store import Store
 from everthread.wire import anthropic, openai_responses
 

@@ -31,7 +31,7 @@ from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.body import LIST_FIELD, Element, Sliced, encode_value
 from everthread.gateway.management.events import Drifted, Rewritten, Slimmed
-from everthread.gateway.management.threads import History
+from everthread.gateway.management.identity import History
 from everthread.store.models import NewCompaction, Rewrite, RewriteSearch
 from everthread.store.store import Store
 from everthread.wire.codecs import CODECS

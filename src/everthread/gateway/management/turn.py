@@ -20,6 +20,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
 from everthread.gateway.body import Element, Sliced, Values, encode_value, slice_body, splice_bytes, splice_text
 from everthread.gateway.management.compaction_items import TRIGGER
+from everthread.gateway.management.identity import History
 from everthread.gateway.management.recall import RecallTurn, recall_changes
 from everthread.gateway.management.rewrite import (
     Change,
@@ -30,7 +31,7 @@ from everthread.gateway.management.rewrite import (
     replacement_messages,
     takes_blocks,
 )
-from everthread.gateway.management.threads import History, PendingPoint, ThreadMatch, WireMessages
+from everthread.gateway.management.threads import PendingPoint, ThreadMatch, WireMessages
 from everthread.providers.catalog import FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite, RewriteSearch
 
