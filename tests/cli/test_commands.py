@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from everthread.cli.main import COMMANDS, load_command
 from examples.long_session import conversation
 
 OPENAI = [
@@ -167,10 +168,15 @@ class TestConfig:
         assert "compression.threshold = 7" in done.stderr
 
 
-def test_help_names_values_and_not_their_types(everthread: Any) -> None:
-    text = everthread("compress", "--help").stdout
-    assert "--focus               FOCUS" in text
-    assert not re.search(r"--\w+ .*<(?:bool|int|float|str)>", text)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_values_and_not_their_types(command: str, everthread: Any) -> None:
+    inner = getattr(load_command(command), "commands", {})
+    for words in [(command,), *((command, name) for name in inner)]:
+        assert not re.search(r"<[a-z\[\]| ]+>", everthread(*words, "--help").stdout), words
+
+
+def test_help_names_an_option_and_its_value(everthread: Any) -> None:
+    assert "--focus               FOCUS" in everthread("compress", "--help").stdout
 
 
 def test_help_and_version(everthread: Any) -> None:

@@ -19,8 +19,8 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     shown = json.loads(made.stdout)
-    token, key_id = shown["key"], shown["id"]
-    assert token.startswith(f"et_{key_id}_")
+    token, key_id = shown["key"], shown["id"].removeprefix("et_")
+    assert token.startswith(f"{shown['id']}_")
     second = everthread("keys", "create")
     assert second.stdout.startswith("et_")
     assert second.stdout.count("\n") == 1, "what a script takes is the key alone"
@@ -38,6 +38,7 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
 
     (listed,) = json.loads(everthread("keys", "list", "--tenant", "acme", "--json").stdout)
     assert listed["limits_per_day"] == {"requests": 100, "tokens": 2000, "dollars": "2.5"}
+    assert listed["id"] == shown["id"], "the list names a key as its creation does"
     assert listed["last_used"]
     table = everthread("keys", "list").stdout
     assert key_id in table
@@ -45,6 +46,16 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
     assert everthread("keys", "revoke", f"et_{key_id}").returncode == 0
     assert key_id not in everthread("keys", "list").stdout
     assert key_id in everthread("keys", "list", "--revoked").stdout
+
+
+def test_a_column_without_any_value_is_left_out(everthread: Any) -> None:
+    everthread("keys", "create", "--name", "laptop")
+    for columns in (60, 200):
+        table = everthread("keys", "list", columns=columns).stdout
+        assert "laptop" in table
+        assert "mode" not in table
+    everthread("keys", "create", "--mode", "observe")
+    assert "mode" in everthread("keys", "list", columns=200).stdout
 
 
 WRONG = [

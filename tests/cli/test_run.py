@@ -63,6 +63,9 @@ def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(task: 
         assert task("begin", "-m", "gpt-4o", *route).stdout == "One.\n"
         failure = task("go on", "--continue", *route)
     assert f"--base-url {url}" in failure.stderr, "the command to go on with has the server's address"
+    retries, _, rest = failure.stderr.partition("no more retries, tried 4 times.")
+    assert retries.count("retry in") == 3
+    assert rest.count("status 500") == 1, "the error itself is printed once"
     lost = task("go on", "--continue")
     assert lost.returncode == 2
     assert lost.stderr.startswith("everthread: gpt-4o needs a key"), lost.stderr

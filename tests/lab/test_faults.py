@@ -16,7 +16,7 @@ from everthread import classify_error, normalize_usage
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.lab.provider import Fault, Provider
-from everthread.lab.provider.faults import KINDS, FaultPlan, parse_fault
+from everthread.lab.provider.faults import ANSWERED, KINDS, FaultPlan, Kind, parse_fault
 from everthread.lab.provider.script import Step
 from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
 
@@ -116,6 +116,15 @@ async def test_a_delayed_answer_comes(stream: bool) -> None:
         return await clients.ask("openai_chat", stream=stream)
 
     assert await played(Provider(script=[Fault("delay", reply="Late.", seconds=0.01)]), play) == "Late."
+
+
+@pytest.mark.parametrize("kind", sorted(ANSWERED))
+async def test_a_fault_that_leaves_the_answer_whole_answers_with_an_echo(kind: Kind) -> None:
+    async def play(clients: Clients) -> str:
+        return await clients.ask("openai_chat")
+
+    answer = await played(Provider(script=[Fault(kind, seconds=0.01)]), play)
+    assert answer.startswith("You said: "), "and not with the words of an answer that is cut off"
 
 
 @pytest.mark.parametrize("api", APIS)

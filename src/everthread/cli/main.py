@@ -103,11 +103,18 @@ def load_command(name: str) -> Any:
 def _name_values(command: Any) -> None:
     """Show what a value is (`--model MODEL`) instead of its type, and nothing after a flag."""
     for parameter in command.params:
-        if parameter.metavar is None and parameter.param_type_name == "option":
-            parameter.metavar = "" if parameter.is_flag else parameter.name.upper()
+        is_argument = parameter.param_type_name == "argument"
+        if parameter.metavar is None:
+            parameter.metavar = "" if not is_argument and parameter.is_flag else parameter.name.upper()
+        if is_argument:
+            parameter.display_type_rich = _no_type
     command.get_help_option(typer.Context(command, help_option_names=HELP)).metavar = ""
     for inner in getattr(command, "commands", {}).values():
         _name_values(inner)
+
+
+def _no_type(ctx: Any) -> None:
+    """An argument's help has its name and no type: each is a text."""
 
 
 def register_commands(app: typer.Typer) -> None:

@@ -73,11 +73,13 @@ MOST_TURNED = 6
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table. A column name ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
 
-    A table too wide for the terminal is turned when it has few rows, else printed row by row as blocks: no figure
-    loses digits and no line is wider than the terminal.
+    A column without any value is left out. A table too wide for the terminal is turned when it has few rows, else
+    printed row by row as blocks: no figure loses digits and no line is wider than the terminal.
     """
-    names, marks = [column.rstrip(">…~") for column in columns], [column[-1:] for column in columns]
     cells = [[format_cell(value) for value in row] for row in rows]
+    filled = [at for at in range(len(columns)) if not cells or any(row[at] for row in cells)]
+    names, marks = [columns[at].rstrip(">…~") for at in filled], [columns[at][-1:] for at in filled]
+    cells = [[row[at] for at in filled] for row in cells]
     turned = [[name, *values] for name, *values in zip(names, *cells, strict=True)]
     turned_marks = ["", *[">"] * len(cells)]
     print_text(Text(title, "bold"))

@@ -96,7 +96,7 @@ class RetryingModel(ModelWrapper):
         attempts = self._options.rate_limit_attempts if error.status == _RATE_LIMIT else self._options.attempts
         if attempt >= attempts or late:
             why = f"it asks to wait {wait:.0f} s" if late and error.retry_after else f"tried {attempt} times"
-            self._events(ModelEvent("gave_up", self.name, f"{self.name}: no more retries, {why}. {error}", error))
+            self._events(ModelEvent("gave_up", self.name, f"{self.name}: no more retries, {why}.", error))
             raise error
         message = f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
         self._events(ModelEvent("retry", self.name, message, error, wait))

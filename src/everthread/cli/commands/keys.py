@@ -50,7 +50,7 @@ def create(
     token, new = issue(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
     with_store(store, lambda opened: opened.create_key(new), create=True)
     if as_json:
-        print_json({"id": new.id, "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
+        print_json({"id": f"et_{new.id}", "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
         return
     typer.echo(token)
     typer.echo(

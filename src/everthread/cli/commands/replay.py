@@ -29,7 +29,8 @@ def replay(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, pi, opencode; `-`: standard input."
+            metavar="FILE",
+            help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, pi, opencode; `-`: standard input.",
         ),
     ],
     window: Annotated[int | None, number_option(least=1_000, text="The model's window, in tokens.")] = None,

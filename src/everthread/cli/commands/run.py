@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from everthread.agent.approval import Approvals, read_rules
-from everthread.agent.events import TurnEnded
+from everthread.agent.events import ToolStarted, TurnEnded
 from everthread.agent.loop import Agent
 from everthread.cli.chat.app import choose_model, choose_resumed_model, run_chat
 from everthread.cli.chat.input import Asker, Interrupts, LineReader, StoppedError, at_terminal
@@ -38,7 +38,7 @@ from everthread.cli.options import (
 from everthread.cli.output import json_text, report_unexpected, shorten_id, visible
 from everthread.config import Config, home_directory, load_config
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import Event
+from everthread.conversation.events import Event, Notice
 from everthread.conversation.requests import Answer
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
@@ -48,7 +48,10 @@ from everthread.store.store import Store
 
 
 class TextOutput:
-    """Prints the answer on standard output and the events on standard error."""
+    """Prints the answer on standard output and the events on standard error.
+
+    On a terminal, one line below the events tells what is waited for; it is replaced and at last erased.
+    """
 
     def __init__(self, *, quiet: bool, options: str) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
@@ -58,18 +61,31 @@ class TextOutput:
 
     def begin(self, conversation: Conversation) -> None:
         self._thread = conversation.id
+        self._show_waiting("…")
 
     def item(self, item: StreamDelta | Event) -> None:
         if self._quiet or isinstance(item, StreamDelta):
             return
+        if isinstance(item, Notice) and item.passing and self.screen.rich:
+            self._show_waiting(f"! {visible(item.text)}")
+            return
         line = self._tools.render(item) or render_event(item)
         if line is not None:
+            self.screen.settle()
             self.screen.print(line)
+        if line is not None or isinstance(item, ToolStarted):
+            self._show_waiting(self._tools.running or "…")
+
+    def _show_waiting(self, words: str) -> None:
+        if not self._quiet:
+            self.screen.show_waiting(words)
 
     def end(self, answer: Answer) -> None:
+        self.screen.settle()
         typer.echo(visible(answer.text))
 
     def fail(self, error: str) -> None:
+        self.screen.settle()
         advice = f"Go on with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
         typer.echo(visible(f"everthread: {error}\n{advice}"), err=True)
 

@@ -13,11 +13,12 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, ClaudeCache, PrefixCache, Prompt, PromptReader
-from everthread.lab.provider.faults import ANSWERED, Fault, FaultPlan, Refusal, overflow, refusal
+from everthread.lab.provider.faults import ANSWERED, UNFINISHED, Fault, FaultPlan, Refusal, overflow, refusal
 from everthread.lab.provider.models import Protocol, ServedModel
 from everthread.lab.provider.script import (
     Answers,
     asks_compaction,
+    echo,
     make_compaction,
     reasoned_items,
     spoken,
@@ -289,13 +290,13 @@ class ProviderLogic:
             return failing_stream(case, [], too_large)
         if too_large:
             return refused(record, too_large)
-        told, fault = await self._told(case.request)
+        reply, fault = await self._next_reply(case.request)
         if fault:
             record.fault = fault.kind
             error = fault_error(case, fault)
             if error and not (record.stream and fault.kind.startswith("stream_")):
                 return refused(record, error)
-        return self._say(case, told, fault)
+        return self._say(case, reply, fault)
 
     async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """A compaction asked for at its own path."""
@@ -345,13 +346,17 @@ class ProviderLogic:
             return checks.wrong_marks(case.protocol.api, case.prompt.blocks, case.record.body)
         return wrong
 
-    async def _told(self, request: Request) -> tuple[Reply | str, Fault | None]:
-        """What is said, and what goes wrong with it. A fault that leaves no answer uses none of the script."""
+    async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
+        """The next reply and its fault. A fault of the plan that leaves no answer uses none of the script."""
         fault = self._plan.next() if self._plan else None
         if fault and fault.kind not in ANSWERED:
-            return fault.reply, fault
-        told = await self._answers.next(request)
-        return (told.reply, told) if isinstance(told, Fault) else (told, fault)
+            return UNFINISHED, fault
+        answer = await self._answers.next(request)
+        if not isinstance(answer, Fault):
+            return answer, fault
+        if answer.reply is not None:
+            return answer.reply, answer
+        return echo(request) if answer.kind in ANSWERED else UNFINISHED, answer
 
     def _say(self, case: ProviderCall, told: Reply | str, fault: Fault | None) -> ProviderAnswer:
         """The answer itself; only a request that gets one reads and writes the cache."""

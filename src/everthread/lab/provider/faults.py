@@ -35,7 +35,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 ANSWERED: frozenset[Kind] = frozenset({"delay", "slow", "no_usage", "wrong_usage", "huge_reasoning"})
 """Faults with which the client still gets the whole reply."""
 
-_WORDS = "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. " * 4
+UNFINISHED = "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. " * 4
+"""What a client gets the beginning of, with a fault that breaks the answer off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Fault:
     """
 
     kind: Kind
-    reply: Reply | str = _WORDS
-    """What would have been said, where something is."""
+    reply: Reply | str | None = None
+    """What is answered, where something is. None: an echo where the client gets all of it, else `UNFINISHED`."""
     seconds: float = 60.0
     after: int = 3
     tokens: int = 1_000_000
