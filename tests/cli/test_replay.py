@@ -37,7 +37,7 @@ def test_a_table_and_a_page(everthread: Any, file: Path, tmp_path: Path) -> None
         "first call",
         "Facts at the end",
         "did not fit into the window; the conversation ended there",
-        "Note: line 9: no JSON object; passed over",
+        "Note: line 9: no JSON object; skipped",
         "assumed are 60 s before each message of a person",
         "All 2 conversations",
     ):

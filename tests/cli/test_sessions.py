@@ -417,7 +417,7 @@ class TestExportAndImport:
         exported = everthread("sessions", "export", "s").stdout
         other = str(tmp_path / "other.db")
         done = everthread("sessions", "import", "-", "--store", other, "--json", given=exported.encode())
-        assert json.loads(done.stdout) == {"threads": ["s"], "passed_over": []}
+        assert json.loads(done.stdout) == {"threads": ["s"], "skipped": [], "notes": []}
         assert everthread("sessions", "export", "s", "--store", other).stdout == exported
 
     @pytest.mark.parametrize(
@@ -527,17 +527,23 @@ class TestOtherPrograms:
         done = everthread("sessions", "import", "--from", "claude-code", env=where)
         assert done.returncode == 0, done.stderr
         assert "1 thread imported, 2 messages new" in done.stdout
-        assert "passed over: " in done.stderr
+        assert "skipped: " in done.stderr
         again = everthread("sessions", "import", "--from", "claude-code", "--json", env=where)
         assert len(json.loads(again.stdout)["threads"]) == 1
         assert "zeppelin" in everthread("sessions", "search", "zeppelin").stdout
         assert "0 messages new" in everthread("sessions", "import", str(folder / "s1.jsonl")).stdout
-        for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
-            assert everthread(command[0], str(folder / "s1.jsonl"), *command[1:]).returncode == 0
+        (listed,) = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
+        assert listed["tokens"] > 0, "imported messages are counted"
+        with (folder / "s1.jsonl").open("a", encoding="utf-8") as file:
+            file.write('\n{"type": "assi')
+        for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"], ["sessions", "import"]):
+            done = everthread(*command, str(folder / "s1.jsonl"))
+            assert done.returncode == 0, done.stderr
+            assert "line 3: no JSON object; skipped" in done.stderr, "every command says what it could not read"
 
     def test_bad_imports_are_refused(self, everthread: Any) -> None:
         for arguments, words in (
-            (["--from", "vim"], "is not known"),
+            (["--from", "vim"], "is unknown; use one of: claude-code, codex, pi, opencode"),
             ([], "give the files to import, or --from"),
             (["--from", "codex"], "no sessions of codex"),
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,14 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.errors import InputError, TranscriptError
 from everthread.factory import open_store
 from everthread.lab.importers.log import format_line_numbers, parse_time
-from everthread.lab.importers.reader import find_logs, import_log, parse_log, read_log, thread_id
+from everthread.lab.importers.reader import (
+    find_logs,
+    import_log,
+    parse_log,
+    read_conversation,
+    read_log,
+    thread_id,
+)
 from everthread.lab.replay import replay
 from tests.lab.replayed import PLAIN
 
@@ -85,7 +93,7 @@ def test_claude_codes_sessions() -> None:
     assert "line 17: no message that can be read" in told
     assert "2 lines left out: a branch that was given up" in told
     for reason in ("a subagent's own", "the client's own summary", "a notice of the client"):
-        assert f"1 lines left out: {reason}" in told
+        assert f"1 line left out: {reason}" in told
     found = replay(log, options=PLAIN, compared=False)
     assert (found.timed, len(found.ours.calls)) == ("log", 2)
     assert found.notes[0].startswith("line 19")
@@ -137,7 +145,7 @@ def test_codexs_rollouts() -> None:
     told = "\n".join(log.warnings)
     assert "line 6: no JSON object" in told
     assert "line 17: no item that can be read" in told
-    assert "1 summaries of the client itself" in told
+    assert "1 line left out: summaries of the client itself" in told
     found = replay(log, options=PLAIN, compared=False)
     assert found.ours.calls[0].output == 60
     assert [round(call.at) for call in found.ours.calls] == [0, 7, 9]
@@ -165,8 +173,8 @@ def test_messages_in_every_plain_form() -> None:
         assert (log.system, [entry.message["content"] for entry in log.entries]) == ("Be kind.", ["Hi", "Hello"])
         assert [entry.at for entry in log.entries] == [1_767_225_600.0, 1_767_225_605.0]
     assert parse_log(_lines(*chat, "x{", {"note": 1})).warnings == [
-        "line 4: no JSON object; passed over",
-        "line 5: no message with a role; passed over",
+        "line 4: no JSON object; skipped",
+        "line 5: no message with a role; skipped",
     ]
     claude = {"system": "Be kind.", "messages": chat[1:], "model": CLAUDE}
     assert parse_log(json.dumps(claude)).kind == "anthropic"
@@ -256,9 +264,9 @@ def test_pi() -> None:
     assert last.usage is not None
     assert (last.usage.prompt_tokens, last.cost, last.at) == (117, 0.02, parse_time("2026-03-01T10:00:06Z"))
     assert log.warnings == [
-        "line 8: no JSON object; passed over",
-        "1 lines left out: branches that were given up",
-        "1 summaries of the client itself left out",
+        "line 8: no JSON object; skipped",
+        "1 line left out: branches that were given up",
+        "1 message left out: summaries of the client itself",
     ]
 
 
@@ -270,7 +278,7 @@ def test_opencode(tmp_path: Path) -> None:
     assert [call.parsed for call in calls_of(log.entries[1].message)] == [{"command": "ls"}]
     assert log.entries[1].usage is not None
     assert (log.entries[1].usage.prompt_tokens, log.entries[1].cost) == (55, 0.01)
-    assert log.warnings == ["1 messages left out: summaries of the client itself, or not readable"]
+    assert log.warnings == ["1 message left out: summaries of the client itself, or not readable"]
     storage = tmp_path / "opencode" / "storage"
     session = storage / "session" / "p" / "ses_1.json"
     files: dict[Path, Any] = {session: exported["info"]}
@@ -282,7 +290,45 @@ def test_opencode(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value), "utf-8")
     assert read_log(str(session)).messages == log.messages
-    assert find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)}) == [session]
+    assert find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)}) == [str(session)]
+
+
+def test_sessions_of_opencodes_database_are_found_and_read(tmp_path: Path) -> None:
+    exported = _opencode()
+    folder = tmp_path / "opencode"
+    older = folder / "storage" / "session" / "p"
+    older.mkdir(parents=True)
+    for name in ("ses_0", "ses_1"):
+        (older / f"{name}.json").write_text("{}", "utf-8")
+    database = folder / "opencode.db"
+    connection = sqlite3.connect(database)
+    connection.executescript(
+        "CREATE TABLE session (id text, parent_id text, title text, time_created integer);"
+        "CREATE TABLE message (id text, session_id text, time_created integer, data text);"
+        "CREATE TABLE part (id text, message_id text, session_id text, data text);"
+        "INSERT INTO session VALUES ('ses_1', NULL, 'Fix it', 1), ('ses_2', 'ses_1', 'A subagent', 2);"
+    )
+    for number, entry in enumerate(exported["messages"]):
+        message = (f"msg_{number}", "ses_1", number, json.dumps(entry["info"]))
+        connection.execute("INSERT INTO message VALUES (?, ?, ?, ?)", message)
+        for at, part in enumerate(entry["parts"]):
+            row = (f"prt_{number}_{at}", f"msg_{number}", "ses_1", json.dumps(part))
+            connection.execute("INSERT INTO part VALUES (?, ?, ?, ?)", row)
+    connection.commit()
+    connection.close()
+    found = find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)})
+    assert found == [str(older / "ses_0.json"), f"{database}#ses_1"], "the database wins over an older file"
+    log, same = read_log(found[1]), parse_log(json.dumps(exported))
+    assert (log.messages, log.session, log.title) == (same.messages, same.session, same.title)
+    assert read_conversation(found[1]).request.messages == log.messages
+    with pytest.raises(TranscriptError, match="#ses_9: has no session ses_9"):
+        read_log(f"{database}#ses_9")
+    with pytest.raises(TranscriptError, match=r"is a database; of opencode's, .*#SESSION_ID is one conversation"):
+        read_log(str(database))
+    with sqlite3.connect(database) as changed:
+        changed.execute("ALTER TABLE session RENAME TO session_v2")
+    with pytest.raises(TranscriptError, match="no such table: session; `opencode export ID` writes one session"):
+        find_logs("opencode", env={"XDG_DATA_HOME": str(tmp_path)})
 
 
 async def test_a_log_becomes_a_thread_once(tmp_path: Path) -> None:
@@ -310,10 +356,10 @@ def test_where_logs_are_found(tmp_path: Path) -> None:
     for client, place in places.items():
         (tmp_path / place).parent.mkdir(parents=True)
         (tmp_path / place).write_text("{}", "utf-8")
-        assert find_logs(client, home=tmp_path, env={}) == [tmp_path / place]
-    with pytest.raises(InputError, match="known are claude-code, codex, pi, opencode"):
+        assert find_logs(client, home=tmp_path, env={}) == [str(tmp_path / place)]
+    with pytest.raises(InputError, match="use one of: claude-code, codex, pi, opencode"):
         find_logs("vim")
-    with pytest.raises(InputError, match=r"no sessions of opencode in .*storage/session; XDG_DATA_HOME names another"):
+    with pytest.raises(InputError, match=r"no sessions of opencode in .*share/opencode; XDG_DATA_HOME names another"):
         find_logs("opencode", home=tmp_path, env={})
 
 

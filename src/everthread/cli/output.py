@@ -138,6 +138,17 @@ def print_text(text: str | Text) -> None:
     console.print(text if isinstance(text, Text) else Text(visible(text)), soft_wrap=True)
 
 
+MOST_NOTES = 20
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print on standard error what was not read, so that standard output has the result alone."""
+    for note in notes[:MOST_NOTES]:
+        typer.echo(visible(f"note: {note}"), err=True)
+    if len(notes) > MOST_NOTES:
+        typer.echo(f"note: … and {len(notes) - MOST_NOTES:,} more", err=True)
+
+
 def _cut(text: str, width: int) -> str:
     """Cut a text to a number of terminal columns (a Chinese character takes two)."""
     return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"

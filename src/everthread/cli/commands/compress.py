@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from everthread.cli.options import AsJson, number_option, resolve_window_option
-from everthread.cli.output import console, print_json, print_table, visible
+from everthread.cli.output import console, print_json, print_notes, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.config import load_config
 from everthread.core.messages import counted, excerpt
@@ -49,6 +49,7 @@ def compress(
     if template not in ("handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
     recording = read_conversation(file)
+    print_notes(recording.warnings)
     size, _ = resolve_window_option(window)
     request, done, config = recording.request, [], load_config()
     if not config.compression.enabled:
@@ -113,8 +114,8 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         return
     rows = [(phase.name, phase.before, phase.after, phase.note) for phase in result.phases]
     print_table(recording.source, ["phase", "tokens before>", "after>", "what~"], rows)
-    if result.summary:
-        checked = result.verification
+    checked = result.verification
+    if checked.facts or checked.checked:
         print_table(
             "verification",
             ["what", "figure>"],

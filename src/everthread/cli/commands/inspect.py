@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from everthread.cli.options import AsJson, number_option, resolve_window_option
-from everthread.cli.output import console, format_share, print_json, print_table
+from everthread.cli.output import console, format_share, print_json, print_notes, print_table
 from everthread.core.messages import Message, Messages, calls_of, excerpt, results_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
@@ -26,7 +26,9 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show turns, tool groups, validity problems and what repair would do."""
-    report = inspect_conversation(read_conversation(file))
+    recording = read_conversation(file)
+    print_notes(recording.warnings)
+    report = inspect_conversation(recording)
     if as_json:
         print_json(report)
     else:
@@ -125,6 +127,7 @@ def tokens(
 ) -> None:
     """Count the tokens of a conversation: by role, by tool, by message."""
     recording = read_conversation(file)
+    print_notes(recording.warnings)
     model = model or recording.request.model or None
     size, source = resolve_window_option(window)
     report = count_tokens(recording, TokenCounter(model)) | {

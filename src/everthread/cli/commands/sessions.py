@@ -32,6 +32,7 @@ from everthread.cli.output import (
     format_size,
     json_text,
     print_json,
+    print_notes,
     print_table,
     print_text,
     shorten_id,
@@ -58,7 +59,8 @@ def export(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every thread.")] = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="A new file. Default: standard output.")
+        str | None,
+        typer.Option("--out", "--output", "-o", metavar="FILE", help="A new file. Default: standard output."),
     ] = None,
     tenant: Tenant = None,
     store: StoreUrl = None,
@@ -139,18 +141,23 @@ def import_(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import exported threads or conversations of other programs. Messages that are stored already are skipped."""
+    """Import exported threads, or conversations of other programs.
+
+    Of a conversation that is stored already only new messages are added. An exported thread that is stored already is
+    refused.
+    """
     from everthread.lab.importers.reader import find_logs
 
     if bool(files) == (client is not None):
         raise InputError("give the files to import, or --from with the name of a program")
-    sources = [str(path) for path in find_logs(client)] if client else list(files or ())
-    imported, skipped = _import_all(sources, store, tenant, skip_bad=client is not None or len(sources) > 1)
+    sources = find_logs(client) if client else list(files or ())
+    imported, skipped, notes = _import_all(sources, store, tenant, skip_bad=client is not None or len(sources) > 1)
     if as_json:
-        print_json({"threads": [thread for thread, _ in imported], "passed_over": skipped})
+        print_json({"threads": [thread for thread, _ in imported], "skipped": skipped, "notes": notes})
         return
     for line in skipped:
-        typer.echo(visible(f"passed over: {line}"), err=True)
+        typer.echo(visible(f"skipped: {line}"), err=True)
+    print_notes(notes)
     new = sum(count for _, count in imported)
     ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
     typer.echo(f"{counted(len(imported), 'thread')} imported, {counted(new, 'message')} new: {ids or 'none'}")
@@ -158,11 +165,12 @@ def import_(
 
 def _import_all(
     files: Sequence[str], store: str | None, tenant: str | None, *, skip_bad: bool
-) -> tuple[list[tuple[str, int]], list[str]]:
-    """The imported threads with the count of their new messages, and why files were skipped."""
+) -> tuple[list[tuple[str, int]], list[str], list[str]]:
+    """The imported threads with the count of their new messages, why files were skipped, what was not read."""
     from everthread.lab.importers.reader import import_log
 
     skipped: list[str] = []
+    notes: list[str] = []
 
     async def work(opened: Store) -> list[tuple[str, int]]:
         imported: list[tuple[str, int]] = []
@@ -174,6 +182,7 @@ def _import_all(
                     imported += [(thread, (await opened.session(thread)).messages) for thread in threads]
                 else:
                     imported.append(await import_log(opened, content, tenant=tenant))
+                    notes.extend(f"{content.source}: {warning}" for warning in content.warnings)
             except TranscriptError as error:
                 source = "standard input" if file == "-" else file
                 reason = str(error) if str(error).startswith(file) else f"{source}: {error}"
@@ -184,7 +193,7 @@ def _import_all(
                 skipped.append(reason)
         return imported
 
-    return with_store(store, work, create=True), skipped
+    return with_store(store, work, create=True), skipped, notes
 
 
 def _read_import(file: str) -> list[dict[str, Any]] | Log:

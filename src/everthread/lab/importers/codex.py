@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.messages import kind_of
+from everthread.core.messages import counted, kind_of
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
 from everthread.lab.importers.log import Log, LoggedMessage, format_line_numbers, parse_time
@@ -91,9 +91,10 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     reading.close()
     notes = list(warnings)
     if reading.bad:
-        notes.append(f"{format_line_numbers(reading.bad)}: no item that can be read; passed over")
+        notes.append(f"{format_line_numbers(reading.bad)}: no item that can be read; skipped")
     if reading.compacted:
-        notes.append(f"{reading.compacted:,} summaries of the client itself left out: what they covered is in the file")
+        lines = counted(reading.compacted, "line")
+        notes.append(f"{lines} left out: summaries of the client itself; what they cover is in the file")
     return Log(
         source, "codex", reading.messages, reading.system, model=reading.model, warnings=notes, session=reading.session
     )

@@ -1,19 +1,22 @@
-"""opencode's sessions: what `opencode export ID` prints, or a session file of its storage.
+"""opencode's sessions: what `opencode export ID` prints, a session of its database, or a session file before 1.2.
 
-An export is `{info, messages: [{info, parts}]}`. In the storage a session (`session/<project>/<id>.json`), its
-messages (`message/<session>/…`) and their parts (`part/<message>/…`) are files of their own. A tool's call and its
-result are one part.
+An export is `{info, messages: [{info, parts}]}`. The database has the same in the tables `session`, `message` and
+`part`; before version 1.2 a session (`session/<project>/<id>.json`), its messages (`message/<session>/…`) and their
+parts (`part/<message>/…`) were files of their own. A tool's call and its result are one part.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from everthread.core.messages import Message
+from everthread.core.messages import Message, counted
 from everthread.core.pricing import CanonicalUsage
+from everthread.errors import TranscriptError
 from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, first_model, parse_time, text_in
 
 
@@ -41,7 +44,9 @@ def read(value: Mapping[str, Any], source: str) -> Log:
             continue
         messages += _read_message(info, [part for part in parts if isinstance(part, Mapping)])
     info = value["info"]
-    notes = [f"{skipped:,} messages left out: summaries of the client itself, or not readable"] if skipped else []
+    notes = (
+        [f"{counted(skipped, 'message')} left out: summaries of the client itself, or not readable"] if skipped else []
+    )
     return Log(
         source, "opencode", messages, model=first_model(messages), warnings=notes, session=str(info.get("id", "")),
         title=text_in(info, "title"),
@@ -58,6 +63,44 @@ def from_storage(path: Path) -> dict[str, Any]:
         parts = [json.loads(part.read_bytes()) for part in sorted((storage / "part" / file.stem).glob("*.json"))]
         messages.append({"info": message, "parts": parts})
     return {"info": info, "messages": messages}
+
+
+def split_address(address: str) -> tuple[Path, str] | None:
+    """The database and the session's id in `FILE#ses_…`; None where the address is a plain file."""
+    file, _, session = address.rpartition("#")
+    path = Path(file).expanduser()
+    return (path, session) if session.startswith("ses_") and path.is_file() else None
+
+
+def list_sessions(database: Path) -> list[str]:
+    """The ids of the sessions in a database, the oldest first, without those of subagents."""
+    rows = _query(database, "SELECT id FROM session WHERE parent_id IS NULL ORDER BY time_created, id")
+    return [row["id"] for row in rows]
+
+
+def from_database(database: Path, session: str) -> dict[str, Any]:
+    """A session of the database in the form of an export."""
+    rows = _query(database, "SELECT id, title FROM session WHERE id = ?", session)
+    if not rows:
+        raise TranscriptError(f"has no session {session}")
+    parts: dict[str, list[Any]] = {}
+    for row in _query(database, "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
+        parts.setdefault(row["message_id"], []).append(json.loads(row["data"]))
+    messages = _query(database, "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", session)
+    return {
+        "info": {"id": session, "title": rows[0]["title"]},
+        "messages": [{"info": json.loads(row["data"]), "parts": parts.get(row["id"], [])} for row in messages],
+    }
+
+
+def _query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
+    """Rows of the database, which another process may be writing to."""
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return connection.execute(sql, values).fetchall()
+    except sqlite3.Error as error:
+        raise TranscriptError(f"is not a database that is known of opencode: {error}") from error
 
 
 def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:

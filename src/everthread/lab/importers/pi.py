@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import Message
+from everthread.core.messages import Message, counted
 from everthread.core.pricing import CanonicalUsage
 from everthread.lab.importers.log import (
     Log,
@@ -51,9 +51,9 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
                 bad.append(number)
             else:
                 messages.append(entry)
-    notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; passed over"] if bad else [])]
-    notes += [f"{skipped:,} lines left out: branches that were given up"] if skipped else []
-    notes += [f"{summaries:,} summaries of the client itself left out"] if summaries else []
+    notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; skipped"] if bad else [])]
+    notes += [f"{counted(skipped, 'line')} left out: branches that were given up"] if skipped else []
+    notes += [f"{counted(summaries, 'message')} left out: summaries of the client itself"] if summaries else []
     return Log(source, "pi", messages, model=first_model(messages), warnings=notes, session=text_in(header, "id"))
 
 

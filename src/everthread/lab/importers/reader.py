@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import user_text
 from everthread.core.types import Request
 from everthread.errors import InputError, TranscriptError, WireError
@@ -29,6 +30,7 @@ from everthread.wire.codecs import decode_any
 
 EXPORT = "everthread"
 """The type of the first line that `sessions export` writes for a thread."""
+DATABASE = b"SQLite format 3\0"
 Lines = list[tuple[int, dict[str, Any]]]
 """The objects of a file of lines, each with the number of its line."""
 
@@ -45,10 +47,18 @@ def read_log(file: str) -> Log:
 def read_bytes(file: str) -> bytes:
     """The bytes of a file (`-`: standard input)."""
     source = "standard input" if file == "-" else file
+    address = opencode.split_address(file)
     try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
+        if address is not None:
+            return json.dumps(opencode.from_database(*address)).encode()
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
     except OSError as error:
         raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
+    except (TranscriptError, ValueError) as error:
+        raise TranscriptError(f"{source}: {error}") from error
+    if content.startswith(DATABASE):
+        raise TranscriptError(f"{source}: is a database; of opencode's, {source}#SESSION_ID is one conversation")
+    return content
 
 
 def read_text(file: str) -> tuple[str, str]:
@@ -105,7 +115,7 @@ def _parse_lines(text: str, source: str, error: ValueError) -> Log:
             bad.append(number)
     if not objects:
         raise TranscriptError(f"is not JSON: {error}")
-    warnings = [f"{format_line_numbers(bad)}: no JSON object; passed over"] if bad else []
+    warnings = [f"{format_line_numbers(bad)}: no JSON object; skipped"] if bad else []
     return _read_lines(objects, source, warnings)
 
 
@@ -124,7 +134,7 @@ def _read_lines(objects: Lines, source: str, warnings: list[str]) -> Log:
         keys = ", ".join(map(str, values[0])) or "none"
         raise TranscriptError(f"holds no conversation: no line has a role; the keys of the first are: {keys}")
     if without_role:
-        warnings = [*warnings, f"{format_line_numbers(without_role)}: no message with a role; passed over"]
+        warnings = [*warnings, f"{format_line_numbers(without_role)}: no message with a role; skipped"]
     return read_transcript([value for value in values if isinstance(value.get("role"), str)], source, warnings)
 
 
@@ -170,18 +180,26 @@ PLACES = {
     "claude-code": LogPlace("CLAUDE_CONFIG_DIR", ".claude", "projects", "*/*.jsonl"),
     "codex": LogPlace("CODEX_HOME", ".codex", "sessions", "**/rollout-*.jsonl"),
     "pi": LogPlace("PI_CODING_AGENT_DIR", ".pi/agent", "sessions", "*/*.jsonl"),
-    "opencode": LogPlace("XDG_DATA_HOME", ".local/share", "opencode/storage/session", "*/ses_*.json"),
+    "opencode": LogPlace("XDG_DATA_HOME", ".local/share", "opencode", "storage/session/*/ses_*.json"),
 }
+DATABASES = "opencode*.db"
+"""opencode's databases, beside its older storage."""
 
 
-def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] | None = None) -> list[Path]:
-    """The session files of a program on this machine, the oldest first. None at all is an `InputError`."""
+def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] | None = None) -> list[str]:
+    """The sessions of a program on this machine, the oldest files first. None at all is an `InputError`."""
     place = PLACES.get(client)
     if place is None:
-        raise InputError(f"--from {client!r} is not known; known are {', '.join(PLACES)}")
+        raise InputError(f"--from {client!r} is unknown; use one of: {', '.join(PLACES)}")
     configured = (os.environ if env is None else env).get(place.variable)
     folder = Path(configured or (home or Path.home()) / place.default) / place.folder
-    logs = sorted(folder.glob(place.pattern), key=lambda path: (path.stat().st_mtime, path))
+    files = sorted(folder.glob(place.pattern), key=lambda path: (path.stat().st_mtime, path))
+    databases = sorted(folder.glob(DATABASES)) if client == "opencode" else []
+    try:
+        stored = {session: f"{path}#{session}" for path in databases for session in opencode.list_sessions(path)}
+    except TranscriptError as error:
+        raise TranscriptError(f"a database in {folder} {error}; `opencode export ID` writes one session") from error
+    logs = [str(path) for path in files if path.stem not in stored] + list(stored.values())
     if not logs:
         raise InputError(f"there are no sessions of {client} in {folder}; {place.variable} names another folder")
     return logs
@@ -204,11 +222,12 @@ async def import_log(store: Store, log: Log, *, tenant: str | None = None) -> tu
     await store.create_session(new)
     before = (await store.session(session)).messages
     at: float | None = None
+    counter = TokenCounter(log.model or None)
     messages, usage = [], []
     for number, entry in enumerate(log.entries):
         at = entry.at or at
         event = f"{session}:{number}"
-        messages.append(NewMessage(entry.message, event=event, created=at))
+        messages.append(NewMessage(entry.message, event=event, tokens=counter.message(entry.message), created=at))
         if entry.usage is not None:
             cost = None if entry.cost is None else Decimal(str(entry.cost))
             usage.append(NewUsage(session, entry.model or log.model, entry.usage, cost=cost, event=event, created=at))
@@ -231,7 +250,7 @@ FILE_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class ConversationFile:
-    """A conversation file: its name, its protocol, and its request."""
+    """A conversation file: its name, its protocol, its request, and what could not be read."""
 
     source: str
     api: str
@@ -239,6 +258,8 @@ class ConversationFile:
     request: Request
     bare: bool = False
     """It is a bare list of messages."""
+    warnings: Sequence[str] = ()
+    """What could not be read of a log, with line numbers; what was left out."""
 
 
 def read_conversation(file: str) -> ConversationFile:
@@ -263,7 +284,7 @@ def _read_foreign_log(text: str, source: str, problem: Exception) -> Conversatio
     if not log.entries:
         raise TranscriptError(f"{source}: holds no message that can be read")
     request = Request(log.model, log.messages, system=log.system, tools=log.tools)
-    return ConversationFile(source, "openai_chat", request)
+    return ConversationFile(source, "openai_chat", request, warnings=log.warnings)
 
 
 def _parse_file(text: str) -> Any:
