@@ -54,8 +54,17 @@ async def test_a_window_of_ones_own(tmp_path: Path) -> None:
     how: dict[str, Any] = {"store": tmp_path / "s.db", "own_client": True}
     async with open_conversation("gpt-4o", window=40_000, **how) as talk:
         assert talk.window == 40_000
-    with pytest.raises(ValueError, match="greater than or equal to 1000"):
-        await open_conversation("gpt-4o", window=10, **how)
+    for window in (10, -5, "40000"):
+        with pytest.raises(InputError, match=f"window={window!r} is not allowed; .* at least 1,000"):
+            await open_conversation("gpt-4o", window=window, **how)  # type: ignore[arg-type]
+    store = {"store": tmp_path / "s.db"}
+    async with open_conversation(ScriptedModel(), window=40_000, **store) as talk:
+        assert talk.window == 40_000, "also of a model that is an object"
+    other = parse_config("model: {default: claude-sonnet-4-5}")
+    async with open_conversation("gpt-4o", window=40_000, config=other, **how) as talk:
+        assert talk.window == 40_000, "also of a model that the configuration does not name"
+    async with open_agent(model=ScriptedModel(), window=40_000, workspace=tmp_path, **store) as agent:
+        assert agent.conversation.window == 40_000
 
 
 async def test_tools_of_ones_own(tmp_path: Path) -> None:
@@ -82,10 +91,23 @@ async def test_tools_of_ones_own(tmp_path: Path) -> None:
     assert await names(builtin_tools=False) == []
 
 
-def test_reprs_fit_a_line() -> None:
-    made = compress(TALK, window=8_000, summarizer="extractive")
-    assert len(repr(made)) < 100
-    assert "->" in repr(made)
+async def test_values_that_are_no_tools_are_refused(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"model": ScriptedModel(), "store": tmp_path / "s.db", "workspace": tmp_path}
+    with pytest.raises(InputError, match=r"a tool is an object with name, schema, needs, call .* not {'type'"):
+        await open_agent(tools=[{"type": "function"}], **how)  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"builtin_tools=.* give True or False"):
+        await open_agent(builtin_tools=["terminal"], **how)  # type: ignore[arg-type]
+
+
+async def test_reprs_fit_a_line(tmp_path: Path) -> None:
+    compaction = compress(TALK, window=8_000, summarizer="extractive")
+    assert "->" in repr(compaction)
+    async with open_agent(model=ScriptedModel(["Yes."]), store=tmp_path / "s.db", workspace=tmp_path) as agent:
+        answer = await agent.send("word " * 200)
+        request = await agent.conversation.prepare("More.")
+        for value in (compaction, agent, answer, request, agent.conversation):
+            assert len(repr(value)) < 120, repr(value)
+            assert " object at 0x" not in repr(value)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +117,13 @@ def test_reprs_fit_a_line() -> None:
         ({"role": "user"}, {}, "takes a list of messages"),
         (["text"], {}, "every message must be an object with a role"),
         (TALK, {"template": "fancy"}, "use handoff or classic"),
+        (TALK, {"window": 0}, "window=0 is not allowed"),
+        (TALK, {"window": "8000"}, "window='8000' is not allowed"),
     ],
 )
 def test_a_value_that_is_no_conversation_is_refused(given: Any, how: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        compress(given, window=8_000, **how)
+        compress(given, **{"window": 8_000, **how})
 
 
 def test_settings_of_ones_own() -> None:

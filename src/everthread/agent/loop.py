@@ -79,6 +79,11 @@ class Agent:
         self._caller = CallRunner(by_name, approve, self.on_event, parallel, tool_seconds, self._engine_tools)
         self._offer_tools(conversation)
 
+    def __repr__(self) -> str:
+        conversation = self.conversation
+        figures = f"{len(self.tools)} tools, {conversation.tokens:,} of {conversation.window:,} tokens"
+        return f"<Agent {conversation.id}: {figures}>"
+
     # Life
 
     async def close(self, reason: str | None = None) -> None:

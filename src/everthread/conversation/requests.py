@@ -219,6 +219,10 @@ class PreparedRequest:
     written: Written = field(default_factory=Written, repr=False, compare=False)
     """The part of the conversation that is encoded already."""
 
+    def __repr__(self) -> str:
+        count = len(self.request.messages)
+        return f"<PreparedRequest {self.request.model}, {self.api}: {count} messages, about {self.tokens:,} tokens>"
+
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body in the protocol of the model: `client.chat.completions.create(**prepared.body)`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
@@ -32,6 +32,7 @@ async def open_agent(
     config: Config | None = None,
     *,
     model: str | StreamingModel | None = None,
+    window: int | None = None,
     resume: str | None = None,
     workspace: str | Path | None = None,
     approve: Approver | None = None,
@@ -51,7 +52,8 @@ async def open_agent(
     `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
     `approve` decides on permissions; without it only the rules of `approvals.txt` in the home allow anything; `yes`
     allows everything. `tools`: your own instead of the built-in ones; with `builtin_tools=True` it has both. `talks`:
-    a prompt for conversation, without a workspace. What is opened here is closed with the agent.
+    a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. What is
+    opened here is closed with the agent.
     """
     from everthread.agent.approval import Approvals, read_rules
     from everthread.agent.base import ToolContext
@@ -61,6 +63,7 @@ async def open_agent(
     from everthread.agent.memory import MemoryFiles, memory_folder
     from everthread.agent.processes import Family, child_environment
 
+    _check_tools(tools, builtin_tools)
     settings, home = config or load_config(), home_directory()
     options, directory = settings.agent, _resolve_workspace(workspace)
     allowed = Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
@@ -72,7 +75,7 @@ async def open_agent(
             opened_store, directory, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks
         )
         conversation = await open_conversation(
-            model, config=settings, store=opened_store, resume=resume, system=equipment.prompt,
+            model, config=settings, window=window, store=opened_store, resume=resume, system=equipment.prompt,
             tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.on_event,
             hooks=equipment, session=session, api=api, fallback=fallback,
             model_events=equipment.on_model_event, on_route=equipment.use_route,
@@ -98,6 +101,16 @@ async def open_agent(
         closing=opened,
     )  # fmt: skip
     return equipment.agent
+
+
+def _check_tools(tools: Any, builtin_tools: Any) -> None:
+    """Refuse values that are no tools with a sentence that says what a tool is."""
+    if builtin_tools not in (None, True, False):
+        raise InputError(f"builtin_tools={builtin_tools!r} is not allowed; give True or False, and your own in `tools`")
+    parts = ("name", "schema", "needs", "call")
+    bad = next((tool for tool in tools or () if not all(hasattr(tool, part) for part in parts)), None)
+    if bad is not None:
+        raise InputError(f"a tool is an object with {', '.join(parts)} (everthread.agent.base.Tool), not {bad!r:.80}")
 
 
 def _resolve_workspace(path: str | Path | None) -> Path:

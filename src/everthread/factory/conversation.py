@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from everthread.compaction.summary import Summarizer
 from everthread.config import Config, load_config
-from everthread.config.sections import ModelOptions
 from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.models import (
     Closing,
     EngineChoice,
     auxiliary_model,
+    check_window,
     closing_of,
     named_summarizer,
     route_to,
@@ -182,8 +182,7 @@ async def open_conversation(
 
     settings = config or load_config()
     if window is not None:
-        model_options = ModelOptions.model_validate({**settings.model.model_dump(), "context_length": window})
-        settings = settings.model_copy(update={"model": model_options})
+        check_window(window)
     opened_store, opened = await ensure_store(store, settings)
     conversations: list[Conversation] = []
 
@@ -193,8 +192,9 @@ async def open_conversation(
 
     try:
         route = await route_to(
-            model, settings, api=api, own_client=own_client, fallback=fallback, events=model_events or on_model_event
-        )
+            model, settings, api=api, own_client=own_client, fallback=fallback, events=model_events or on_model_event,
+            window=window,
+        )  # fmt: skip
         if route.model is not model and route.model is not None:
             opened.insert(0, closing_of(route.model))
         if on_route is not None:

@@ -78,6 +78,7 @@ async def acompress(
     from everthread.core.tokens import TokenCounter
 
     _check_arguments(messages, template)
+    check_window(window, least=1)
     counter = TokenCounter(model)
     writer = named_summarizer(summarizer, counter)
     budget = Budget.for_window(window) if config is None else _configured_budget(config, model, window)
@@ -106,6 +107,15 @@ def _check_arguments(messages: Any, template: Any) -> None:
         raise InputError(f"every message must be an object with a role, not {str(bad)[:60]!r}")
     if template not in (None, "handoff", "classic"):
         raise InputError(f"template {template!r} is unknown; use handoff or classic")
+
+
+LEAST_WINDOW = 1_000
+
+
+def check_window(window: Any, *, least: int = LEAST_WINDOW) -> None:
+    """Refuse a window that is no number of tokens."""
+    if not isinstance(window, int) or isinstance(window, bool) or window < least:
+        raise InputError(f"window={window!r} is not allowed; give the model's window in tokens, at least {least:,}")
 
 
 _keys: dict[str, bytes] = {}
@@ -199,29 +209,31 @@ async def route_to(
     own_client: bool,
     fallback: Sequence[StreamingModel],
     events: Callable[[ModelEvent], None],
+    window: int | None = None,
 ) -> Route:
-    """Resolve a model, its window, and the wrappers around it."""
+    """Resolve a model, its window, and the wrappers around it. `window`: what the caller says it is."""
     from everthread.conversation.options import Route
     from everthread.providers.catalog import resolve_window
     from everthread.providers.resilience import FallbackModel, FittingModel, RetryingModel, TimeLimitedModel
     from everthread.providers.resolve import choose_model
 
     if model is not None and not isinstance(model, str):
-        return Route(model.name, model.api, model.window, "the model's own", model.base_url, model=model)
+        size, source = (model.window, "the model's own") if window is None else (window, "given")
+        return Route(model.name, model.api, size, source, model.base_url, model=model)
     settings = config.model
     choice = choice_of(settings, model, api=api)
     skips_endpoint = choice.provider == "local" or own_client
     is_configured = model is None or settings.default in (None, model)
-    setting = settings.context_length if is_configured else None  # it belongs to the configured model
-    window = await resolve_window(choice.model, setting=setting, ask=None if skips_endpoint else endpoint_of(choice))
-    route = Route(choice.model, choice.api, window.tokens, str(window), choice.base_url, choice.provider)
+    setting = window or (settings.context_length if is_configured else None)  # that of the configured model
+    resolved = await resolve_window(choice.model, setting=setting, ask=None if skips_endpoint else endpoint_of(choice))
+    route = Route(choice.model, choice.api, resolved.tokens, str(resolved), choice.base_url, choice.provider)
     if own_client:
         return route
     first = choose_model(
         model or settings.default, environment=os.environ, home=home_directory(), api=api,
         provider=settings.provider, base_url=settings.base_url, api_key_env=settings.api_key_env,
         max_tokens=settings.max_tokens,
-        context_length=settings.context_length if choice.provider == "local" else window.tokens,
+        context_length=window or settings.context_length if choice.provider == "local" else resolved.tokens,
     )  # fmt: skip
     if choice.provider == "local":
         route = replace(route, window=first.window, source="the local server's own", base_url=first.base_url)
