@@ -18,16 +18,16 @@ INTRO = """# Configuration
 
 *Generated from the schema by `docs/generate.py`.*
 
-One file, `config.yaml`, in the Everthread home: `EVERTHREAD_HOME`, or where the platform keeps a user's data
-(`everthread config path` prints it). Every key is optional. Unknown keys and values out of range are refused, with the
-key's full path, the value and what is allowed. Secrets never stand in the file: `api_key_env` names the environment
-variable that holds one.
+All settings are in one file, `config.yaml`, in the Everthread home: the folder `EVERTHREAD_HOME`, or the platform's
+folder for a user's data (`everthread config path` prints it). Every key is optional. Everthread refuses unknown keys
+and values that are not allowed, and names the key, the value and what is allowed. Secrets are never in the file:
+`api_key_env` names the environment variable that has one.
 
-    everthread config check        # is the file right?
-    everthread config show         # every setting in force
+    everthread config check        # check the file, and what would fail at start
+    everthread config show         # print all settings
     everthread config show --changed
     everthread config set compression.threshold 0.4   # keeps comments
-    everthread config check --fix  # takes out keys that this version no longer has
+    everthread config check --fix  # remove keys that this version no longer has
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import os
 import re
@@ -26,6 +27,7 @@ import pytest
 
 from everthread.agent.approval import parse_rules
 from everthread.cli.main import COMMANDS, load_command
+from everthread.compaction.engine import ContextEngine
 from everthread.config import REMOVED, Config, parse_config
 from everthread.factory import open_store
 from tests.cli.conftest import environment
@@ -268,6 +270,27 @@ def test_settings_that_are_spoken_of_exist() -> None:
                     break  # options of an engine, or a list
                 assert step in section.model_fields, f"{named(page)}: there is no setting {key[1]}"
                 section = section.model_fields[step].annotation
+
+
+def test_files_that_are_spoken_of_exist() -> None:
+    files = [str(path.relative_to(ROOT)) for folder in ("src", "docs", "examples", "tests", "benchmarks")
+             for path in (ROOT / folder).rglob("*.py")]  # fmt: skip
+    for page in PAGES:
+        if page.parent.name == "recipes" or page.name == "CHANGELOG.md":
+            continue  # files of the reader's, and of earlier versions
+        for span in spans(page):
+            name = re.fullmatch(r"[\w/.-]+\.py", span)
+            assert name is None or any(f"/{file}".endswith(f"/{span}") for file in files), f"{named(page)}: no {span}"
+
+
+def test_the_page_of_engines_names_every_argument_of_compress() -> None:
+    page = (ROOT / "docs" / "reference" / "engines.md").read_text("utf-8")
+    arguments = set(inspect.signature(ContextEngine.compress).parameters) - {"self", "messages"}
+    table = page.partition("`compress` gets these arguments")[2].partition("\n\nIt changes")[0]
+    named_in_table = set(
+        re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if "|" in line))
+    )
+    assert named_in_table == arguments
 
 
 def test_addresses_are_those_that_are_listened_on() -> None:
