@@ -57,7 +57,7 @@ async def test_a_window_of_ones_own(tmp_path: Path) -> None:
     for window in (10, -5, "40000"):
         with pytest.raises(InputError, match=f"window={window!r} is not allowed; .* at least 1,000"):
             await open_conversation("gpt-4o", window=window, **how)  # type: ignore[arg-type]
-    store = {"store": tmp_path / "s.db"}
+    store: dict[str, Any] = {"store": tmp_path / "s.db"}
     async with open_conversation(ScriptedModel(), window=40_000, **store) as talk:
         assert talk.window == 40_000, "also of a model that is an object"
     other = parse_config("model: {default: claude-sonnet-4-5}")

@@ -37,7 +37,7 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
     ("arguments", "words"),
     [
         ([], "--provider is needed"),
-        (["--provider", "nobody"], "known are openai, anthropic"),
+        (["--provider", "nobody"], "use one of: openai, anthropic"),
         (["--provider", "custom", "--model", "x"], "--base-url is needed"),
         (["--provider", "custom", "--base-url", "nonsense", "--model", "x"], "http://"),
     ],
@@ -47,6 +47,13 @@ def test_missing_or_bad_options_are_one_line(everthread: Any, home: Path, argume
     assert done.returncode == 2
     assert words in done.stderr
     assert not (home / "config.yaml").exists()
+
+
+def test_a_server_of_ones_own_needs_no_key(at_terminal: Any, home: Path) -> None:
+    code, shown = at_terminal("init", "--no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n")
+    assert code == 0, shown
+    assert "holds its key? [none]" in shown
+    assert load_config(home / "config.yaml").model.api_key_env is None
 
 
 def test_the_questions(at_terminal: Any, home: Path) -> None:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import time
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
 
 from everthread.cli.commands.usage import group_by_period
 from everthread.cli.options import DAY, HOUR, format_age, format_duration, format_iso, parse_time
-from everthread.cli.output import draw_bar, format_money, format_size, json_text, shorten_id, visible
+from everthread.cli.output import (
+    console,
+    draw_bar,
+    format_money,
+    format_size,
+    hang,
+    json_text,
+    print_table,
+    shorten_id,
+    visible,
+)
 from everthread.errors import InputError
 from everthread.store.models import UsageRow
 
@@ -174,3 +188,23 @@ def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[
     assert {r.key: r.input for r in rows if r.input} == sums
     assert sum(r.cost for r in rows) == 21
     assert sum(r.calls for r in rows) == 3
+
+
+def test_a_wrapped_line_goes_on_indented_and_at_a_word() -> None:
+    terminal = Console(width=20, force_terminal=True, file=io.StringIO())
+    text = Text("• a line with more words than fit\n\nshort")
+    assert hang(text, terminal).plain.split("\n") == ["• a line with more ", "  words than fit", "", "short"]
+    assert hang(text, Console(width=20, file=io.StringIO())) is text, "in a pipe a line stays one line"
+    assert len(hang(Text("x" * 50), terminal).plain.replace("\n  ", "")) == 50, "nothing of a long word is lost"
+
+
+@pytest.mark.parametrize("columns", [30, 60])
+def test_blocks_of_a_narrow_table_break_between_values(columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    heads = ["name", *(f"figure {number}>" for number in range(9))]
+    with patch.object(console, "_width", columns):
+        print_table("Wide", heads, [("row", *range(1_000_000, 9_000_001, 1_000_000))] * 7)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  figure")]
+    assert len(lines) >= 7
+    for line in lines:
+        for value in line.split(" · "):
+            assert re.fullmatch(r"figure \d [\d,]+", value.strip()), "a name stays beside its value"

@@ -128,9 +128,29 @@ def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """Print each row as a block: its first value, and below it the other values with their names."""
     for row in cells:
         console.print(Text(row[0], "bold"), width=console.width)
-        values = " · ".join(f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text)
-        console.print(Padding(Text(values), (0, 0, 0, 2)), width=console.width)
+        lines = [""]
+        for value in (f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text):
+            if lines[-1] and cell_len(f"  {lines[-1]} · {value}") > console.width:
+                lines.append("")
+            lines[-1] += f" · {value}" if lines[-1] else value
+        console.print(Padding(Text("\n".join(lines)), (0, 0, 0, 2)), width=console.width)
     console.print()
+
+
+INDENT = 2
+
+
+def hang(text: Text, target: Console = console) -> Text:
+    """Wrap lines at words for a terminal, each with its continuation indented; elsewhere a line stays one line."""
+    if not target.is_terminal:
+        return text
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        first = line.wrap(target, target.width)[0] if line.plain.strip() else line
+        rest = line[len(first.plain) :]
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        lines += [first, *(Text(" " * INDENT) + part for part in rest.wrap(target, target.width - INDENT) if part)]
+    return Text("\n").join(lines)
 
 
 def print_text(text: str | Text) -> None:

@@ -19,7 +19,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import format_cost, format_money, visible
+from everthread.cli.output import format_cost, format_money, hang, visible
 from everthread.compaction.summary import Verification
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
@@ -306,10 +306,11 @@ class Screen:
         """Print a line of its own, above the unfinished block."""
         if not self.rich:
             self._end_line()
+        wrapped = hang(line, self.console) if isinstance(line, Text) else line
         if self.beside is not None:
-            self.beside(lambda: self.console.print(line, soft_wrap=True))
+            self.beside(lambda: self.console.print(wrapped, soft_wrap=True))
         else:
-            self.console.print(line, soft_wrap=True)
+            self.console.print(wrapped, soft_wrap=True)
 
     def text(self, piece: str) -> None:
         """Show the next piece of an answer."""

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from everthread.cli.commands.serve import describe_writer
 from everthread.cli.options import AsJson
-from everthread.cli.output import console, print_json, visible
+from everthread.cli.output import console, hang, print_json, print_text, visible
 from everthread.compaction import registry
 from everthread.config import Config, config_path, home_directory, load_config
 from everthread.config.file import set_keys
@@ -250,7 +250,7 @@ def doctor(as_json: AsJson = False) -> None:
     else:
         width = max(len(result.what) for result in results)
         for result in results:
-            console.print(_format_result(result, width), soft_wrap=True)
+            print_text(hang(_format_result(result, width)))
         broken = [result.what for result in results if result.state == "broken"]
         console.print(Text(f"\nNot in order: {', '.join(broken)}." if broken else "\nEverything needed is in order."))
     if not healthy:
@@ -261,12 +261,15 @@ def _format_result(result: CheckResult, width: int) -> Text:
     mark, style = MARKS[result.state]
     line = Text.assemble((mark, style), f" {result.what:<{width}}  ", visible(result.text).replace("\n", "\n    "))
     if result.advice:
-        line.append(f"\n  {'':<{width}}  → {visible(result.advice)}", "bold")
+        line.append(f"\n  → {visible(result.advice)}", "bold")
     return line
 
 
 KNOWN = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
 CHOICES = (*KNOWN, "local", "custom")
+
+
+NO_KEY = "none"
 
 
 def init(
@@ -295,15 +298,16 @@ def init(
         base_url = _ask("Where is its API (such as http://localhost:8000/v1)?", None, ask=ask, flag="--base-url")
     model = model or _ask("Which model?", _default_model(name, served), ask=ask, flag="--model")
     if api_key_env is None and ask and name != "local":
-        usual = served.key_env if served else ""
-        api_key_env = typer.prompt("Which environment variable holds its key?", default=usual) or None
+        usual = served.key_env if served else NO_KEY
+        typed = str(typer.prompt("Which environment variable holds its key?", default=usual)).strip()
+        api_key_env = None if typed == NO_KEY else typed
     if gateway is None:
         gateway = name != "local" and ask and typer.confirm("Put the gateway in front of it, for other programs?")
     set_keys(config_path(), _make_settings(name, model, base_url, api_key_env, served, gateway=gateway))
     load_config()
-    typer.echo(visible(f"{config_path()}: written; {name} serves {model}"))
+    print_text(f"Written: {config_path()}\n{model} is reached through {name}.")
     if gateway:
-        typer.echo("Start the gateway with `everthread serve`; it prints the address to give to other programs.")
+        print_text("Start the gateway with `everthread serve`; it prints the address to give to other programs.")
     if check:
         typer.echo("")
         doctor()
@@ -329,7 +333,7 @@ def _choose_provider(option: str | None, base_url: str | None, *, ask: bool) -> 
     """The provider of the option; else `custom` for an address, else the first whose key is set, else ask."""
     if option is not None:
         if option not in CHOICES:
-            raise InputError(f"--provider {option!r} is not known; known are {', '.join(CHOICES)}")
+            raise InputError(f"--provider {option!r} is unknown; use one of: {', '.join(CHOICES)}")
         return option
     present = next((name for name, one in KNOWN.items() if os.environ.get(one.key_env, "").strip()), None)
     likely = "custom" if base_url else present

@@ -305,9 +305,10 @@ def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
         "messages>": [row.messages for row in rows],
     }
     if not every:
-        cells |= {"tokens>": [row.tokens for row in rows], "compactions>": [row.compactions for row in rows]}
+        cells["tokens>"] = [row.tokens for row in rows]
     # A column in which every row has the usual value is left out.
     for name, usual, values in (
+        ("compactions>", None if every else 0, [row.compactions for row in rows]),
         ("side calls>", 0, [row.side_calls for row in rows]),
         ("kind", "main", [row.session.label for row in rows]),
         ("state", "live", [row.state for row in rows]),

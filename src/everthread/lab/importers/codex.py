@@ -93,8 +93,8 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     if reading.bad:
         notes.append(f"{format_line_numbers(reading.bad)}: no item that can be read; skipped")
     if reading.compacted:
-        lines = counted(reading.compacted, "line")
-        notes.append(f"{lines} left out: summaries of the client itself; what they cover is in the file")
+        count = counted(reading.compacted, "line")
+        notes.append(f"{count} left out: summaries of the client itself; what they cover is in the file")
     return Log(
         source, "codex", reading.messages, reading.system, model=reading.model, warnings=notes, session=reading.session
     )
