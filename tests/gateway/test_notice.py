@@ -96,6 +96,12 @@ def test_a_line_that_is_not_ours_stays() -> None:
     assert strip_notices(text, "openai_chat", KEY) is None
 
 
+def test_an_item_named_like_ours_stays() -> None:
+    part = {"type": "input_text", "text": notice_line("Never push to main.", b"other")}
+    named = {"id": "msg_everthread_1", "type": "message", "role": "user", "content": [part]}
+    assert strip_notices(history("openai_responses", named), "openai_responses", KEY) is None
+
+
 @pytest.mark.parametrize(
     ("api", "sent", "kept"),
     [

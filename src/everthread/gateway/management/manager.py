@@ -12,6 +12,7 @@ one, in another process, sends the same bytes.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,7 +83,7 @@ from everthread.gateway.management.rewrite import (
 from everthread.gateway.management.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, WireMessages
 from everthread.gateway.management.turn import ManagedTurn, ThreadMemories, build_outgoing, receipt_text, send_untouched
 from everthread.providers.catalog import window_headers
-from everthread.store.models import UNDONE_STATE, NewUsage, Rewrite
+from everthread.store.models import DEFAULT_TENANT, UNDONE_STATE, NewUsage, Rewrite
 from everthread.store.store import Store
 
 
@@ -113,7 +114,7 @@ class ManagerSetup:
     recall: bool = True
     """Offer our own tool `recall` to clients whose thread was compacted."""
     summary_key: bytes = b""
-    """Proves that a summary in a client's history is ours: the store's own secret."""
+    """Proves that a summary in a client's history is ours: the store's own secret; `key_of` a tenant's."""
     notice: bool = False
     """Show the person one line in the answer when a compaction takes effect."""
     emulate_state: bool = False
@@ -122,6 +123,15 @@ class ManagerSetup:
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""
     wall: Callable[[], float] = time.time
+
+    def key_of(self, tenant: str) -> bytes:
+        """The key that tags what is made for this tenant: a summary that another one had made proves nothing here.
+
+        The default tenant has the store's own, as `everthread compress` has.
+        """
+        if not self.summary_key or tenant == DEFAULT_TENANT:
+            return self.summary_key
+        return hmac.digest(self.summary_key, tenant.encode(), "sha256")
 
 
 _STATE = "gateway"
@@ -191,7 +201,7 @@ class ProxyManager:
         """The request without what a client keeps of ours: lines for the person, and items that stand for messages."""
         if incoming.mode != "managed":
             return incoming
-        text, key = None, self.setup.summary_key
+        text, key = None, self.setup.key_of(incoming.tenant)
         if incoming.api == "openai_responses" and has_item(incoming.body):
             text = expand_items(incoming.body.decode("utf-8", "replace"), key)
         if has_notice(incoming.body):
@@ -377,7 +387,8 @@ class ProxyManager:
             turn.headers[RECEIPT] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
             self.setup.listener(CompactionReceipt(turn.match.thread, receipt))
             if self.setup.notice and takes_notice(turn.incoming.api, turn.sliced.fields):
-                turn.notice = notice_line(f"{receipt}; thread {turn.match.thread[:12]}", self.setup.summary_key)
+                tag_key = self.setup.key_of(turn.incoming.tenant)
+                turn.notice = notice_line(f"{receipt}; thread {turn.match.thread[:12]}", tag_key)
         ttl = self.setup.options.cache_ttl if self.setup.cache_markers else None
         sent = build_outgoing(turn, before, after, ttl=ttl)
         return replace(sent, rewritten=True) if turn.is_expanded else sent
@@ -557,7 +568,7 @@ class ProxyManager:
         """Make a rewrite that covers more than the one in use, or say why not; `how`: fields of its `RewriteTask`."""
         task = await self._task(turn, tokens, level=level, **how)
         context = self._summarizer_context(turn, task.thread)
-        setup = EngineSetup(self.setup.engine, turn.model, task.budget, self.setup.summary_key)
+        setup = EngineSetup(self.setup.engine, turn.model, task.budget, self.setup.key_of(turn.incoming.tenant))
         rewrite = await self._rewrites.make(task, setup, context, self.setup.summarizer(context))
         if isinstance(rewrite, Rewrite) and rewrite.depth >= FADING:
             self.setup.listener(Notice(task.thread, fading_text(rewrite.depth)))
@@ -656,7 +667,7 @@ class ProxyManager:
     async def compaction_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
         """One item that stands for a conversation, and the tokens of what it stands for."""
         result = await self.compact_once(incoming, CompactionLevel.NORMAL)
-        return make_item(result["messages"], self.setup.summary_key), result["receipt"]["tokens_after"]
+        return make_item(result["messages"], self.setup.key_of(incoming.tenant)), result["receipt"]["tokens_after"]
 
     # After a refusal
 

@@ -75,9 +75,9 @@ def _strip_line(value: Any, key: bytes) -> Any:
     """An element without our line: itself where it has none, None where nothing else is in it."""
     if not isinstance(value, dict):
         return value
-    if str(value.get("id", "")).startswith(_ITEM):
-        return None
     content = value.get("content")
+    if not content and str(value.get("id", "")).startswith(_ITEM):
+        return None  # a reference to our line, or what a client left of it
     if value.get("role") != "assistant":
         return value
     words: Any = content
