@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body:
         (b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 51_000 + b"1]}]}", "50,000 values"),
         (b'{"model": "m", "messages": [], "tools": [' + b"1," * 51_000 + b"1]}", "`tools` has more than 50,000 values"),
         (b'{"model": "m", "messages": []' + b"".join(b',"k%d":1' % n for n in range(1_001)) + b"}", "1,000 fields"),
+        (b'{"model": "m", "messages": ["' + b"\\ud800" * 1_000_001 + b'"]}', "1,000,000 escapes"),
     ],
 )
 def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) -> None:
@@ -72,6 +74,20 @@ def test_commas_in_texts_are_no_values() -> None:
     assert not OuterFields(text).is_excessive
     assert len(slice_body(text, "openai_chat").elements) == 1
     assert OuterFields(b'{"a":"' + b'\\",' * 400_000).is_excessive  # no JSON, and not to be looked at again and again
+
+
+def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
+    """The attack: 60 MB of short fields took seven seconds; the model is still the one that is charged."""
+    fields = b",".join(b'"k%d":1' % number for number in range(500_000))
+    body = b"{" + fields + b', "model": "gpt-4o", "messages": [], ' + fields.replace(b"k", b"l") + b"}"
+    tracemalloc.start()
+    try:
+        outer = OuterFields(body)
+        assert (outer.is_excessive, outer.model) == (True, "gpt-4o")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(body)
 
 
 def test_escaped_names_are_looked_for_once() -> None:

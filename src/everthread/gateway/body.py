@@ -28,10 +28,15 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _UNREAD: Any = object()
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_STRING_BYTES = re.compile(_STRING.pattern.encode(), re.DOTALL)
 _MOST_FIELDS, _MOST_ELEMENTS = 1_000, 40_000
 _MOST_VALUES, _MOST_ALL_VALUES = 50_000, 300_000
 """Of one message or of all fields beside them, and of a whole body: each value costs microseconds on the event loop."""
+_MOST_ESCAPES = 1_000_000
+"""In a body that has half a character somewhere: each one is looked at."""
+_ALL_VALUES = re.compile(
+    rb'(?:[^",]*+(?:%b[^",]*+)*+,){%d}+' % (_STRING.pattern.encode(), _MOST_ALL_VALUES + 1), re.DOTALL
+)
+"""So many commas outside of strings; it is read no further."""
 LIST_FIELD: dict[Api, str] = {"openai_chat": "messages", "openai_responses": "input", "anthropic": "messages"}
 
 
@@ -177,7 +182,7 @@ def has_too_many_values(body: bytes) -> bool:
         msgspec.json.decode(body, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
         return True
-    return _STRING_BYTES.sub(b"", body).count(b",") > _MOST_ALL_VALUES
+    return _ALL_VALUES.match(body) is not None
 
 
 def check_values(text: str, what: str) -> None:
@@ -361,6 +366,8 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _FIELDS.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
+        if body.count(b"\\") > _MOST_ESCAPES:
+            raise ExcessError(f"it has more than {_MOST_ESCAPES:,} escapes, of half characters or in no JSON") from None
         hidden = _ESCAPE.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)
         if hidden == body:
             raise WireError(f"the request is no JSON object: {error}") from None
@@ -444,7 +451,7 @@ class OuterFields:
     def __init__(self, body: bytes) -> None:
         self._body = body
         self.is_excessive = has_too_many_values(body)
-        self._spans = _outer_spans(body)
+        self._spans = None if self.is_excessive else _outer_spans(body)
         if self._spans is None:
             _refuse_slowly(body, is_excessive=self.is_excessive)
 
@@ -552,6 +559,12 @@ def _is_outermost(body: bytes, at: int) -> bool:
 
 
 def _parses(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    else:
+        return text.lstrip().startswith(b"{")
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):

@@ -183,7 +183,7 @@ def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     legacy = fingerprint if fields == value else message_fingerprint(value)
     return MessageIdentity(
         fingerprint,
-        _skeleton(fields),
+        _skeleton(fields, fingerprint),
         tuple(_short(content) for content in results),
         tuple(is_cleared(content) for content in results),
         key,
@@ -283,14 +283,15 @@ def _is_result(part: Any) -> bool:
     return isinstance(part, dict) and kind_of(part) in RESULT_BLOCKS
 
 
-def _skeleton(value: dict[str, Any]) -> str:
+def _skeleton(value: dict[str, Any], fingerprint: str) -> str:
     if kind_of(value) in REASONING_BLOCKS:
         return ""
     if value.get("role") == "assistant":
         calls = [[call.id, call.name, _arguments(call.arguments)] for call in calls_of(value)]
         text = text_of(value).strip() or str(value.get("refusal") or "").strip()
         return _hash(["assistant", text, calls]) if text or calls else ""
-    return message_fingerprint(_without_results(value))
+    rest = _without_results(value)
+    return fingerprint if rest is value else message_fingerprint(rest)
 
 
 def _without_results(value: dict[str, Any]) -> dict[str, Any]:
