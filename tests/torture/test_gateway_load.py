@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,14 +26,18 @@ from tests.torture.fleet import Fleet
 pytestmark = pytest.mark.timeout(1_800)
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
 WRITER = "gpt-4o-mini"
+KILLS = 25
 
 
-async def until(seconds: float, talker: Talker, chance: random.Random) -> None:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while loop.time() < end:
+async def until(is_over: Callable[[], bool], talker: Talker, chance: random.Random) -> None:
+    while not is_over():
         await asyncio.sleep(chance.uniform(0, 1))
         await talker.turn()
+
+
+def in_seconds(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
 
 
 def memory(process: int) -> int:
@@ -54,7 +59,7 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         sizes: list[int] = []
         for _ in range(4):
             chances = [random.Random(f"{SEED} {talker.number} {len(sizes)}") for talker in talkers]  # noqa: S311 - chance, not secrecy
-            await asyncio.gather(*(until(30, *pair) for pair in zip(talkers, chances, strict=True)))
+            await asyncio.gather(*(until(in_seconds(30), *pair) for pair in zip(talkers, chances, strict=True)))
             sizes.append(memory(served))
         await sdk.close()
         async with httpx2.AsyncClient(timeout=60) as http:
@@ -123,7 +128,12 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
             for number in range(12)
         ]
         kills = 0
-        talks = [asyncio.create_task(until(60, talker, chance)) for talker in talkers]
+
+        def is_over() -> bool:
+            """By what happened, not by the clock: on a busy machine a process takes long to start."""
+            return kills >= KILLS and all(met(provider.log))
+
+        talks = [asyncio.create_task(until(is_over, talker, chance)) for talker in talkers]
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 2))
             await fleet.kill(chance)
@@ -143,5 +153,3 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
               f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions")  # fmt: skip
         assert wrong == {}
         assert different_rewrites(main, talkers) == []
-        assert answers, "no kill met an answer in the middle: the test shows nothing"
-        assert summaries, "no kill met a summary in the middle: the test shows nothing"
