@@ -70,6 +70,21 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
             assert "was used already" in httpx2.get(link, timeout=60).text
 
 
+def test_an_address_that_means_every_address_is_not_shown_as_one(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [*COMMAND, "keys", "create"], env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)}, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert made.stdout
+    words = ("serve", "--port", "0", "--host", "0.0.0.0", "--auth", "keys", "--upstream", "lab=http://127.0.0.1:9")  # noqa: S104
+    with started(tmp_path, *words) as (process, first):
+        assert re.fullmatch(r"Everthread listens on port \d+ of every address of this machine in front of\n", first)
+        lines = [process.stdout.readline().strip() for _ in range(7)]
+    assert any(line.startswith("OPENAI_BASE_URL=http://127.0.0.1:") for line in lines)
+    assert "On another machine, put this one's name or address for 127.0.0.1." in lines
+    assert not any("0.0.0.0" in line for line in lines)  # noqa: S104
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
     said = tmp_path / "said"

@@ -159,6 +159,8 @@ def test_without_a_name_the_first_key_decides() -> None:
     for environment in ({"OPENAI_API_KEY": " "}, {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"}):
         with pytest.raises(ConfigError, match="no model is named"):
             chosen(None, environment)
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL names a server whose models are not known here"):
+        chosen(None, {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"})
 
 
 def test_the_ecosystems_addresses() -> None:

@@ -43,11 +43,11 @@ print(len(history), "messages")
 
 def find_python(version: str) -> str | None:
     """The interpreter of a version that this machine has."""
-    places = [
+    interpreters = [
         *(Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"),
-        *(Path(found) for found in [shutil.which(f"python{version}")] if found and "shims" not in found),
+        *(Path(path) for path in [shutil.which(f"python{version}")] if path and "shims" not in path),
     ]
-    return str(places[0]) if places else None
+    return str(interpreters[0]) if interpreters else None
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +57,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT],
         check=True, env={**os.environ, "PYTHONPATH": ""},
     )  # fmt: skip
-    [made] = folder.glob("*.whl")
-    return made
+    [built] = folder.glob("*.whl")
+    return built
 
 
 class Newcomer:
     """A person at an empty machine. Each command is written down with its time."""
 
-    def __init__(self, place: Path, record: Path | None = None) -> None:
-        self.place = place
-        self.work = place / "work"
+    def __init__(self, home: Path, record: Path | None = None) -> None:
+        self.home = home
+        self.work = home / "work"
         self.work.mkdir()
-        self.bin = place / "venv" / "bin"
+        self.bin = home / "venv" / "bin"
         self.record = record
-        keep = {
+        index = {
             name: os.environ[name]
             for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE")
             if name in os.environ
         }
-        self.environment = {**keep, "HOME": str(place), "PATH": f"{self.bin}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        self.environment = {**index, "HOME": str(home), "PATH": f"{self.bin}:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
     def run(self, *command: str, code: int = 0, typed: str = "") -> str:
         began = time.monotonic()
@@ -100,14 +100,14 @@ class Newcomer:
                 file.write(text + "\n")
 
     def install(self, python: str, wheel: Path) -> None:
-        self.run(python, "-m", "venv", str(self.place / "venv"))
+        self.run(python, "-m", "venv", str(self.home / "venv"))
         self.run(str(self.bin / "python"), "-m", "pip", "install", "--quiet", str(wheel))
 
     @contextmanager
     def serving(self, *command: str) -> Iterator[str]:
         """A server that prints as JSON where it listens: its address, until the block ends."""
         self.write(f"$ {shlex.join(command)} &\n")
-        with (self.place / "server.log").open("ab") as log:
+        with (self.home / "server.log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--json"], cwd=self.work, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
             )
@@ -150,8 +150,8 @@ def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Pa
     newcomer.install(find_python("3.11") or sys.executable, wheel)
     newcomer.run("everthread", "--help")
 
-    newcomer.write("== no key: what to do is said")
-    told = subprocess.run(
+    newcomer.write("== without a key, run says what to do")
+    refused = subprocess.run(
         ["everthread", "run", "hello"],
         env=newcomer.environment,
         capture_output=True,
@@ -159,8 +159,8 @@ def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Pa
         check=False,
         cwd=newcomer.work,
     )
-    assert told.returncode == 2
-    assert "model.default" in told.stderr
+    assert refused.returncode == 2
+    assert "model.default" in refused.stderr
 
     for page in [ROOT / "README.md", *START]:
         newcomer.write(f"== {page.relative_to(ROOT)}")

@@ -50,7 +50,7 @@ def number_option(*, text: str, least: float = 0, most: float = LARGEST, metavar
 
 Limit = Annotated[int, number_option(least=1, most=100_000, text="Show at most N.")]
 Offset = Annotated[int, number_option(text="Skip the first N.")]
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id, or how it begins.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="A session's id or its first characters.")]
 
 
 def store_address(url: str | None) -> str:
@@ -117,7 +117,7 @@ BaseUrl = Annotated[
     typer.Option("--base-url", metavar="URL", help="Where the model's API is, such as http://localhost:8000/v1."),
 ]
 Workspace = Annotated[str, typer.Option("--workspace", "-w", help="Where its tools work.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Allow every command and every write, unasked.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Allow every command and every write without asking.")]
 
 
 def with_base_url(config: Config, base_url: str | None) -> Config:

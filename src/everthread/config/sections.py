@@ -293,12 +293,12 @@ class GatewayLimits(Options):
         description="Requests answered at the same time; further ones get a 503 and a time to retry.",
     )
     header_seconds: Seconds = Field(gateway.HEADER_SECONDS, description="Until a request's headers are complete.")
-    body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is.")
+    body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is complete.")
     connect_seconds: Seconds = Field(gateway.CONNECT_SECONDS, description="Until an upstream takes the connection.")
     answer_seconds: Seconds = Field(gateway.ANSWER_SECONDS, description="Between two pieces of an upstream's answer.")
     write_seconds: Seconds = Field(gateway.WRITE_SECONDS, description="Until a client has read a piece of its answer.")
     manage_seconds: Seconds = Field(
-        gateway.MANAGE_SECONDS, description="For a rewrite, its summary included; then the original is forwarded."
+        gateway.MANAGE_SECONDS, description="For a rewrite with its summary; after that the original is forwarded."
     )
     hold_seconds: Seconds = Field(
         gateway.HOLD_SECONDS, description="How long the first events of a nearly full request's stream are held."
@@ -307,7 +307,8 @@ class GatewayLimits(Options):
         gateway.KEEPALIVE_SECONDS, description="Between two comments to a client that waits for a stream."
     )
     silence_seconds: Seconds = Field(
-        gateway.SILENCE_SECONDS, description="How long a compaction keeps such a client waiting without one."
+        gateway.SILENCE_SECONDS,
+        description="How long a compaction may keep a client of a stream waiting without a comment.",
     )
 
 
@@ -334,7 +335,7 @@ class NativeApiOptions(Options):
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
         DESK.agents, description="Threads kept in memory between turns."
     )
-    idle_seconds: Seconds = Field(DESK.idle_seconds, description="After which a thread is not kept any more.")
+    idle_seconds: Seconds = Field(DESK.idle_seconds, description="Seconds after which an unused thread leaves memory.")
     lease_seconds: Seconds = Field(
         DESK.lease_seconds, description="Seconds after which another process takes over the thread of a silent one."
     )
@@ -394,7 +395,7 @@ class GatewayOptions(Options):
     )
     notice: bool = Field(
         default=False,
-        description="Show the person one line at the end of the answer with which a compaction takes effect.",
+        description="End the first answer after a compaction with one line for the person.",
     )
     recall: bool = Field(
         default=True,

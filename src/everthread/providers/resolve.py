@@ -151,14 +151,21 @@ def _choose_default(
     environment: Mapping[str, str], provider: str, base_url: str | None, api_key_env: str | None, api: Api | None
 ) -> Choice:
     """The model of the first provider whose key is present."""
+    elsewhere: list[str] = []
     for candidate in (OPENAI, ANTHROPIC, OPENROUTER) if base_url is None else ():
         if provider in ("auto", candidate.name) and _has_key(candidate, environment):
             if environment.get(candidate.url_env, "").strip():
+                elsewhere.append(candidate.url_env)
                 continue  # which models that server has is not known
             choice = choose(
                 candidate.default, environment=environment, provider=candidate.name, api_key_env=api_key_env, api=api
             )
             return replace(choice, why=f"no model is named, and {candidate.key_env} is set")
+    if elsewhere:
+        raise ConfigError(
+            f"no model is named: set model.default or give --model. {' and '.join(elsewhere)} "
+            f"name{'s' if len(elsewhere) == 1 else ''} a server whose models are not known here."
+        )
     raise ConfigError(
         "no model is named: set model.default or give --model, such as gpt-5 or claude-sonnet-4-5; with "
         "OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY set one is chosen. "

@@ -25,10 +25,11 @@ PerDay = Annotated[int | None, number_option(most=10**15, text="Most in a UTC da
 @app.command()
 def create(
     tenant: Annotated[
-        str, typer.Option(help="Whose it is. Keys of one tenant share their threads; others never see them.")
+        str, typer.Option(help="Its tenant. Keys of one tenant share their threads; others never see them.")
     ] = "default",
     scope: Annotated[
-        list[str] | None, typer.Option(help="What for: proxy, threads, tools; may be repeated. Default: proxy.")
+        list[str] | None,
+        typer.Option(help="What it may be used for: proxy, threads, tools; repeatable. Default: proxy."),
     ] = None,
     requests_per_day: PerDay = None,
     tokens_per_day: PerDay = None,
@@ -38,7 +39,7 @@ def create(
     mode: Annotated[
         Literal["managed", "observe", "off"] | None, typer.Option(help="Instead of the configured mode.")
     ] = None,
-    name: Annotated[str, typer.Option(help="What you call it.")] = "",
+    name: Annotated[str, typer.Option(help="A name for the list.")] = "",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +88,7 @@ def revoke(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a key in no more. Running gateways follow within five seconds."""
+    """Revoke a key. Running gateways refuse it within five seconds."""
     from everthread.gateway.keys import id_in
 
     key_id = id_in(key)
@@ -95,7 +96,7 @@ def revoke(
     if as_json:
         print_json({"id": f"et_{key_id}", "revoked": format_iso(at)})
     else:
-        print_text(f"et_{key_id} is revoked; gateways that run follow within five seconds.")
+        print_text(f"et_{key_id} is revoked; running gateways refuse it within five seconds.")
 
 
 def _parse_dollars(text: str | None) -> Decimal | None:

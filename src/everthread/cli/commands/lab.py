@@ -45,14 +45,15 @@ def provider(
         ),
     ] = None,
     compaction: Annotated[
-        bool, typer.Option(help="Answer compaction_trigger and /v1/responses/compact, or know nothing of them.")
+        bool, typer.Option(help="Answer compaction_trigger and /v1/responses/compact, or refuse them as unknown.")
     ] = True,
     websocket: Annotated[
         int, number_option(least=400, most=499, metavar="STATUS", text="The status that refuses a WebSocket.")
     ] = 405,
     script: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of answers, used one by one.")] = None,
     transcript: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A conversation; what followed in it is answered.")
+        str | None,
+        typer.Option(metavar="FILE", help="A recorded conversation; each request gets the answer that followed in it."),
     ] = None,
     echo: Annotated[bool, typer.Option("--echo", help="Answer with the last message (the default).")] = False,
     fault: Annotated[

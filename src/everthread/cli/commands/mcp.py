@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 def mcp(
     thread: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this thread: its id, or how it begins. Default: all.")
+        str | None,
+        typer.Option(metavar="ID", help="Only this thread: its id or the first characters of it. Default: all."),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(help="Whose conversations. Default: the thread's, or `default`.")
+        str | None, typer.Option(help="The tenant of the conversations. Default: the thread's, or `default`.")
     ] = None,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP there instead of standard input and output.")

@@ -51,7 +51,7 @@ def replay(
     pause: Annotated[
         float, number_option(text="Seconds before each message of the user, where the log has no times.")
     ] = 60.0,
-    step: Annotated[float, number_option(text="Seconds before each result of a tool, likewise.")] = 15.0,
+    step: Annotated[float, number_option(text="Seconds before each tool result, where the log has no times.")] = 15.0,
     recall: Annotated[
         bool | None, typer.Option("--recall/--no-recall", help="Inject recalled passages. Default: as configured.")
     ] = None,

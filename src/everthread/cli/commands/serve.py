@@ -182,18 +182,23 @@ class StartText:
         self._url = ""
 
     def begin(self, url: str, page: str | None, workers: int = 1) -> None:
+        is_open = name_loopback(url) != url
+        url, page = name_loopback(url), None if page is None else name_loopback(page)
         self._url = url
         if self._as_json:
             upstreams = [{"name": one.name, "url": one.root, "mode": one.mode} for one in self._upstreams]
             typer.echo(json_text({"url": url, "upstreams": upstreams, "page": page, "workers": workers}))
             return
         width = max(len(one.name) for one in self._upstreams)
-        lines = [f"Everthread listens on {url}{f' with {workers} workers' if workers > 1 else ''} in front of"]
+        where = f"port {urlsplit(url).port} of every address of this machine" if is_open else url
+        lines = [f"Everthread listens on {where}{f' with {workers} workers' if workers > 1 else ''} in front of"]
         lines += [
             f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, self._auth)}"
             for one in self._upstreams
         ]
         lines += ["Set in a client:", f"  OPENAI_BASE_URL={url}/v1", f"  ANTHROPIC_BASE_URL={url}"]
+        if is_open:
+            lines.append(f"On another machine, put this one's name or address for {urlsplit(url).hostname}.")
         lines.append(describe_writer(self._config))
         if page is None:
             lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
@@ -204,6 +209,11 @@ class StartText:
 
     def announce(self, path: str) -> None:
         typer.echo(f"See your context, with a link that works once: {self._url}{path}", err=self._as_json)
+
+
+def name_loopback(url: str) -> str:
+    """The URL with an address that a client can use: 0.0.0.0 and [::] mean every address, and are none."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace("//[::]:", "//[::1]:", 1)
 
 
 def named_upstream(text: str, mode: Mode) -> Upstream:

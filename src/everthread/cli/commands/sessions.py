@@ -55,7 +55,7 @@ MOST_LOST = 20
 
 def export(
     session_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Sessions' ids, or how they begin.")
+        list[str] | None, typer.Argument(metavar="ID", help="Sessions' ids or their first characters.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every thread.")] = False,
     output: Annotated[

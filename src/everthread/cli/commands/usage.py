@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def usage(
     session_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A session's id, or how it begins. Default: all threads.")
+        str | None, typer.Argument(metavar="ID", help="A session's id or its first characters. Default: all threads.")
     ] = None,
     calls: Annotated[bool, typer.Option("--calls", help="Every call of the thread, not only the sums.")] = False,
     since: Since = None,
