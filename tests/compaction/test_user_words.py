@@ -127,3 +127,18 @@ def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
         return time.process_time() - begun
 
     assert measure(200_000) < 40 * measure(20_000), "ten times as many lines, not a hundred times the work"
+
+
+def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their_numbers() -> None:
+    text = "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday. / **2. Reservation LQ940Q** stays here."
+    sentences = [text[piece.start : piece.end].strip() for piece in split_sentences(text)]
+    assert sentences == [
+        "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday.",
+        "/ **2. Reservation LQ940Q** stays here.",
+    ]
+    words = "considerable transformations notwithstanding everybody understands " * 20
+    for room in range(6, 40):
+        shown = clip_tokens(words, room, COUNT)
+        assert set(shown.removesuffix(GAP).split()) <= set(words.split())
+        assert COUNT(shown) <= room
+    assert clip_tokens("部" * 400, 30, COUNT).startswith("部" * 8)

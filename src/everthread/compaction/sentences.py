@@ -13,12 +13,14 @@ Count = Callable[[str], int]
 GAP = "[…]"
 """Stands where something was left out."""
 
-_END = re.compile(r"(?<![\s(]\d)(?<![\s(]\d\d)[.!?…]{1,3}[\"'”’)\]]{0,3}(?=\s)|[。！？]{1,3}[」』”’）]{0,3}")
+_END = re.compile(r"(?<![\s(*_]\d)(?<![\s(*_]\d\d)[.!?…]{1,3}[\"'”’)\]]{0,3}(?=\s)|[。！？]{1,3}[」』”’）]{0,3}")
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
 _LEAST = 24
 """A sentence of fewer characters goes with the one behind it on its line."""
+_LONGEST_PART = 24
+"""A part of a word at the end of a cut text that is longer stays: writing without spaces, a path."""
 _PASTED = 4
 """So many lines of one shape in a row are a pasted block, no prose."""
 
@@ -157,6 +159,15 @@ def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> 
     return "".join(parts).rstrip() + end
 
 
+def _whole_words(text: str, length: int) -> str:
+    """The beginning of a text, of at most so many characters, without a part of a word at its end."""
+    beginning = text[:length].rstrip()
+    if length >= len(text) or text[length].isspace() or length != len(beginning):
+        return beginning
+    words = beginning.rsplit(None, 1)[0].rstrip()
+    return words if len(beginning) - len(words) <= _LONGEST_PART and 2 * len(words) > length else beginning
+
+
 def clip_tokens(text: str, room: int, count: Count) -> str:
     """The beginning of a text within so many tokens, and the mark for the rest."""
     if count(text) <= room:
@@ -165,7 +176,7 @@ def clip_tokens(text: str, room: int, count: Count) -> str:
         return GAP
     length = min(len(text), room * 8)
     while length > 0:
-        cut = f"{text[:length].rstrip()} {GAP}"
+        cut = f"{_whole_words(text, length)} {GAP}"
         over = count(cut) - room
         if over <= 0:
             return cut
