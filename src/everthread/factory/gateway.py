@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import importlib
 import ipaddress
 import json
 import logging
@@ -272,6 +273,8 @@ async def _preload() -> None:
     from everthread.gateway.server import settle_process
 
     def load() -> None:
+        for module in ("chain", "model", "warm"):  # an import would stop the loop where the first compaction is due
+            importlib.import_module(f"everthread.compaction.summarizers.{module}")
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
         TokenCounter("gpt-4o").text("Ready?")
 
