@@ -56,10 +56,12 @@ class GivenUp:
 
     name = "given up"
 
-    def __init__(self, desk: SummarizerContext) -> None:
+    def __init__(self, desk: SummarizerContext, asked: asyncio.Event) -> None:
         self._desk = desk
+        self._asked = asked
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        self._asked.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -74,12 +76,15 @@ async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(tmp_pat
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
         given: Any = place.setup(model, protect_last_n=2)
-        setup = Setup(place.store, given.route, given.engine, GivenUp, given.options, given.system)
+        asked = asyncio.Event()
+        setup = Setup(
+            place.store, given.route, given.engine, lambda desk: GivenUp(desk, asked), given.options, given.system
+        )
         conversation = await Conversation.open(setup)
         for turn in range(12):
             await conversation.send(f"Turn {turn}: {words(600, f'account {turn}')}")
         task = asyncio.ensure_future(conversation.compress())
-        await asyncio.sleep(0.05)
+        await asked.wait()
         task.cancel()
         await asyncio.wait({task})
         await conversation.close()
