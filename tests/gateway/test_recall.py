@@ -17,9 +17,11 @@ from everthread.core.cache_control import without_cache_control
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.pricing import normalize_usage
 from everthread.core.types import Api, Reply, Request
+from everthread.gateway.management import recall
 from everthread.gateway.management.manager import ProxyManager
 from everthread.gateway.management.rounds import is_recall
 from everthread.lab.provider import Provider, ServedModel
+from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
 from everthread.wire.common import SseParser
@@ -325,3 +327,23 @@ async def test_events_of_a_response_of_two_rounds_are_numbered_on(tmp_path: Path
         assert [kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")] == [1, 1, 1]
         assert [event["index"] for event in data if event["type"] == "content_block_start"] == [0, 1]
         assert kinds[-1] == "message_stop"
+
+
+async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was looked up is on its way into the store when the next request comes."""
+    stored, put_state = asyncio.Event(), Store.put_state
+
+    async def wait(store: Store, scope: str, key: str, value: Any, *, early: bool = False) -> None:
+        if key == recall._STATE:
+            await stored.wait()
+        await put_state(store, scope, key, value, early=early)
+
+    monkeypatch.setattr(Store, "put_state", wait)
+    async with talking(tmp_path, "openai_chat", streams=False) as talk:
+        await talk.fill()
+        assert "Wilhelmina" in text_of((await talk.ask("What is the boat called?")).message)
+        await talk.ask("Thank you.")
+        stored.set()
+        assert "call_recall" in json.dumps(talk.messages())

@@ -219,11 +219,14 @@ class ProxyManager:
     async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """Store the answer and its usage, and prepare the next rewrite if it will soon be due."""
         answer = self._recorder.expect_answer(turn, outcome)
+        if answer is not None:
+            self._recall.expect(turn, answer.history)
         try:
             await self._store_outcome(turn, outcome, answer)
         finally:
             if answer is not None:
                 self._recorder.give_up(answer)
+                self._recall.settle(turn)
         if 200 <= outcome.status < 300 and turn.rewritable:
             self._prepare_ahead(turn, outcome)
 
@@ -249,8 +252,8 @@ class ProxyManager:
             writes.append(self.accounting.record_lost(match.thread))
         if answer is not None:
             writes.append(self._recorder.store_answer(answer, match, turn))
-        if answer is not None and turn.recall.calls:
-            writes.append(self._recall.keep(turn, match.thread, answer.history))
+        if turn.recall.rows:
+            writes.append(self._recall.keep(turn, match.thread))
         reply = outcome.reply
         if is_success and reply and reply.id and self._emulates_state(turn.incoming):
             writes.append(self._responses.keep(match, reply, turn))
@@ -477,12 +480,12 @@ class ProxyManager:
         if not forced:
             rewrites = rewrites.prefer(turn.memory.rewrite)
         turn.used, turn.ready = rewrites.used, rewrites.ready
-        hidden = self._recall.state_of(turn)
+        hidden, expected = self._recall.state_of(turn), self._recall.expected(turn)
         undone, *rounds = await self.setup.store.get_states([(turn.match.thread, UNDONE_STATE), *hidden])
         turn.is_undone = isinstance(undone, dict) and turn.size < undone.get("until", 0)
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None
-        self._recall.load(turn, rounds[0] if rounds else None)
+        self._recall.load(turn, expected or (rounds[0] if rounds else None))
 
     async def _find_rewrites(self, turn: ManagedTurn) -> RewriteMatch:
         """The rewrites of the history; where there are none, those from before our own tool was offered."""

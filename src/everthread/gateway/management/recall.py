@@ -87,6 +87,8 @@ class RecallTurn:
     calls: int = 0
     started_at: float = 0.0
     """When the first round ended."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """The thread's hidden rounds with those of this answer, as they are stored; empty where it has none."""
 
 
 class RecallService:
@@ -95,6 +97,8 @@ class RecallService:
     def __init__(self, store: Store, *, enabled: bool = True) -> None:
         self._store = store
         self._enabled = enabled
+        self._expected: dict[str, list[dict[str, Any]]] = {}
+        """Hidden rounds that are being stored, by thread: a client's next request may come before that is done."""
 
     def serves(self, turn: ManagedTurn) -> bool:
         """Whether this client gets the tool: not one that has such a tool itself, or wants none."""
@@ -107,6 +111,10 @@ class RecallService:
         if not turn.match.matched:
             return []
         return [(turn.match.branch_of[0] if turn.match.branch_of else turn.match.thread, _STATE)]
+
+    def expected(self, turn: ManagedTurn) -> list[dict[str, Any]] | None:
+        """The thread's hidden rounds that are on their way into the store; None where none are."""
+        return next((self._expected.get(thread) for thread, _ in self.state_of(turn)), None)
 
     def load(self, turn: ManagedTurn, state: Any) -> None:
         """Load the thread's hidden rounds whose answers the rewrite does not cover."""
@@ -164,18 +172,26 @@ class RecallService:
         state.values[len(state.values) - len(values) :] = values
         state.rounds = ROUNDS
 
-    async def keep(self, turn: ManagedTurn, thread: str, after: History) -> None:
-        """Store the hidden rounds of an answer with the thread."""
-        state = turn.recall
+    def expect(self, turn: ManagedTurn, after: History) -> None:
+        """Expect the hidden rounds of an answer in the store: the request after it is given them from now on."""
+        state, history = turn.recall, turn.history
         if not state.calls or not state.last:
             return
-        history = turn.history
         rounds = HiddenRounds(
             history.digest(len(history)), history.skeleton(len(history)), after.digest(len(after)),
             after.skeleton(len(after)), [*state.texts, *state.last], state.blocks,
         )  # fmt: skip
-        rows = [asdict(hidden) for start, _, hidden in turn.recall.hidden_rounds if start >= _covered_length(turn)]
-        await self._store.put_state(thread, _STATE, [*rows, asdict(rounds)][-_MOST_KEPT:])
+        rows = [asdict(hidden) for start, _, hidden in state.hidden_rounds if start >= _covered_length(turn)]
+        state.rows = self._expected[turn.match.thread] = [*rows, asdict(rounds)][-_MOST_KEPT:]
+
+    async def keep(self, turn: ManagedTurn, thread: str) -> None:
+        """Store the hidden rounds of an answer with the thread."""
+        await self._store.put_state(thread, _STATE, turn.recall.rows)
+
+    def settle(self, turn: ManagedTurn) -> None:
+        """They are stored, or could not be: the store alone is asked from now on."""
+        for thread in [thread for thread, rows in self._expected.items() if rows is turn.recall.rows]:
+            del self._expected[thread]
 
     async def _look_up(self, turn: ManagedTurn, call: Call) -> str:
         """The text that answers a recall call, or says why it cannot be answered."""
