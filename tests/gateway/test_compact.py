@@ -40,6 +40,8 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(api: Api, tmp_pa
         assert "in a window of 900,000" in receipt["reason"]
         refused = await http.post(f"{url}/v1/compact", content=b"[]")
         assert refused.status_code == 400
+        many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
+        assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
 
 
 async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> None:

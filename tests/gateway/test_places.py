@@ -7,19 +7,22 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from everthread.gateway.app import GatewayApp
+from everthread.gateway.auth import AcceptedCredentials, Caller, PassthroughCredential
 from everthread.gateway.errors import Refused
 from everthread.gateway.limits import Limits
 from everthread.gateway.middleware import Admission
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from tests.gateway.raw import JSON, Plain, ask, connect, gateway, post, raw_upstream, say
+from tests.gateway.raw import JSON, Heard, Plain, ask, connect, gateway, post, raw_upstream, read_message, say
 
 CHAT = "/v1/chat/completions"
 
@@ -53,6 +56,67 @@ def test_one_key_has_half_of_the_places() -> None:
     with admission.enter(), admission.enter(), admission.enter(), admission.enter():
         assert admission.inside == 4
     assert admission.inside == 0
+
+
+SLOW = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\nx-api-key: %b\r\n\r\n{"
+
+
+class Credentials:
+    """One credential that an upstream has accepted; all others are made up."""
+
+    async def has(self, digest: str) -> bool:
+        return self.is_known(digest)
+
+    def is_known(self, digest: str) -> bool:
+        return digest == "good"
+
+    def add(self, digest: str) -> None:
+        """No upstream here refuses any: what is made up stays so."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = headers["x-api-key"]
+        credential = PassthroughCredential(shown, cast("AcceptedCredentials", self))
+        return Caller(shown, shown, frozenset({"proxy"}), passthrough=True, credential=credential)
+
+
+async def test_made_up_credentials_share_half_of_the_places() -> None:
+    """The attack: each slow body has another credential, so that no share per key ends it."""
+    limits = Limits(concurrent=2)
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, limits=limits, authenticator=Credentials()) as (url, _),
+    ):
+        slow = [await connect(url) for _ in range(12)]
+        for number, (_, writer) in enumerate(slow):
+            writer.write(SLOW % (b"made-up-%d" % number))
+            await writer.drain()
+        refused = [await asyncio.wait_for(read_message(reader), 60) for reader, _ in slow[4:]]
+        assert {answer.status for answer in refused} == {429}
+        for _ in range(3):
+            assert (await ask(url, post("/v1/messages", b"{}", (b"x-api-key", b"good")))).status == 200
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_the_bytes_of_all_bodies_are_bounded() -> None:
+    """The attack: many bodies of the largest size that stop before their end, each in memory until then."""
+    limits = Limits(body_bytes=100_000)
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % CHAT.encode()
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+        slow = [await connect(url) for _ in range(40)]
+        for _, writer in slow:
+            writer.write(head + b"x" * 99_000)
+            await writer.drain()
+        waiting = {asyncio.create_task(read_message(reader)) for reader, _ in slow}
+        done: set[asyncio.Task[Heard]] = set()
+        while len(done) < 8:
+            done, _ = await asyncio.wait(waiting, timeout=0.1)
+        assert {task.result().status for task in done} == {429}
+        for _, writer in slow:
+            writer.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        while (await ask(url, post(CHAT, b"{}"))).status != 200:  # noqa: ASYNC110 - as a client tries again
+            await asyncio.sleep(0.01)
 
 
 async def test_idle_connections_give_way_to_new_ones() -> None:

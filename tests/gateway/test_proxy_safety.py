@@ -229,6 +229,20 @@ async def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCapture
     assert key.decode() not in "\n".join(told)
 
 
+async def test_an_unexpected_failure_is_logged_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    class BrokenRoutes(Routes):
+        def choose(self, *_arguments: object) -> Upstream:
+            raise RuntimeError("what the client said")
+
+    async with Gateway(GatewayApp(Proxy(BrokenRoutes([Upstream("only", "http://127.0.0.1:9")]), Plain()))) as running:
+        with caplog.at_level(logging.ERROR, "everthread"):
+            answer = await ask(running.url, post("/v1/chat/completions", b"{}"))
+    assert answer.status == 500
+    [line] = [record.getMessage() for record in caplog.records if record.name == "everthread.gateway"]
+    assert "RuntimeError at " in line
+    assert "what the client said" not in line
+
+
 async def test_our_pages() -> None:
     usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
     async with raw_upstream(say(200, JSON, usage)) as upstream, gateway(upstream.url) as (url, _):

@@ -36,6 +36,11 @@ class Caller:
     credential: PassthroughCredential | None = field(default=None, compare=False, repr=False)
     """One that only the upstream can check; None: it was checked here."""
 
+    @property
+    def share(self) -> str | None:
+        """Whose share of the places it takes: all credentials that anybody can make up have one together."""
+        return "" if self.credential is not None and not self.credential.is_known else self.key_id
+
     def admit(self) -> None:
         """Count a request; `Refused` where a limit is reached."""
         if self.account is not None:
@@ -169,6 +174,10 @@ class AcceptedCredentials:
                 self._keep(digest, until)
         return until > self._wall()
 
+    def is_known(self, digest: str) -> bool:
+        """Whether it is known here without asking the store."""
+        return self._accepted_until.get(digest, 0.0) > self._wall()
+
     def add(self, digest: str) -> None:
         """It holds here at once; the client does not wait until it is stored."""
         until = self._wall() + _ACCEPTED_SECONDS
@@ -199,6 +208,10 @@ class PassthroughCredential:
 
     digest: str
     accepted: AcceptedCredentials
+
+    @property
+    def is_known(self) -> bool:
+        return self.accepted.is_known(self.digest)
 
     async def is_accepted(self) -> bool:
         return await self.accepted.has(self.digest)

@@ -45,9 +45,12 @@ from everthread.core.redaction import redact
 from everthread.core.search.lookup import SearchMode, SearchScope, moment, page_text, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
 from everthread.gateway.auth import Caller
+from everthread.gateway.deadlines import run_within
+from everthread.gateway.errors import Refused
+from everthread.gateway.limits import BODY_SECONDS
 from everthread.gateway.management.clients import SESSION_HEADER
 from everthread.gateway.management.threads import named_thread_id
-from everthread.gateway.requests import header_map
+from everthread.gateway.requests import ClientGone, collect_body, header_map, replay_body
 from everthread.gateway.server import LoopServer, listen
 from everthread.store.models import UsageRow
 from everthread.store.sql.usage import sum_usage, usage_row
@@ -386,6 +389,10 @@ async def serve_streams(server: Server[Any]) -> None:
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
+_BODY_BYTES = 1024 * 1024
+"""A call of a tool has a query or an id; the SDK reads bodies of any size."""
+
+
 @asynccontextmanager
 async def application(server: Server[Any], hosts: list[str] | None = None) -> AsyncIterator[ASGIApp]:
     """An application that answers POST. It keeps no session, so any process answers any call.
@@ -406,7 +413,15 @@ async def application(server: Server[Any], hosts: list[str] | None = None) -> As
             refused = PlainTextResponse("Only POST is answered here.\n", 405, {"allow": "POST"})
             await refused(scope, receive, send)
             return
-        await manager.handle_request(scope, receive, send)
+        try:
+            body = await run_within(BODY_SECONDS, collect_body(receive, _BODY_BYTES))
+        except (Refused, TimeoutError) as error:
+            status, words = (error.status, error.message) if isinstance(error, Refused) else (408, "The body is late.")
+            await PlainTextResponse(f"{words}\n", status)(scope, receive, send)
+        except ClientGone:
+            return
+        else:
+            await manager.handle_request(scope, replay_body(body, receive), send)
 
     failed: Exception | None = None
     async with manager.run():

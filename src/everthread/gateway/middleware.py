@@ -198,13 +198,14 @@ class SiteMiddleware:
 
 
 class Admission:
-    """Counts who is inside. Nobody waits in line: a client that is told when to come again knows more.
+    """Counts who is inside, or the bytes they hold. Nobody waits in line: a client is told when to come again.
 
     One key has at most half of the places, so that none can take all of them from the others.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, what: str = "requests") -> None:
         self._most = most
+        self._what = what
         self._share = max(1, most // 2)
         self._by_key: Counter[str] = Counter()
         self.inside = 0
@@ -212,20 +213,33 @@ class Admission:
     @contextmanager
     def enter(self, key: str | None = None) -> Iterator[None]:
         """`key`: whose share it counts to; None: nobody's, there is one user."""
-        if self.inside >= self._most:
-            words = f"The gateway is busy with {self.inside} requests, as many as it takes; try again in a second."
-            raise Refused(429, "rate_limit_exceeded", words, retry_after=1)
-        if key is not None and self._by_key[key] >= self._share:
-            words = f"This key has {self._share} requests under way, as many as one may have; try again in a second."
-            raise Refused(429, "rate_limit_exceeded", words, retry_after=1)
-        self.inside += 1
-        if key is not None:
-            self._by_key[key] += 1
-        try:
+        with self.reserve(key) as add:
+            add(1)
             yield
-        finally:
-            self.inside -= 1
+
+    @contextmanager
+    def reserve(self, key: str | None = None) -> Iterator[Callable[[int], None]]:
+        """A function that takes more places, until the end. It raises `Refused` where there are no more."""
+        taken = 0
+
+        def add(number: int) -> None:
+            nonlocal taken
+            if self.inside + number > self._most:
+                words = f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes"
+                raise Refused(429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1)
+            if key is not None and self._by_key[key] + number > self._share:
+                words = f"This key has {self._by_key[key]:,} {self._what} under way, as many as one may have"
+                raise Refused(429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1)
+            taken += number
+            self.inside += number
             if key is not None:
-                self._by_key[key] -= 1
+                self._by_key[key] += number
+
+        try:
+            yield add
+        finally:
+            self.inside -= taken
+            if key is not None:
+                self._by_key[key] -= taken
                 if not self._by_key[key]:
                     del self._by_key[key]

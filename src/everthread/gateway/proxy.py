@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -626,6 +627,8 @@ _LEAST_EXCESS = 2 * _MESSAGES * len(b'"role"')
 """A shorter body cannot have so many."""
 _ARRIVALS = 4
 """So many times as many bodies may be on their way as requests are answered at once."""
+_BODIES = 32
+"""All bodies together may have so many times the bytes of the largest."""
 
 
 class Proxy:
@@ -655,6 +658,7 @@ class Proxy:
         self._admission = Admission(self.limits.concurrent)
         self._arrivals = Admission(_ARRIVALS * self.limits.concurrent)
         """Bodies on their way here: one that comes slowly takes no place of those that are there."""
+        self._bytes = Admission(_BODIES * self.limits.body_bytes, "bytes")
         self._recordings: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -678,6 +682,11 @@ class Proxy:
             _LOG.warning("%s %s: the upstream broke off (%s)", call.method, call.path, type(error).__name__)
             with contextlib.suppress(ClientGone):
                 await writer.refuse(Refused(502, "upstream_broke_off", "The upstream broke off; try again."))
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}:{frame.lineno}"  # its words may be a client's
+            _LOG.error("%s %s failed in the gateway: %s at %s", call.method, call.path, type(error).__name__, where)
+            raise
         finally:
             self.metrics.in_flight = self._admission.inside
             writer.log()
@@ -689,24 +698,31 @@ class Proxy:
         await self._client.close()
 
     async def _serve(self, call: RequestHead, receive: Receive, writer: ResponseWriter) -> None:
-        key = call.caller.key_id
+        key = call.caller.share
         compacts = self._services.make_item is not None and call.path == COMPACT_PATH
         if call.conversation is None and not compacts and not (self._routes.differ and call.is_json):
             upload = Upload(receive, call, self.limits.body_seconds)
             with self._arrivals.enter(key):
                 await _run_while_connected(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
             return
-        with self._arrivals.enter(key):
-            raw = await read_body(receive, call, self.limits)
-        with self._admission.enter(key):
-            self.metrics.in_flight = self._admission.inside
-            if call.conversation is not None:
-                await _run_while_connected(self._converse(call, raw, writer), receive)
-            else:
-                body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
-                model = OuterFields(body or b"").model
-                passing = self._compact(call, raw, body, writer) if compacts and body else None
-                await _run_while_connected(passing or self._pass(call, raw, model, writer), receive)
+        with self._bytes.reserve(key) as count:
+            with self._arrivals.enter(key):
+                raw = await read_body(receive, call, self.limits, count)
+            with self._admission.enter(key):
+                self.metrics.in_flight = self._admission.inside
+                await self._answer(call, raw, receive, writer, compacts=compacts)
+
+    async def _answer(
+        self, call: RequestHead, raw: bytes, receive: Receive, writer: ResponseWriter, *, compacts: bool
+    ) -> None:
+        """Answer a request whose body is there."""
+        if call.conversation is not None:
+            await _run_while_connected(self._converse(call, raw, writer), receive)
+            return
+        body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
+        model = OuterFields(body or b"").model
+        passing = self._compact(call, raw, body, writer) if compacts and body else None
+        await _run_while_connected(passing or self._pass(call, raw, model, writer), receive)
 
     async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from everthread.core.types import Api
 from everthread.gateway.deadlines import run_within
@@ -65,26 +65,48 @@ def header_map(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-async def read_body(receive: Receive, call: RequestHead, limits: Limits) -> bytes:
-    """The whole body of a request. `Refused` where it is too large or too slow."""
+def _ignore_size(size: int) -> None:
+    """Nobody counts it."""
+
+
+async def read_body(
+    receive: Receive, call: RequestHead, limits: Limits, count: Callable[[int], None] = _ignore_size
+) -> bytes:
+    """The whole body of a request. `Refused` where it is too large or too slow; `count` is told each piece's size."""
     stated = call.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated) > limits.body_bytes:
         raise too_large()
     try:
-        return await run_within(limits.body_seconds, _collect_body(receive, limits.body_bytes))
+        return await run_within(limits.body_seconds, collect_body(receive, limits.body_bytes, count))
     except TimeoutError:
         raise _too_slow(limits.body_seconds) from None
 
 
-async def _collect_body(receive: Receive, most: int) -> bytes:
+async def collect_body(receive: Receive, most: int, count: Callable[[int], None] = _ignore_size) -> bytes:
+    """All pieces of a body. `Refused` where they are more than so many bytes."""
     pieces: list[bytes] = []
     size = 0
     async for piece in body_pieces(receive):
         size += len(piece)
         if size > most:
             raise too_large()
+        count(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """What an application receives that reads the body itself, after it was read here."""
+    is_given = False
+
+    async def receive_again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
 
 
 def _too_slow(seconds: float) -> Refused:

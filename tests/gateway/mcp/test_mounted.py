@@ -72,6 +72,19 @@ def bearer(name: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer key-{name}", **more}
 
 
+async def test_a_body_without_end_is_refused(tmp_path: Path) -> None:
+    """The attack: the SDK reads a body of any size into memory."""
+
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(1_000):
+            yield b" " * 65_536
+
+    async with gateway(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
+        headers = bearer("ann", **{"content-type": "application/json", "accept": "application/json"})
+        answer = await http.post(f"{url}/mcp", content=endless(), headers=headers)
+    assert answer.status_code == 413
+
+
 async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
         mine = await thread(store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann")

@@ -15,11 +15,12 @@ from everthread.core.types import Api
 from everthread.errors import EverthreadError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Incoming
-from everthread.gateway.body import LIST_FIELD, refuse_duplicates
+from everthread.gateway.body import LIST_FIELD, OuterFields
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.errors import Refused, error_body, error_headers
 from everthread.gateway.limits import Limits
 from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.middleware import Admission
 from everthread.gateway.requests import ClientGone, RequestHead, read_body
 
 PATH = "/v1/compact"
@@ -34,13 +35,15 @@ class CompactApp:
         self._limits = limits
         self._upstream = upstream
         """Whose window counts where the request names a model only."""
+        self._places = Admission(limits.concurrent)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope["state"]["caller"]
         call = RequestHead.of(scope, caller)
         try:
             await _check(call)
-            body = await self._compact(call, await read_body(receive, call, self._limits))
+            with self._places.enter(caller.share):
+                body = await self._compact(call, await read_body(receive, call, self._limits))
         except ClientGone:
             return
         except Refused as refused:
@@ -57,7 +60,8 @@ class CompactApp:
 
     async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
         body = decode_body(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""
-        refuse_duplicates(body)
+        if OuterFields(body).is_excessive:
+            raise Refused(413, "request_too_large", "The request has too many values to be looked into.")
         try:
             fields: Any = json.loads(body)
         except (ValueError, RecursionError):
