@@ -35,7 +35,8 @@ COMMANDS_INTRO = """# Commands
 
 *Generated from the command line by `docs/generate.py`.*
 
-Every command has `--help`. Exit codes: 0 done, 1 failed, 2 bad input. `--json` prints figures for programs.
+Every command has `--help`. Exit codes: 0 done, 1 failed, 2 bad input. `--json` prints one JSON object for programs;
+`run` and `lab provider` print one per line.
 """
 
 

@@ -175,6 +175,16 @@ def test_help_names_values_and_not_their_types(command: str, everthread: Any) ->
         assert not re.search(r"<[a-z\[\]| ]+>", everthread(*words, "--help").stdout), words
 
 
+def test_json_is_an_object_everywhere(everthread: Any, tmp_path: Path) -> None:
+    talk = write(tmp_path / "talk.json", OPENAI)
+    for command in (
+        ["keys", "list"], ["sessions", "list"], ["sessions", "search", "x"], ["models", "list"], ["plugins"], ["usage"],
+        ["insights"], ["tokens", talk], ["inspect", talk], ["compress", talk], ["config", "show"],
+    ):  # fmt: skip
+        done = everthread(*command, "--json")
+        assert isinstance(json.loads(done.stdout), dict), command
+
+
 def test_help_names_an_option_and_its_value(everthread: Any) -> None:
     assert "--focus               FOCUS" in everthread("compress", "--help").stdout
 

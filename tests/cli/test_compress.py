@@ -72,11 +72,15 @@ def test_an_anthropic_file_is_written_back_as_anthropic(everthread: Any, tmp_pat
 
 def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "talk.json", TALK)
-    (planned,) = json.loads(everthread("compress", path, "--window", "16000", "--preview", "--json").stdout)
+    (planned,) = json.loads(everthread("compress", path, "--window", "16000", "--preview", "--json").stdout)[
+        "compactions"
+    ]
     assert not planned["changed"]
     assert planned["covered"]
     assert planned["summary"] == ""
-    reports = json.loads(everthread("compress", path, "--window", "16000", "--times", "3", "--json").stdout)
+    reports = json.loads(everthread("compress", path, "--window", "16000", "--times", "3", "--json").stdout)[
+        "compactions"
+    ]
     assert reports[0]["changed"]
     assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
     assert not reports[-1]["changed"], "there is nothing more to take out"

@@ -36,7 +36,7 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
     for file in home.iterdir():
         assert token.split("_", 2)[2].encode() not in file.read_bytes()
 
-    (listed,) = json.loads(everthread("keys", "list", "--tenant", "acme", "--json").stdout)
+    (listed,) = json.loads(everthread("keys", "list", "--tenant", "acme", "--json").stdout)["keys"]
     assert listed["limits_per_day"] == {"requests": 100, "tokens": 2000, "dollars": "2.5"}
     assert listed["id"] == shown["id"], "the list names a key as its creation does"
     assert listed["last_used"]

@@ -25,8 +25,8 @@ def configure(home: Path, text: str) -> None:
 
 
 def test_the_catalogue_is_listed(everthread: Any) -> None:
-    everything = shown(everthread, "list")
-    claudes = shown(everthread, "list", "Claude")
+    everything = shown(everthread, "list")["models"]
+    claudes = shown(everthread, "list", "Claude")["models"]
     assert len(everything) > len(claudes) > 5
     assert all("claude" in entry["family"] for entry in claudes)
     printed = everthread("models", "list", "gpt-4.1")

@@ -53,7 +53,7 @@ def test_json_and_every_setting(everthread: Any, file: Path) -> None:
         "replay", str(file), "--window", "40000", "--model", "claude-opus-4-1", "--engine", "compressor", "--threshold",
         "0.2", "--ttl", "1h", "--pause", "4000", "--step", "1", "--no-recall", "--json",
     )  # fmt: skip
-    [found] = json.loads(answer.stdout)
+    [found] = json.loads(answer.stdout)["replays"]
     assert (found["model"], found["window"], found["threshold"]) == ("claude-opus-4-1", 40_000, 8_000)
     ours = found["ways"][0]
     assert [call["at"] for call in ours["calls"]][:4] == [0, 1, 4_001, 4_002]
@@ -65,7 +65,7 @@ def test_json_and_every_setting(everthread: Any, file: Path) -> None:
 
 def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
     given = ("replay", str(file), "--window", "24000", "--no-recall", "--no-economics", "--thresholds", "15,50")
-    low, high = json.loads(everthread(*given, "--json").stdout)
+    low, high = json.loads(everthread(*given, "--json").stdout)["thresholds"]
     assert (low["threshold"], high["threshold"]) == (0.15, 0.5)
     assert low["compactions"] > high["compactions"]
     assert low["mean_context"] < high["mean_context"]

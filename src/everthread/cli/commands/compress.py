@@ -71,7 +71,7 @@ def compress(
         if out == "-":
             return  # standard output holds the conversation alone
     if as_json:
-        print_json([_result_as_json(result) for result in done])
+        print_json({"compactions": [_result_as_json(result) for result in done]})
     else:
         for result in done:
             _print_result(recording, result)

@@ -73,7 +73,7 @@ def list_keys(
     stored = with_store(store, lambda opened: opened.list_keys(utc_day(now), tenant=tenant), or_empty=True)
     keys = [key for key in stored if revoked or key.revoked is None]
     if as_json:
-        print_json([_key_as_json(key) for key in keys])
+        print_json({"keys": [_key_as_json(key) for key in keys]})
         return
     if not keys:
         console.print("There is no key. Make one with `everthread keys create`.")

@@ -40,7 +40,7 @@ def list_models(
 
     entries = [entry for entry in families() if plain_name(text) in entry.family]
     if as_json:
-        print_json([_without_exact(entry) for entry in entries])
+        print_json({"models": [_without_exact(entry) for entry in entries]})
         return
     rows = [
         (entry.family, entry.window or "-", entry.max_output or "-", entry.cache or "-", entry.cache_min or "-")

@@ -89,7 +89,7 @@ def replay(
     if html is not None:
         _write_page(html, replays, uncached=uncached)
     if as_json:
-        print_json([one.as_dict() for one in replays])
+        print_json({"replays": [one.as_dict() for one in replays]})
         return
     for one in replays:
         _print_replay(one, uncached=uncached)
@@ -153,7 +153,7 @@ def _compare_thresholds(
             replays[share].append(play(log, options=at_share, compared=False, judged=True, progress=step, **arguments))
     rows = [(share, *_sum_figures(results)) for share, results in replays.items()]
     if as_json:
-        print_json([dict(zip(("threshold", *FIGURES), row, strict=True)) for row in rows])
+        print_json({"thresholds": [dict(zip(("threshold", *FIGURES), row, strict=True)) for row in rows]})
         return
     weighed = "weighed in dollars" if options.economics else "at the threshold only"
     title = f"{counted(len(logs), 'conversation')}, {replays[shares[0]][0].model}, compaction {weighed}"
