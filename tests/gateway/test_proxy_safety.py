@@ -32,6 +32,7 @@ from tests.gateway.raw import (
     head,
     post,
     raw_upstream,
+    read_message,
     say,
 )
 
@@ -135,6 +136,16 @@ async def test_slow_requests_are_not_waited_for() -> None:
         large = await ask(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n")
         assert large.status == 431
         assert upstream.heard == []
+
+
+async def test_a_connection_outlasts_a_pause_of_its_client() -> None:
+    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+        reader, writer = await connect(url)
+        for pause in (0.0, 5.5):  # longer than uvicorn waits by itself
+            await asyncio.sleep(pause)
+            writer.write(post(MESSAGES, b"{}"))
+            assert (await read_message(reader)).status == 200
+        writer.close()
 
 
 async def test_a_client_that_does_not_read_is_not_waited_for() -> None:

@@ -304,6 +304,9 @@ def settle_process() -> None:
         allocator.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
+_IDLE_SECONDS = 120
+"""A connection without a request stays open longer than clients keep theirs (Go and reqwest: 90 s). One that is closed
+while its client sends the next request costs that client an error, which the provider would not have caused."""
 _PATIENCE = 30.0
 """For answers that are being sent when it ends."""
 _TELLING = 2.0
@@ -359,6 +362,7 @@ class Gateway:
                 limits.header_seconds, limits.header_bytes, self._connections or connection_limit()
             ),
             patience=self._patience,
+            timeout_keep_alive=_IDLE_SECONDS,
             server_header=False,
             date_header=False,
             proxy_headers=False,
