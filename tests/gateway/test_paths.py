@@ -6,6 +6,8 @@ import logging
 
 import pytest
 
+from everthread.config import parse_config
+from everthread.factory.gateway import upstreams_of, with_keys
 from everthread.gateway.keys import issue
 from everthread.gateway.observability import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
@@ -87,3 +89,23 @@ def test_a_path_forges_no_line_of_the_log() -> None:
         assert "\x1b" not in line
         assert token[:30] not in line, "nor the beginning of one"
         assert token[16:40] not in line
+
+
+async def test_a_login_with_chatgpt_goes_to_its_own_server_and_a_key_does_not() -> None:
+    async with raw_upstream(say(200, JSON, b"{}")) as keys, raw_upstream(say(200, JSON, b"{}")) as logins:
+        known = [Upstream("openai", keys.url, family="openai"), Upstream("chatgpt", f"{logins.url}/backend-api/codex")]
+        async with gateway(known) as (url, _):
+            await ask(url, post("/v1/responses", b'{"model": "gpt-5"}', (b"chatgpt-account-id", b"account-1")))
+            await ask(url, post("/v1/responses", b'{"model": "gpt-5"}'))
+            await ask(url, post("/v1/messages", b'{"model": "claude-opus-5"}'))
+    assert [heard.line for heard in logins.heard] == [b"POST /backend-api/codex/responses HTTP/1.1"]
+    assert logins.heard[0].names["chatgpt-account-id"] == "account-1"
+    assert [heard.line.split()[1] for heard in keys.heard] == [b"/v1/responses", b"/v1/messages"]
+
+
+def test_a_gateway_with_keys_of_its_own_serves_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "any")
+    known = upstreams_of(parse_config(""))
+    assert [one.name for one in with_keys(known, "keys")] == ["openai", "anthropic"]
+    assert [one.name for one in with_keys(known, "passthrough")] == ["openai", "anthropic", "chatgpt"]

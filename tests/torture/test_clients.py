@@ -1,7 +1,7 @@
 """Clients that know nothing of the gateway, each as it is installed, talk far past the upstream's window through it.
 
-Programs are started by `everthread wrap`, in a network that has only loopback where the machine permits it; libraries
-run in an environment of their own. What came of each is in `build/torture/clients/`.
+Programs are started by `everthread wrap`, libraries run in an environment of their own; both in a network that has only
+loopback where the machine permits it. What came of each is in `build/torture/clients/`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ NAMES = {
 """Of the rows of `docs/recipes/libraries.md`."""
 FORCED = ("smolagents",)
 """Ask with `tool_choice: required`: then the gateway offers no tool of its own."""
+INSIDE = "EVERTHREAD_TORTURE_NETWORK"
+"""How the network of this process was taken away."""
+NO_NETWORK = {
+    "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1,localhost",
+}  # fmt: skip
+"""Where no namespace is permitted: outbound addresses are refused."""
 AI_SDK = ["ai@7.0.169", "@ai-sdk/openai@4.0.114", "@ai-sdk/anthropic@4.0.102"]
 
 
@@ -109,10 +115,7 @@ def _call(name: str, arguments: dict[str, str], call_id: str) -> Reply:
 
 async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
     """What the client heard; skips where it cannot be installed."""
-    try:
-        command = await asyncio.to_thread(_client_command, client, folder)
-    except (PeerAbsentError, AbsentError) as error:
-        pytest.skip(f"{client} cannot be installed here: {error}")
+    command = await asyncio.to_thread(_client_command, client, folder)
     task = folder / "job.json"  # longer than a command line may be
     task.write_text(json.dumps(job), "utf-8")
     own = {"HOME": str(folder), "LLM_USER_PATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -128,11 +131,15 @@ async def answers(client: str, folder: Path, job: dict[str, Any]) -> list[str]:
 
 def _client_command(client: str, folder: Path) -> list[str]:
     scripts = Path(__file__).parent / "clients"
-    if client != "ai_sdk":
-        python = environment({"langchain": "langchain_client"}.get(client, client))
-        return [str(python), str(scripts / f"{client}_client.py")]
-    modules, node = install_npm(AI_SDK)
-    (folder / "node_modules").symlink_to(modules.parent)  # a module looks for others beside itself
+    try:
+        if client != "ai_sdk":
+            python = environment({"langchain": "langchain_client"}.get(client, client))
+            return [str(python), str(scripts / f"{client}_client.py")]
+        modules, node = install_npm(AI_SDK)
+    except (PeerAbsentError, AbsentError) as error:
+        pytest.skip(f"{client} cannot be installed here: {error}")
+    if not (folder / "node_modules").exists():
+        (folder / "node_modules").symlink_to(modules.parent)  # a module looks for others beside itself
     return [str(node / "node"), str(shutil.copy(scripts / "ai_sdk_client.mjs", folder / "client.mjs"))]
 
 
@@ -209,9 +216,8 @@ def run_program(program: Program, folder: Path) -> dict[str, Any]:
         pytest.skip(f"{program.name} cannot be installed here: {error}")
     before, network = loopback_only()
     command = [*before, sys.executable, "-m", "tests.torture.clients.run", program.name, str(folder), places]
-    closed = {} if before else {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
-    away = {**closed, "NO_PROXY": "127.0.0.1,localhost"} if closed else {}
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **away}, capture_output=True, text=True, check=False)
+    variables = {**os.environ, **({} if before else NO_NETWORK)}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
     found: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
     version = version_of([program.client, "--version"], f"{places}{os.pathsep}{os.environ['PATH']}")
@@ -220,7 +226,22 @@ def run_program(program: Program, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)
-async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
+def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
+    """In a process of its own, so that provider, gateway and client have no other network than loopback."""
+    _client_command(client, tmp_path)
+    before, network = loopback_only()
+    inside = f"tests/torture/test_clients.py::check_far_past_the_window[{client}-{api}]"
+    command = [*before, sys.executable, "-m", "pytest", "-q", "-o", "python_functions=check_", inside]
+    variables = {**os.environ, INSIDE: network, **({} if before else NO_NETWORK)}
+    done = subprocess.run(
+        [*command, f"--basetemp={tmp_path / 'inside'}"], cwd=ROOT, env=variables, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6_000:]
+
+
+@pytest.mark.parametrize(("client", "api"), LIBRARIES)
+async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> None:
     assert f"\n| {NAMES[client]} | " in (ROOT / "docs" / "recipes" / "libraries.md").read_text("utf-8")
     home = tmp_path / "home"
     home.mkdir()
@@ -242,6 +263,7 @@ async def test_far_past_the_window(client: str, api: Api, tmp_path: Path) -> Non
     cache = Cache.of([record for record in log if record.status == 200])
     found: dict[str, Any] = {
         "client": f"{client} {api}",
+        "network": os.environ[INSIDE],
         "calls": len(log),
         "threads": [thread.messages for thread in threads],
         "tokens_said": estimate_request_tokens([message.body for message in told]),

@@ -297,8 +297,8 @@ async def _mount_mcp(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
 
 
 def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
-    """The configured upstreams with their keys; without any, OpenAI and Anthropic with the clients' own keys."""
-    from everthread.gateway.router import Upstream
+    """The configured upstreams with their keys; without any, OpenAI and Anthropic with what the clients show."""
+    from everthread.gateway.router import CHATGPT_URL, Upstream
 
     options = config.gateway
     default_mode = mode or options.mode
@@ -308,6 +308,7 @@ def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
         return [
             Upstream("openai", OPENAI_URL, (), "openai", mode=default_mode),
             Upstream("anthropic", ANTHROPIC_URL, ("claude-*",), "anthropic", mode=default_mode),
+            Upstream("chatgpt", CHATGPT_URL, (), "openai", mode=default_mode),
         ]
     return [
         Upstream(
@@ -327,8 +328,8 @@ _USUAL_KEYS = {
 
 def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
     """Add the gateway's own keys, which only clients with a key of this gateway may use."""
-    if auth == "keys":
-        return [with_own_key(one) for one in upstreams]
+    if auth == "keys":  # a login with ChatGPT is a person's own, and no key of this gateway stands for it
+        return [with_own_key(one) for one in upstreams if one.api_key is not None or not one.serves_logins]
     names = ", ".join(one.name for one in upstreams if one.api_key is not None)
     if names and auth == "passthrough":
         raise InputError(

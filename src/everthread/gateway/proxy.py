@@ -729,7 +729,7 @@ class Proxy:
         body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
         outer = OuterFields(body or b"")
         model = outer.model
-        upstream = self._routes.choose(model, family_of(call.speaks))
+        upstream = self._routes.choose(model, family_of(call.speaks), login=call.has_login)
         mode = call.caller.mode or upstream.mode
         if api is None or mode == "off":
             await self._pass(call, raw, model, writer)
@@ -753,7 +753,7 @@ class Proxy:
     async def _compact(self, call: RequestHead, raw: bytes, body: bytes, writer: ResponseWriter) -> None:
         """A request for a compaction at its own path: of the upstream, or of ours where that has none."""
         model, family = OuterFields(body).model, family_of(call.speaks)
-        upstream = self._routes.choose(model, family)
+        upstream = self._routes.choose(model, family, login=call.has_login)
         headers = for_upstream(call.raw_headers, upstream, family, trusted=call.caller.passthrough)
         response = await self._client.send(upstream, call.method, call.target, headers, raw)
         pieces = Pieces(response.aiter_raw())
@@ -797,7 +797,7 @@ class Proxy:
     ) -> None:
         """Pass a request on without reading it."""
         family = family_of(call.speaks)
-        upstream = self._routes.choose(model, family)
+        upstream = self._routes.choose(model, family, login=call.has_login)
         headers = for_upstream(call.raw_headers, upstream, family, trusted=call.caller.passthrough)
         content = body if isinstance(body, bytes) else body.pieces() if body.is_there else None
         response = await self._client.send(upstream, call.method, call.target, headers, content)

@@ -16,7 +16,7 @@ from everthread.gateway.encoding import too_large
 from everthread.gateway.errors import Refused, spoken
 from everthread.gateway.keys import without_keys
 from everthread.gateway.limits import Limits
-from everthread.gateway.router import PATHS
+from everthread.gateway.router import LOGIN_HEADER, PATHS
 
 if TYPE_CHECKING:
     from everthread.gateway.auth import Caller
@@ -55,6 +55,11 @@ class RequestHead:
     def conversation(self) -> Api | None:
         """The protocol where this asks for an answer to a whole conversation."""
         return PATHS.get(self.path.rstrip("/")) if self.method == "POST" else None
+
+    @property
+    def has_login(self) -> bool:
+        """Whether it carries a login with ChatGPT in the place of a key."""
+        return LOGIN_HEADER in self.headers
 
     @property
     def is_json(self) -> bool:

@@ -54,6 +54,12 @@ def normalize_path(raw: bytes) -> bytes:
     return b"/" + b"/".join(parts) + (b"/" if parts and raw.endswith(b"/") else b"")
 
 
+LOGIN_PATH = "/backend-api/codex"
+CHATGPT_URL = f"https://chatgpt.com{LOGIN_PATH}"
+LOGIN_HEADER = "chatgpt-account-id"
+"""A request with it carries a login with ChatGPT, which OpenAI's own API refuses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """A provider behind the gateway."""
@@ -73,6 +79,15 @@ class Upstream:
     def root(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1")
 
+    @property
+    def serves_logins(self) -> bool:
+        """Whether it is the server of logins with ChatGPT, whose paths have no `/v1`."""
+        return self.url.endswith(LOGIN_PATH)
+
+    def own_target(self, target: bytes) -> bytes:
+        """Path and query as this provider spells them."""
+        return target.removeprefix(b"/v1") if self.serves_logins else target
+
 
 class Routes:
     """The upstreams in their order."""
@@ -83,19 +98,23 @@ class Routes:
                 "the gateway has no upstream; name one with --upstream NAME=URL or under gateway.upstreams"
             )
         self.upstreams = tuple(upstreams)
+        self._by_login = {
+            login: [one for one in upstreams if one.serves_logins is login] or self.upstreams for login in (False, True)
+        }
 
     @property
     def differ(self) -> bool:
         return len(self.upstreams) > 1
 
-    def choose(self, model: str | None, family: Family) -> Upstream:
-        """By the model's name, else by the protocol, else the first."""
+    def choose(self, model: str | None, family: Family, *, login: bool = False) -> Upstream:
+        """By the model's name, else by the protocol, else the first; of those that serve such a login or key."""
+        upstreams = self._by_login[login]
         if model:
-            for upstream in self.upstreams:
+            for upstream in upstreams:
                 if any(fnmatchcase(model.lower(), pattern.lower()) for pattern in upstream.models):
                     return upstream
-        fitting = (upstream for upstream in self.upstreams if upstream.family in (None, family))
-        return next(fitting, self.upstreams[0])
+        fitting = (upstream for upstream in upstreams if upstream.family in (None, family))
+        return next(fitting, upstreams[0])
 
 
 def family_of(api: Api) -> Family:

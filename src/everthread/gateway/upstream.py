@@ -119,7 +119,7 @@ class UpstreamClient:
                         fields.append(("content-length", str(upload.length)))
                 response = await (await self._open()).request(
                     method,
-                    yarl.URL(endpoint.root + target.decode("latin-1"), encoded=True),
+                    yarl.URL(endpoint.root + upstream.own_target(target).decode("latin-1"), encoded=True),
                     headers=fields,
                     data=_payload(content) if upload is None else upload.pieces(),
                     proxy=endpoint.proxy,

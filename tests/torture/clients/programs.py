@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from everthread.core.types import Api
+from everthread.gateway.router import LOGIN_PATH
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Program:
     """What it answers then in place of the file; its own transcript has that."""
     others: Sequence[str] = ()
     """Models that it asks beside the conversation."""
+    upstream_path: str = ""
+    """Behind the provider's address."""
     mcp: str = ""
     """What it calls the search tool of our MCP server, which is attached then in place of `recall`."""
     names_session: bool = True
@@ -67,6 +72,8 @@ _CODEX_PROVIDER = [
     "-c", 'model_provider="lab"', "-c",
     'model_providers.lab={name="Lab", base_url="{url}/v1", env_key="LAB_API_KEY", wire_api="responses"}',
 ]  # fmt: skip
+_NO_APPS = ["-c", "features.apps=false"]
+"""Else it asks chatgpt.com for the account's connectors before every call, which is not there."""
 _CODEX_TOOLS: Mapping[str, Mapping[str, Any]] = {
     "shell": {"command": ["cat", "{name}"]},
     "shell_command": {"command": "cat {name}"},
@@ -91,6 +98,22 @@ def _opencode_provider(home: Path) -> None:
     file = home / ".config" / "opencode" / "opencode.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"provider": {"lab": provider}}), "utf-8")
+
+
+def _codex_login(home: Path) -> None:
+    """What `codex login` writes for a ChatGPT account."""
+
+    def token(claims: Mapping[str, Any]) -> str:
+        parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({}, claims))
+        return ".".join([*parts, "c2lnbmF0dXJl"])
+
+    account = {"chatgpt_account_id": "account-1", "chatgpt_plan_type": "plus", "chatgpt_user_id": "user-1"}
+    signed = token({"email": "ann@lab.test", "exp": 4_000_000_000, "https://api.openai.com/auth": account})
+    tokens = {"id_token": signed, "access_token": signed, "refresh_token": "any", "account_id": "account-1"}
+    today = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())  # an older login would be renewed first
+    file = home / ".codex" / "auth.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"auth_mode": "chatgpt", "tokens": tokens, "last_refresh": today}), "utf-8")
 
 
 def _cline_provider(home: Path) -> None:
@@ -143,6 +166,12 @@ PROGRAMS = {
             ["exec", *_CODEX, *_CODEX_PROVIDER, "{task}"],
             ["exec", *_CODEX, *_CODEX_PROVIDER, "resume", "--last", "{question}"], _CODEX_TOOLS,
             {"LAB_API_KEY": "any"}, window=64_000, steps=112, characters=5_000, thinks=True,
+        ),
+        Program(
+            "codex-login", "codex", ["@openai/codex@0.166.0"], "openai_responses", "gpt-5.2-codex",
+            ["exec", *_CODEX, *_NO_APPS, "{task}"],
+            ["exec", *_CODEX, *_NO_APPS, "resume", "--last", "{question}"], _CODEX_TOOLS,
+            {}, _codex_login, window=64_000, steps=112, characters=5_000, thinks=True, upstream_path=LOGIN_PATH,
         ),
         Program(
             "opencode", "opencode", ["opencode-ai@1.18.33"], "openai_responses", "gpt-5",

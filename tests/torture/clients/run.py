@@ -57,9 +57,10 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     async with Provider(models, model) as provider:
         for arguments in filter(None, (program.begin, program.go_on)):
             words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
+            upstream = f"lab={provider.url}{program.upstream_path}"
             command = [
-                sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", f"lab={provider.url}",
-                "--log", str(log), *(["--mcp"] if program.mcp else []), "--", *words,
+                sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", upstream, "--log", str(log),
+                *(["--mcp"] if program.mcp else []), "--", *words,
             ]  # fmt: skip
             spoken.append(await _command(command, work, variables, typed))
     report = {

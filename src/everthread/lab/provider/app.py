@@ -20,6 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from everthread.core.types import Api
 from everthread.errors import InputError
+from everthread.gateway.encoding import decode_body
+from everthread.gateway.router import LOGIN_PATH
 from everthread.gateway.server import LoopServer, listen
 from everthread.lab.provider.answers import ProviderAnswer, ProviderLogic, Record, refused
 from everthread.lab.provider.checks import unknown_model
@@ -29,6 +31,9 @@ from everthread.lab.provider.script import Answers, Script
 
 Connections = dict[Any, asyncio.Transport]
 """The open connections by the client's address: a reset is beyond what an application can ask of its server."""
+
+_MOST_BYTES = 1 << 30
+"""Of a compressed body, once decoded."""
 
 
 def remembering(connections: Connections) -> type[H11Protocol]:
@@ -214,7 +219,9 @@ class Provider:
             Route(path, self._endpoint(protocol, decide), methods=["POST"]) for protocol, path, decide in answered
         ]
         routes += [Route(protocol.path, self._upgrade, methods=["GET"]) for protocol in PROTOCOLS]
-        routes.append(Route("/v1/models", self._models, methods=["GET"]))
+        login_path = LOGIN_PATH + RESPONSES.path.removeprefix("/v1")
+        routes.append(Route(login_path, self._endpoint(RESPONSES, logic.answer), methods=["POST"]))
+        routes += [Route(path, self._models, methods=["GET"]) for path in ("/v1/models", f"{LOGIN_PATH}/models")]
         routes.append(Route("/v1/models/{name:path}", self._model, methods=["GET"]))
         return Starlette(routes=routes)
 
@@ -252,7 +259,7 @@ class Provider:
         raw = await http.body()
         record = Record(len(self.log) + 1, protocol.api, http.url.path, dict(http.headers), self._clock())
         try:
-            record.body = json.loads(raw)
+            record.body = json.loads(decode_body(raw, http.headers.get("content-encoding", ""), _MOST_BYTES) or b"")
         except ValueError:
             record.body = None
         self.log.append(record)
