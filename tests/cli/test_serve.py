@@ -57,12 +57,13 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
     with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (process, first):
         assert first.startswith("Everthread listens on http://127.0.0.1:")
         url = first.split()[3]
-        lines = [process.stdout.readline().strip() for _ in range(8)]
+        lines = [process.stdout.readline().strip() for _ in range(9)]
         assert lines[0] == "openai     https://api.openai.com (observe); the client's own key goes there"
         assert lines[1].startswith("anthropic  https://api.anthropic.com (observe)")
-        assert lines[3:5] == [f"OPENAI_BASE_URL={url}/v1", f"ANTHROPIC_BASE_URL={url}"]
-        assert lines[5] == "Summaries are written by the journal, which calls no model."
-        link = lines[6].removeprefix("See your context (the link works once): ")
+        assert lines[2] == "chatgpt    https://chatgpt.com/backend-api/codex (observe); logins with ChatGPT go there"
+        assert lines[4:6] == [f"OPENAI_BASE_URL={url}/v1", f"ANTHROPIC_BASE_URL={url}"]
+        assert lines[6] == "Summaries are written by the journal, which calls no model."
+        link = lines[7].removeprefix("See your context (the link works once): ")
         assert link.startswith(f"{url}/dashboard/login?code=")
         with httpx2.Client(follow_redirects=True) as browser:
             assert "You are in." in browser.get(link).text

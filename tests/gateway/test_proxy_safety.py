@@ -242,7 +242,7 @@ async def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCapture
 
 async def test_an_unexpected_failure_is_logged_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
     class BrokenRoutes(Routes):
-        def choose(self, *_arguments: object) -> Upstream:
+        def choose(self, *_arguments: object, **_more: object) -> Upstream:
             raise RuntimeError("what the client said")
 
     async with Gateway(GatewayApp(Proxy(BrokenRoutes([Upstream("only", "http://127.0.0.1:9")]), Plain()))) as running:

@@ -236,6 +236,8 @@ def _describe_key(upstream: Upstream, auth: Auth) -> str:
     """Which key is sent to an upstream."""
     if upstream.api_key is not None:
         return "its own key goes there, for clients that show one of ours"
+    if upstream.serves_logins:
+        return "logins with ChatGPT go there"
     return "no key goes there" if auth == "keys" else "the client's own key goes there"
 
 
