@@ -274,7 +274,7 @@ async def check_far_past_the_window(client: str, api: Api, tmp_path: Path) -> No
         "recovered": [round(share, 3) for share in cache.recovered],
         "answered_by_recall": bool(keeper.recalls) and FACT in heard[-1],
     }
-    keep_result(f"{client}-{api}", found)
+    keep_result(f"library-{client}-{api}", found)
     assert found["threads"] == [threads[0].messages], "one thread"
     refused = [record for record in log if record.status != 200]
     kinds = [classify_error(status=record.status, message=record.error).kind for record in refused]
