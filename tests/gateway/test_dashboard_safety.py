@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -206,6 +208,19 @@ def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
             assert (await me.post(where, form, headers=headers)).status == 403
             assert (await me.post("/dashboard/login", {"key": "x"}, headers=headers)).status == 403
         assert (await me.post(where, form, headers={"origin": "http://127.0.0.1"})).status == 303
+
+    see(tmp_path, work)
+
+
+def test_a_token_of_a_form_signs_no_cookie(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        await me.enter()
+        token = (await me.get("/")).form("/logout")["csrf"]
+        [(name, value)] = me.http.cookies.items()
+        claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
+        forged = f'{name}="csrf {claims["nonce"]}.{token}"'
+        stranger = await here.browser().get("/dashboard/overview", headers={"cookie": forged})
+        assert stranger.status == 401
 
     see(tmp_path, work)
 

@@ -66,6 +66,8 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
             for number in range(3):
                 assert THREAD not in (await ask(f"lost {number}")).headers, "it was never stored"
             await until_ready(http, "the store takes nothing")
+            body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "lost too"}]}
+            assert (await http.post("/v1/compact", json=body)).status_code == 503
             while failures((await http.get("/metrics")).text) < 3:  # noqa: ASYNC110 - counted after the answers
                 await asyncio.sleep(0.05)
             set_room(process, resource.RLIM_INFINITY)

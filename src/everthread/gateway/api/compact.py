@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.types import Api
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Incoming
 from everthread.gateway.body import LIST_FIELD, OuterFields
@@ -77,6 +77,8 @@ class CompactApp:
                             caller.account)  # fmt: skip
         try:
             compacted = await self._manager.compact_once(incoming, CompactionLevel.NORMAL, window)
+        except StoreError as error:
+            raise Refused(503, "store_unavailable", str(error), retry_after=1) from error
         except EverthreadError as error:
             raise Refused(400, "not_compacted", str(error)) from error
         messages = compacted.pop("messages")

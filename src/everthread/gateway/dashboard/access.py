@@ -175,11 +175,11 @@ class Access:
     def _sign(self, claims: dict[str, Any]) -> str:
         claims |= {"nonce": secrets.token_hex(12), "until": self._wall() + LIFE}
         text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-        return f"{text}.{self._mark(text)}"
+        return f"{text}.{self._mark(f'cookie {text}')}"
 
     def _read(self, value: str) -> dict[str, Any] | None:
         text, _, mark = value.partition(".")
-        if not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
+        if not hmac.compare_digest(mark.encode(), self._mark(f"cookie {text}").encode()):
             return None
         claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         return claims if claims["until"] > self._wall() else None

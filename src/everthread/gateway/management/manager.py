@@ -61,7 +61,7 @@ from everthread.core.pricing import EARLIEST, CanonicalUsage
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
-from everthread.errors import EverthreadError
+from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import Values
 from everthread.gateway.management.clients import scope_of
@@ -642,6 +642,8 @@ class ProxyManager:
         turn = await self._read(plain, self._reader.begin(plain.api, plain.body))
         turn.window = window or turn.window
         match = await self._recorder.store_request(turn)
+        if not turn.is_stored:
+            raise StoreError("the conversation cannot be stored, and what is not stored is not taken out of it")
         before = self.tokens(turn, None)
         rewrite, why = None, self._refusal(turn)
         if not why:
