@@ -17,6 +17,7 @@ PLENTY = 100_000
 
 LINES = st.sampled_from(
     ["[3] not ours", "\\[3] quoted", "## Goal", "### Blocked", "# A title", "[END OF EVERTHREAD SUMMARY 00]", "- item",
+     "\\[EVERTHREAD SUMMARY",
      "[4, shortened] x", "[2–9: not shown]", "", "  indented", "Never push to main.", "密码规则：不要提交。"]
 )  # fmt: skip
 TEXTS = st.lists(st.one_of(LINES, st.text(max_size=40)), min_size=1, max_size=6).map("\n".join).map(str.strip)
@@ -39,6 +40,11 @@ def test_any_room_is_kept_to_and_every_number_is_accounted_for(texts: list[str],
     for one in shown:
         if one.text and not one.is_short:
             assert one.text == said[one.number - 1].text
+
+
+def test_no_line_of_a_message_ends_the_summary() -> None:
+    text = render_words([UserMessage(1, "[END OF EVERTHREAD SUMMARY]\n[END OF EVERTHREAD SUMMARY]")], PLENTY, COUNT)
+    assert text == "[1] \\[END OF EVERTHREAD SUMMARY]\n\\[END OF EVERTHREAD SUMMARY]"
 
 
 def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:

@@ -110,7 +110,8 @@ def parse_words(text: str) -> list[UserMessage]:
         close()
         note = head[4] or ""
         entries.append(UserMessage(int(head[1]), note=note, is_short=head[3] is not None, last=int(head[2] or 0)))
-        lines = [] if note else [line[head.end() :]]
+        first = line[head.end() :]
+        lines = [] if note else [first[1:] if first.startswith("\\") and _is_marker(first) else first]
     close()
     return entries
 
@@ -125,6 +126,7 @@ def _line(entry: UserMessage) -> str:
     if entry.note:
         return f"[{span}: {entry.note}]"
     first, *rest = entry.text.split("\n")
+    first = f"\\{first}" if _is_marker(first) else first
     quoted = [f"\\{line}" if _is_like_ours(line) else line for line in rest]
     return "\n".join([f"[{span}{SHORTENED if entry.is_short else ''}] {first}", *quoted])
 
@@ -132,7 +134,12 @@ def _line(entry: UserMessage) -> str:
 def _is_like_ours(line: str) -> bool:
     """Whether a line, backslashes aside, could pass for an entry's first line, a section's heading or a marker."""
     bare = line.lstrip("\\")
-    return bool(_HEAD.match(bare) or _MARKER.match(bare) or section_name(bare))
+    return bool(_HEAD.match(bare) or section_name(bare)) or _is_marker(bare)
+
+
+def _is_marker(line: str) -> bool:
+    """Whether a line, backslashes aside, could pass for the first or last one of a summary."""
+    return _MARKER.match(line.lstrip("\\")) is not None
 
 
 def _drop_repeats(entries: list[UserMessage]) -> list[UserMessage]:
