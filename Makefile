@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 
 QUICK  := tests/core tests/wire tests/config tests/test_public.py --ignore=tests/core/test_pattern_growth.py
 
+# Tests start hundreds of processes: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint types quick unit torture audit bench docs lock clean
 PART   ?=
