@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from dataclasses import replace
 from decimal import Decimal
 
+import pytest
+
 from everthread.store.models import NewCompaction, NewMessage, NewSession, NewThreadLink, Rewrite, ThreadLink
-from everthread.store.store import Store
+from everthread.store.sql.messages import AppendRequest
+from everthread.store.store import PREPARED_AT_ONCE, Store
 from tests.store.conftest import Clock, close_sound, open_at
 
 REWRITE = Rewrite("t", "e", "d3", 0, 3, "s3", "r1 r2", "thread", b'{"role":"user"},\x00\xff', 10, 2, {"seen": 3})
@@ -151,3 +155,24 @@ async def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
         assert kept[0] == kept[1]
     for opened in stores:
         await close_sound(opened)
+
+
+async def test_a_long_history_keeps_no_other_write_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, prepare = threading.Event(), threading.Event(), AppendRequest.prepare
+
+    def wait(request: AppendRequest) -> None:
+        if len(request.new) > PREPARED_AT_ONCE:
+            begun.set()
+            may_end.wait(60)
+        prepare(request)
+
+    monkeypatch.setattr(AppendRequest, "prepare", wait)
+    messages = [NewMessage({"role": "user", "content": f"said {number}"}, event=f"d{number}") for number in range(100)]
+    long = asyncio.create_task(store.extend_link(replace(point("d1", length=100), messages=messages)))
+    await asyncio.to_thread(begun.wait, 60)
+    other = await store.extend_link(point("e1", thread="B"))
+    assert other is not None
+    assert not long.done()
+    may_end.set()
+    assert await long is not None
+    assert len(await store.history("A")) == 100

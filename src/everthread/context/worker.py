@@ -30,6 +30,7 @@ from everthread.core.outputs import ToStore
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
+from everthread.core.tokens.tokenizers import load_tokenizer
 from everthread.core.types import Node
 from everthread.errors import EngineError, EverthreadError, SummaryError
 
@@ -110,7 +111,7 @@ class WorkItem:
 
 async def _make_ready(_engine: ContextEngine, model: str) -> None:
     """The engine's code is there already; so are the tables of the tokenizer then."""
-    TokenCounter(model).messages([{"role": "user", "content": "Ready?"}])
+    load_tokenizer(model)
 
 
 def _ignore_event(kind: str, **details: Any) -> None:

@@ -269,14 +269,14 @@ def _mount_compact(manager: ProxyManager, limits: Limits, upstream: str) -> dict
 async def _preload() -> None:
     """Load in a thread what the first request would wait for, then freeze the process's memory."""
     from everthread.core.pricing import CanonicalUsage, cost_of
-    from everthread.core.tokens import TokenCounter
+    from everthread.core.tokens.tokenizers import load_tokenizer
     from everthread.gateway.server import settle_process
 
     def load() -> None:
         for module in ("chain", "model", "warm"):  # an import would stop the loop where the first compaction is due
             importlib.import_module(f"everthread.compaction.summarizers.{module}")
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
-        TokenCounter("gpt-4o").text("Ready?")
+        load_tokenizer("gpt-4o")
 
     await asyncio.to_thread(load)
     settle_process()

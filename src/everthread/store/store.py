@@ -65,6 +65,8 @@ INDEX_DELAY = 0.2
 """Seconds: what is appended within this time is indexed together."""
 INDEX_PAUSE = 3.0
 """So many times as long as it worked, indexing in the background pauses."""
+PREPARED_AT_ONCE = 32
+"""More messages than these are made ready for the database outside the writing thread."""
 MOST_CLOSEST = 50
 CLOSE = 0.15
 """The least share of a query that a text must hold to be shown."""
@@ -466,9 +468,12 @@ class Store:
         now = self._clock()
         request = message_sql.AppendRequest(new.link.thread, new.messages, now)
         goes_on = bool(new.link.previous) and new.branch_of is None
+        is_long = len(new.messages) > PREPARED_AT_ONCE
+        if is_long:  # the writing thread is everybody's: a long history would keep the others waiting
+            await asyncio.to_thread(request.prepare)
         link: ThreadLink | None = await self._writer.write(
             lambda tx: gateway.extend_link(tx, new, request, now),
-            session=new.link.thread, prepare=request.prepare, early=goes_on,
+            session=new.link.thread, prepare=None if is_long else request.prepare, early=goes_on,
         )  # fmt: skip
         self._index_soon()
         return link

@@ -119,6 +119,11 @@ def tokenizer_for(model: str | None) -> Tokenizer:
     return next((tokenizer for pattern, tokenizer in _TABLE if re.search(pattern, name)), _UNKNOWN)
 
 
+def load_tokenizer(model: str | None) -> None:
+    """Load all that counting for a model needs. The tables of merges are made at the first word of several tokens."""
+    tokenizer_for(model).count("Ready? qzxwv")
+
+
 def _count(text: str, vocabulary: str) -> float:
     encode = _encoder(vocabulary)
     if len(text) <= _CHUNK:

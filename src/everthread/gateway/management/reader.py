@@ -50,7 +50,7 @@ _MESSAGE_BYTES, _MARK_BYTES = 600, 200
 """What is kept of a message besides, and of a mark."""
 _LONGEST_TAIL = 32 * 1024
 """Characters between the last mark and the last message that are kept to be compared."""
-_MUCH, _AT_ONCE = 32 * 1024, 0.004
+_MUCH, _AT_ONCE = 32 * 1024, 0.001
 """New characters from which on others are let in between, and after how many seconds each time."""
 OURS, MARK = "everthread", '"cache_control"'
 WATCHED = (OURS, MARK)
