@@ -115,6 +115,8 @@ KEPT_AROUND = [
 
 STAYS = [
     "password = get_password()",
+    "relogin --verbose -p Zq8xW2kLm4x",
+    "the old.password Zq8xW2kLm4x",
     "password = user.password2",
     'password = os.environ["DB_PASSWORD"]',
     "password: str",

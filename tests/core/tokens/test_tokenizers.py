@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from everthread.core.tokens.tokenizers import bare_name, foreign_letters, tokenizer_for
+from everthread.core.tokens.tokenizers import bare_name, foreign_letters, load_tokenizer, tokenizer_for
 
 
 @pytest.mark.parametrize(
@@ -152,3 +152,9 @@ def test_letters_of_other_scripts_are_told_from_latin_and_signs() -> None:
     assert foreign_letters("plain ascii, no letter of another script") == 0
     assert foreign_letters("Zürich – “naïve” → ├── 10 €") == 0
     assert foreign_letters("中文 and かな and 한글 and Привет and ελ") == 14
+
+
+def test_a_tokenizer_is_loaded_ahead_with_a_word_of_several_tokens() -> None:
+    """One that is a token of the vocabulary would leave the tables of merges to the first text."""
+    load_tokenizer("gpt-4o")
+    assert tokenizer_for("gpt-4o").count("qzxwv") > 1
