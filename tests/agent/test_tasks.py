@@ -82,6 +82,8 @@ class Worker:
             return self._call("read_file", path=f"shop/{failing[0]}.py")
         if called.name == "read_file":
             path = str(called.parsed["path"])
+            if "return left + right" in text:  # the turn that was left had changed it already
+                return self._call("terminal", command=CHECK)
             line = re.search(r"return left - right  # \w+", text)
             assert line, text[-500:]
             wanted = {"path": path, "old_text": line[0], "new_text": line[0].replace("-", "+")}
