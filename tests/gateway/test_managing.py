@@ -13,7 +13,7 @@ from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.base import decode_messages
+from everthread.gateway.base import ProxyTurn, decode_messages
 from everthread.gateway.management.events import Rewritten
 from everthread.gateway.management.rewrite import RewriteState
 from everthread.gateway.management.turn import ManagedTurn
@@ -112,14 +112,17 @@ async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> 
         ]
 
 
+async def ask_after_a_compaction(place: Gate) -> tuple[Client, ProxyTurn]:
+    client, manager = Client("openai_chat", tools=[TOOL]), place.manager()
+    await talk(place, manager, client, 12)
+    await manager.settle()
+    client.says("And now?")
+    return client, await manager.prepare(client.incoming())
+
+
 async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> None:
     async with gate(tmp_path, script) as place:
-        client = Client("openai_chat", tools=[TOOL])
-        manager = place.manager()
-        await talk(place, manager, client, 12)
-        await manager.settle()
-        client.says("And now?")
-        turn = await manager.prepare(client.incoming())
+        client, turn = await ask_after_a_compaction(place)
         first = turn.sent
         turn = await place.manager().prepare(client.incoming())
         other = turn.sent
@@ -131,12 +134,7 @@ async def test_after_a_restart_the_same_bytes_go_upstream(tmp_path: Path) -> Non
 async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
     """The process that makes a rewrite counts it, so that no request has to."""
     async with gate(tmp_path, script) as place:
-        client = Client("openai_chat", tools=[TOOL])
-        manager = place.manager()
-        await talk(place, manager, client, 12)
-        await manager.settle()
-        client.says("And now?")
-        turn = await manager.prepare(client.incoming())
+        _, turn = await ask_after_a_compaction(place)
         assert isinstance(turn, ManagedTurn)
         assert turn.used is not None
         state = RewriteState.load(turn.used.state)
