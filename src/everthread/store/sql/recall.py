@@ -451,7 +451,7 @@ def _rank_by_words(
         spoken = weigh_pieces([replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES)
         of_users = _best_pieces(spoken, RECALL_CANDIDATES // 2)
         weights |= spoken
-    rare = _rarest_pieces(words) if query.as_page else frozenset()
+    rare = weights.keys() & _rarest_pieces(words) if query.as_page else set()
     certain = dict.fromkeys([*of_users, *sorted(rare)])
     pieces = load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*certain, *best])), certain)
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
