@@ -44,6 +44,16 @@ async def until_ready(http: httpx2.AsyncClient, trouble: str | None) -> None:
             return
 
 
+async def until_stored(home: Path, thread: str, said: list[str]) -> None:
+    """Until the store holds it: an answer is written down after the client has it."""
+    store = open_store(home / "everthread.db")
+    try:
+        while texts(await store.history(thread)) != said:  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.05)
+    finally:
+        await store.close()
+
+
 async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -62,6 +72,7 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
             before = (await ask("stored")).headers[THREAD]
             await until_ready(http, None)
             assert failures((await http.get("/metrics")).text) == 0
+            await until_stored(home, before, ["stored", "yes"])
             set_room(process, 1)
             for number in range(3):
                 assert THREAD not in (await ask(f"lost {number}")).headers, "it was never stored"
