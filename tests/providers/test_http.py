@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
-from everthread.errors import ModelUnreachableError
+from everthread.errors import ModelError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel
 from tests.providers.reach import APIS, NAME, ask, failure_at, model_at, pieces_of, reached, wire_reply, wire_stream
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
@@ -103,6 +104,45 @@ async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
             await gone.wait()
         assert connections == [1]
         await model.aclose()
+
+
+@contextlib.contextmanager
+def abandoned_generators() -> Iterator[list[str]]:
+    """The async generators that nobody closes: the collector does, in whichever thread it happens to run."""
+    names: list[str] = []
+    first, finish = sys.get_asyncgen_hooks()
+
+    def note(generator: AsyncGenerator[Any, Any]) -> None:
+        names.append(repr(generator))
+        if finish:
+            finish(generator)
+
+    sys.set_asyncgen_hooks(first, note)
+    try:
+        yield names
+        gc.collect()
+    finally:
+        sys.set_asyncgen_hooks(first, finish)
+
+
+@every_api
+@pytest.mark.parametrize("broken", [False, True], ids=["left", "unreadable"])
+async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector(api: Api, broken: bool) -> None:
+    pieces = list(wire_stream(api, SAID))[:-2] + ([b"data: {\n\n"] if broken else [])
+    async with counting_server(chunked(pieces, end=False)) as (url, _):
+        model = model_at(api, url)
+        with abandoned_generators() as names:
+            stream = model.stream(ask())
+            with pytest.raises(ModelError) if broken else contextlib.nullcontext():
+                await anext(stream)
+                while broken:
+                    await anext(stream)
+            await stream.aclose()
+            del stream
+        await model.aclose()
+    assert all("PoolByteStream.__aiter__" in name for name in names), (
+        "httpcore drops its own, at once and in the loop's thread"
+    )
 
 
 @every_api

@@ -182,13 +182,13 @@ class HttpModel(ABC):
                 yield StreamDelta("text", text=text_of(reply.message))
                 yield reply
                 return
-            events = _events(response, reading)
-            async for event in events:
-                for delta in reading.take(event):
-                    yield delta
-                if reading.finished:
-                    await _drain(events)
-                    break
+            async with contextlib.aclosing(_events(response, reading)) as events:
+                async for event in events:
+                    for delta in reading.take(event):
+                        yield delta
+                    if reading.finished:
+                        await _drain(events)
+                        break
         finally:
             await response.aclose()
         yield reading.whole()
@@ -310,9 +310,10 @@ class _Reading:
 async def _events(response: httpx2.Response, reading: _Reading) -> AsyncGenerator[SseEvent, None]:
     parser = SseParser()
     with reading.connection():
-        async for chunk in response.aiter_bytes():
-            for event in parser.feed(chunk):
-                yield event
+        async with contextlib.aclosing(response.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                for event in parser.feed(chunk):
+                    yield event
     for event in parser.close():
         yield event
 
