@@ -91,7 +91,7 @@ def run(effort: Effort | None = None) -> list[Row]:
 
 async def _clients(direct: Server, effort: Effort) -> list[Row]:
     """What a request costs this process with each HTTP client, in CPU: why the gateway's is aiohttp."""
-    from everthread.gateway.limits import Limits  # noqa: PLC0415
+    from everthread.gateway.base import Limits  # noqa: PLC0415
     from everthread.gateway.router import Upstream  # noqa: PLC0415
     from everthread.gateway.upstream import UpstreamClient  # noqa: PLC0415
 

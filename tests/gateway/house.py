@@ -14,8 +14,8 @@ import openai
 from everthread.config import parse_config
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
+from everthread.gateway.auth import issue_key
 from everthread.gateway.base import Auth, Mode
-from everthread.gateway.keys import issue
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.models import KeyLimits
@@ -59,7 +59,7 @@ class House:
 
     async def key(self, tenant: str = "acme", *, scopes: tuple[str, ...] = ("proxy",), mode: Mode | None = None,
                   **limits: Any) -> str:  # fmt: skip
-        token, new = issue(tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits))
+        token, new = issue_key(tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits))
         await self.store.create_key(new)
         return token
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from everthread.core.types import Reply
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Authenticator
-from everthread.gateway.base import Incoming, Manager, Mode, Outcome, Outgoing
-from everthread.gateway.limits import Limits
+from everthread.gateway.base import Incoming, Limits, Manager, Mode, Outcome, Outgoing
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream

@@ -18,8 +18,8 @@ import pytest
 from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.factory.gateway import open_gateway
+from everthread.gateway.auth import issue_key
 from everthread.gateway.dashboard.text import clean
-from everthread.gateway.keys import issue
 from everthread.gateway.router import Upstream
 from everthread.store.models import NewMessage, NewSession
 from tests.gateway.house import CHAT, HELLO, house
@@ -154,7 +154,7 @@ def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> No
             await make_thread(here.store, tenant="b", title="Secret plan"),
         )
         await compact_thread(here.store, theirs)
-        token, new = issue(tenant="a")
+        token, new = issue_key(tenant="a")
         await here.store.create_key(new)
         assert (await me.post("/dashboard/login", {"key": f" {token} "})).status == 200
         listed = await me.get("/")

@@ -10,8 +10,7 @@ import anthropic
 import openai
 import pytest
 
-from everthread.gateway.base import Incoming, Outgoing
-from everthread.gateway.limits import Limits
+from everthread.gateway.base import Incoming, Limits, Outgoing
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.streaming import COMMENT
 from tests.gateway.raw import JSON, STREAM, Answering, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say

@@ -17,9 +17,8 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateway import upstreams_of, with_own_key
-from everthread.gateway.auth import TTL, KeyAuthenticator
+from everthread.gateway.auth import TTL, KeyAuthenticator, issue_key
 from everthread.gateway.base import Auth
-from everthread.gateway.keys import issue
 from everthread.gateway.router import Upstream
 from everthread.store.models import KeyLimits, SearchQuery
 from tests.gateway.house import (
@@ -243,9 +242,9 @@ async def test_a_credential_is_found_nowhere_afterwards(
 
 
 def test_what_a_key_cannot_be() -> None:
-    token, new = issue(tenant="acme", name="Ann's")
+    token, new = issue_key(tenant="acme", name="Ann's")
     assert token.startswith(f"et_{new.id}_")
-    assert issue()[0] != issue()[0]
+    assert issue_key()[0] != issue_key()[0]
     assert token.split("_", 2)[2] not in repr(new)
     wrong: list[dict[str, Any]] = [
         {"scopes": ()}, {"scopes": ("proxy", "root")}, {"tenant": ""}, {"tenant": "a b"}, {"tenant": "x" * 101},
@@ -254,7 +253,7 @@ def test_what_a_key_cannot_be() -> None:
     ]  # fmt: skip
     for given in wrong:
         with pytest.raises(InputError):
-            issue(**given)
+            issue_key(**given)
 
 
 @pytest.mark.parametrize(

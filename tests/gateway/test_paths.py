@@ -8,7 +8,7 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.factory.gateway import upstreams_of, with_keys
-from everthread.gateway.keys import issue
+from everthread.gateway.auth import issue_key
 from everthread.gateway.observability import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
 from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
@@ -56,7 +56,7 @@ async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_pa
 
 
 async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
-    token, _ = issue()
+    token, _ = issue_key()
     key = token.encode()
 
     async def run() -> None:
@@ -79,7 +79,7 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
 
 
 def test_a_path_forges_no_line_of_the_log() -> None:
-    token, _ = issue()
+    token, _ = issue_key()
     path = f"/v1/x\nINFO forged\x1b[2J/{token}/sk-proj-{token[16:]}{token[16:]}"
     record = logging.LogRecord("everthread.gateway", logging.INFO, "", 0, "%s", (f"GET {path} 200",), None)
     record.fields = {"path": path, "status": 200, "seconds": 0.1}

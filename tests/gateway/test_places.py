@@ -16,8 +16,8 @@ import pytest
 
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import AcceptedCredentials, Caller, PassthroughCredential
+from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import Limits
 from everthread.gateway.middleware import Admission
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream

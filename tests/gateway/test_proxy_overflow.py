@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.base import Incoming, Outgoing
-from everthread.gateway.limits import Limits
+from everthread.gateway.base import Incoming, Limits, Outgoing
 from tests.gateway.raw import JSON, STREAM, Answering, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream
 
 TOO_LONG = b'{"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"}}'

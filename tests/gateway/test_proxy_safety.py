@@ -14,9 +14,8 @@ import pytest
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Caller
-from everthread.gateway.base import Incoming, Outgoing
+from everthread.gateway.base import Incoming, Limits, Outgoing
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import Limits
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway

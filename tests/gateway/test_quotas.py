@@ -18,10 +18,9 @@ import pytest
 
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import StoreError
-from everthread.gateway.auth import KeyAuthenticator
+from everthread.gateway.auth import KeyAuthenticator, issue_key
 from everthread.gateway.base import Mode
 from everthread.gateway.errors import Refused
-from everthread.gateway.keys import issue
 from everthread.gateway.quotas import KeyLedger, utc_day
 from everthread.gateway.router import Upstream
 from everthread.store.models import KeyLimits, KeyUse
@@ -197,7 +196,7 @@ class Failing:
 async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
     store, wall = Failing(), Clock()
     ledger = KeyLedger(cast("Store", store), wall=wall)
-    _, key = issue(limits=KeyLimits(requests=3, tokens=100))
+    _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):
         ledger.admit(key)
     with pytest.raises(Refused, match="3 of 3 requests"):

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import Limits
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
 from tests.gateway.raw import JSON, Heard, ask, chunk, connect, gateway, post, raw_upstream, read_message, say

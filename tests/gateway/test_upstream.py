@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import Limits
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient, UpstreamDisconnectedError, UpstreamTimeoutError
 from tests.gateway.raw import Answering, Heard, RawUpstream, chunk, raw_upstream, say

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from everthread.gateway.limits import Limits
+from everthread.gateway.base import Limits
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
 from tests.gateway.raw import JSON, STREAM, Heard, RawUpstream, ask, chunk, gateway, head, post, say

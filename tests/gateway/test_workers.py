@@ -20,9 +20,8 @@ import pytest
 from everthread.core.types import Request
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.gateway.auth import TTL
+from everthread.gateway.auth import TTL, issue_key
 from everthread.gateway.dashboard.access import LINKS, LoginLinks
-from everthread.gateway.keys import issue
 from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
@@ -156,7 +155,7 @@ async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(tmp_path: P
 
 async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
     store = open_store(tmp_path / "everthread.db")
-    token, key = issue(scopes=("proxy",))
+    token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
     config = "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
     try:

@@ -21,7 +21,7 @@ import pytest
 
 from everthread import open_store
 from everthread.core.types import Request
-from everthread.gateway.keys import issue
+from everthread.gateway.auth import issue_key
 from everthread.gateway.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
@@ -74,7 +74,7 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(own_server: Ser
     home, database = tmp_path / "home", own_server.url()
     chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
     store = open_store(database)
-    token, key = issue(scopes=("proxy",))
+    token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
     async with Provider(models(6_000), Streaming()) as provider:
         write_config(home, database, provider.url)
@@ -126,7 +126,7 @@ async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(new_url: Call
     """All gateways at once, one key, no pause: the worst case for a limit that is kept in every process."""
     home, database, limit = tmp_path / "home", new_url("postgresql"), 400
     store = open_store(database)
-    token, key = issue(scopes=("proxy",), limits=KeyLimits(requests=limit))
+    token, key = issue_key(scopes=("proxy",), limits=KeyLimits(requests=limit))
     await store.create_key(key)
     answered: Counter[int] = Counter()
     async with Provider(models(128_000), Numbered()) as provider:

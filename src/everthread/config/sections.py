@@ -13,8 +13,7 @@ from everthread.conversation import options as recall
 from everthread.conversation.toolbox import TOOLS_SHARE
 from everthread.core.tokens import budget
 from everthread.gateway import api as native
-from everthread.gateway import limits as gateway
-from everthread.gateway.base import Auth, Mode
+from everthread.gateway.base import Auth, Limits, Mode
 
 
 def _environment_name(value: str) -> str:
@@ -283,31 +282,31 @@ class GatewayLimits(Options):
     """What one client can ask of the gateway."""
 
     body_bytes: Annotated[int, Field(ge=1_000)] = Field(
-        gateway.BODY_BYTES, description="Largest request body, as it comes and once decoded."
+        Limits.body_bytes, description="Largest request body, as it comes and once decoded."
     )
     header_bytes: Annotated[int, Field(ge=1_000)] = Field(
-        gateway.HEADER_BYTES, description="Largest headers of a request, in all."
+        Limits.header_bytes, description="Largest headers of a request, in all."
     )
     concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        gateway.CONCURRENT,
+        Limits.concurrent,
         description="Requests answered at the same time; further ones get a 503 and a time to retry.",
     )
-    header_seconds: Seconds = Field(gateway.HEADER_SECONDS, description="Until a request's headers are complete.")
-    body_seconds: Seconds = Field(gateway.BODY_SECONDS, description="Until a request's body is complete.")
-    connect_seconds: Seconds = Field(gateway.CONNECT_SECONDS, description="Until an upstream takes the connection.")
-    answer_seconds: Seconds = Field(gateway.ANSWER_SECONDS, description="Between two pieces of an upstream's answer.")
-    write_seconds: Seconds = Field(gateway.WRITE_SECONDS, description="Until a client has read a piece of its answer.")
+    header_seconds: Seconds = Field(Limits.header_seconds, description="Until a request's headers are complete.")
+    body_seconds: Seconds = Field(Limits.body_seconds, description="Until a request's body is complete.")
+    connect_seconds: Seconds = Field(Limits.connect_seconds, description="Until an upstream takes the connection.")
+    answer_seconds: Seconds = Field(Limits.answer_seconds, description="Between two pieces of an upstream's answer.")
+    write_seconds: Seconds = Field(Limits.write_seconds, description="Until a client has read a piece of its answer.")
     manage_seconds: Seconds = Field(
-        gateway.MANAGE_SECONDS, description="For a rewrite with its summary; after that the original is forwarded."
+        Limits.manage_seconds, description="For a rewrite with its summary; after that the original is forwarded."
     )
     hold_seconds: Seconds = Field(
-        gateway.HOLD_SECONDS, description="How long the first events of a nearly full request's stream are held."
+        Limits.hold_seconds, description="How long the first events of a nearly full request's stream are held."
     )
     keepalive_seconds: Seconds = Field(
-        gateway.KEEPALIVE_SECONDS, description="Between two comments to a client that waits for a stream."
+        Limits.keepalive_seconds, description="Between two comments to a client that waits for a stream."
     )
     silence_seconds: Seconds = Field(
-        gateway.SILENCE_SECONDS,
+        Limits.silence_seconds,
         description="How long a compaction may keep a client of a stream waiting without a comment.",
     )
 

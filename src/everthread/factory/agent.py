@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from everthread.conversation.options import Route
     from everthread.gateway.api.agents import OpenAgent
     from everthread.gateway.api.app import NativeApp
-    from everthread.gateway.limits import Limits
+    from everthread.gateway.base import Limits
 
 
 @opener

@@ -38,12 +38,11 @@ if TYPE_CHECKING:
     from everthread.conversation.options import SummarizerContext
     from everthread.gateway.app import ThreadsApi
     from everthread.gateway.auth import Authenticator
-    from everthread.gateway.base import Auth
+    from everthread.gateway.base import Auth, Limits
     from everthread.gateway.dashboard.access import Door
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import PageReader, Trial, WindowSource
     from everthread.gateway.dashboard.views import CostComparison
-    from everthread.gateway.limits import Limits
     from everthread.gateway.management.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import StoreWatch
@@ -185,7 +184,7 @@ async def open_gateway(
     one of several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
     """
     from everthread.gateway.app import GatewayApp
-    from everthread.gateway.limits import Limits
+    from everthread.gateway.base import Limits
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import Gateway
 

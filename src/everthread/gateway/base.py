@@ -25,6 +25,35 @@ Auth = Literal["keys", "passthrough", "none"]
 """Who is let in: who shows a key of ours, a credential for the upstream, or anybody on this machine."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What clients can ask of the gateway; its defaults are those of the config.
+
+    Bytes are counted as they come and again once decoded; seconds are those of waiting, not of a whole answer.
+    """
+
+    body_bytes: int = 64 * 1024 * 1024
+    header_bytes: int = 64 * 1024
+    concurrent: int = 256
+    header_seconds: float = 15.0
+    """Until a request's headers are complete."""
+    body_seconds: float = 120.0
+    """Until its body is."""
+    connect_seconds: float = 10.0
+    answer_seconds: float = 600.0
+    """Between two pieces of an upstream's answer."""
+    write_seconds: float = 60.0
+    """Until a client took one piece of it."""
+    manage_seconds: float = 180.0
+    """For a decision of the manager, summary included; then the original goes."""
+    hold_seconds: float = 10.0
+    """How long the first events of a stream are held at most."""
+    keepalive_seconds: float = 3.0
+    """Between two comments to a client that waits for a stream."""
+    silence_seconds: float = 20.0
+    """How long a compaction keeps such a client waiting without one; see `streaming`."""
+
+
 class Account(Protocol):
     """What a client may still use. Its figures are for the whole day and all processes."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from everthread.gateway.errors import Refused
 
@@ -46,14 +46,8 @@ class Decoder(Protocol):
     def feed(self, data: bytes) -> bytes: ...
 
 
-class _Member(Protocol):
-    """zlib's and zstd's decoder of one member."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+_Member: TypeAlias = "zlib._Decompress | zstd.ZstdDecompressor"
+"""What decodes one member of a body."""
 
 
 class _Plain:

@@ -45,9 +45,9 @@ from everthread.core.redaction import redact
 from everthread.core.search.lookup import SearchMode, SearchScope, moment, page_text, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
 from everthread.gateway.auth import Caller
+from everthread.gateway.base import Limits
 from everthread.gateway.deadlines import run_within
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import BODY_SECONDS
 from everthread.gateway.management.clients import SESSION_HEADER
 from everthread.gateway.management.threads import named_thread_id
 from everthread.gateway.requests import ClientGone, collect_body, header_map, replay_body
@@ -414,7 +414,7 @@ async def application(server: Server[Any], hosts: list[str] | None = None) -> As
             await refused(scope, receive, send)
             return
         try:
-            body = await run_within(BODY_SECONDS, collect_body(receive, _BODY_BYTES))
+            body = await run_within(Limits.body_seconds, collect_body(receive, _BODY_BYTES))
         except (Refused, TimeoutError) as error:
             status, words = (error.status, error.message) if isinstance(error, Refused) else (408, "The body is late.")
             await PlainTextResponse(f"{words}\n", status)(scope, receive, send)

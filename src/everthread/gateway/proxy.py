@@ -20,12 +20,21 @@ from everthread.core.redaction import redact
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.auth import Caller
-from everthread.gateway.base import NOTICE, THREAD, Incoming, Manager, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.base import (
+    NOTICE,
+    THREAD,
+    Incoming,
+    Limits,
+    Manager,
+    Outcome,
+    Outgoing,
+    ProxyTurn,
+    UnmanagedTurn,
+)
 from everthread.gateway.body import ExcessError, OuterFields
 from everthread.gateway.deadlines import run_beside, run_within
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.errors import Refused, error_body, error_event
-from everthread.gateway.limits import Limits
 from everthread.gateway.management.compaction_items import PATH as COMPACT_PATH
 from everthread.gateway.management.compaction_items import (
     asks_compaction,

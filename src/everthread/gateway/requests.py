@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from starlette.types import Message, Receive, Scope
 
 from everthread.core.types import Api
+from everthread.gateway.auth import without_keys
+from everthread.gateway.base import Limits
 from everthread.gateway.deadlines import run_within
 from everthread.gateway.encoding import too_large
 from everthread.gateway.errors import Refused, spoken
-from everthread.gateway.keys import without_keys
-from everthread.gateway.limits import Limits
 from everthread.gateway.router import LOGIN_HEADER, PATHS
 
 if TYPE_CHECKING:

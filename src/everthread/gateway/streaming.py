@@ -16,12 +16,11 @@ from starlette.types import Send
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.gateway.base import THREAD
+from everthread.gateway.base import THREAD, Limits
 from everthread.gateway.body import OuterFields, peek_field
 from everthread.gateway.deadlines import run_beside, run_within
 from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.errors import Refused, error_body, error_headers
-from everthread.gateway.limits import Limits
 from everthread.gateway.observability import Metrics, log_fields
 from everthread.gateway.requests import ClientGone, RequestHead
 from everthread.gateway.upstream import Headers

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from everthread.core.messages import text_of
-from everthread.gateway.auth import KeyAuthenticator
-from everthread.gateway.keys import issue
+from everthread.gateway.auth import KeyAuthenticator, issue_key
 from everthread.store.models import KeyLimits
 from everthread.store.store import Store
 from tests.gateway.api.house import QUICK, STREAM, Events, Waiting, house
@@ -52,7 +51,7 @@ async def test_what_turns_use_is_paid_by_their_key(url: str) -> None:
     def access(store: Store) -> KeyAuthenticator:
         return KeyAuthenticator(store, ttl=0.0)
 
-    token, key = issue(tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50))
+    token, key = issue_key(tenant="acme", scopes=("threads",), limits=KeyLimits(tokens=50))
     async with house(url, access=access) as one, house(url, access=access) as two:
         await one.store.create_key(key)
         thread = await one.thread(token)

@@ -44,11 +44,11 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
-    from everthread.gateway.keys import issue
+    from everthread.gateway.auth import issue_key
     from everthread.store.models import KeyLimits
 
     limits = KeyLimits(requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day))
-    token, new = issue(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
+    token, new = issue_key(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
     with_store(store, lambda opened: opened.create_key(new), create=True)
     if as_json:
         print_json({"id": f"et_{new.id}", "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
@@ -89,9 +89,9 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key. Running gateways refuse it within five seconds."""
-    from everthread.gateway.keys import id_in
+    from everthread.gateway.auth import key_id_in
 
-    key_id = id_in(key)
+    key_id = key_id_in(key)
     at = with_store(store, lambda opened: opened.revoke_key(key_id))
     if as_json:
         print_json({"id": f"et_{key_id}", "revoked": format_iso(at)})
@@ -109,7 +109,7 @@ def _parse_dollars(text: str | None) -> Decimal | None:
 
 
 def _describe_scopes(scopes: frozenset[str]) -> str:
-    from everthread.gateway.keys import SCOPES
+    from everthread.gateway.auth import SCOPES
 
     return ", ".join(f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes))
 

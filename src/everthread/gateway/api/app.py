@@ -47,8 +47,8 @@ from everthread.gateway.api.schemas import (
     Wait,
 )
 from everthread.gateway.auth import Caller
+from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import Limits
 from everthread.gateway.middleware import Admission
 from everthread.gateway.requests import ClientGone, RequestHead
 

@@ -14,11 +14,10 @@ from everthread.compaction.summary import CompactionLevel
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.auth import Caller
-from everthread.gateway.base import Incoming
+from everthread.gateway.base import Incoming, Limits
 from everthread.gateway.body import LIST_FIELD, OuterFields
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.errors import Refused, error_body, error_headers
-from everthread.gateway.limits import Limits
 from everthread.gateway.management.manager import ProxyManager
 from everthread.gateway.middleware import Admission
 from everthread.gateway.requests import ClientGone, RequestHead, read_body

@@ -17,8 +17,8 @@ from starlette.types import Receive, Send
 
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_view
 from everthread.gateway.auth import Caller
+from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
-from everthread.gateway.limits import Limits
 from everthread.gateway.requests import ClientGone, RequestHead, read_body, until_gone
 from everthread.store.models import QueuedTurn
 

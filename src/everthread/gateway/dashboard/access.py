@@ -19,7 +19,7 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Literal
 
-from everthread.gateway.keys import digest_of, is_key
+from everthread.gateway.auth import digest_of, is_key
 from everthread.store.store import Store
 
 LIFE = 7 * 86_400.0
