@@ -124,6 +124,8 @@ STREAM = [(b"content-type", b"text/event-stream"), (b"transfer-encoding", b"chun
 class Plain:
     """A manager that changes nothing, and remembers."""
 
+    thread = ""
+
     def __init__(self) -> None:
         self.prepared: list[Incoming] = []
         self.outcomes: list[Outcome] = []
@@ -133,7 +135,7 @@ class Plain:
 
     async def prepare(self, incoming: Incoming) -> PlainTurn:
         self.prepared.append(incoming)
-        return PlainTurn(self, incoming, await self.outgoing(incoming))
+        return PlainTurn(self, incoming, await self.outgoing(incoming), self.thread)
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         return Outgoing(incoming.raw)
@@ -152,6 +154,7 @@ class PlainTurn:
     manager: Plain
     incoming: Incoming
     sent: Outgoing
+    thread: str = ""
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         self.manager.errors.append((status, body))

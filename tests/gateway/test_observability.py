@@ -106,8 +106,10 @@ async def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, li
 
 
 class Compacted(Plain):
+    thread = "t1"
+
     async def outgoing(self, incoming: Incoming) -> Outgoing:
-        return Outgoing(incoming.raw, headers={"x-everthread-thread": "t1"}, compactions=2)
+        return Outgoing(incoming.raw, compactions=2)
 
 
 async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:

@@ -23,6 +23,7 @@ from everthread.errors import EverthreadError, InputError
 from everthread.gateway.base import Account, Mode
 from everthread.gateway.errors import Refused
 from everthread.gateway.quotas import KeyAccount, KeyLedger
+from everthread.gateway.requests import KEY, KEY_PREFIX
 from everthread.store.models import DEFAULT_TENANT, KeyLimits, NewKey, StoredKey
 from everthread.store.store import Store
 
@@ -32,9 +33,6 @@ SCOPES = {
     "tools": "terminal and files in these conversations",
 }
 """What a key may be good for."""
-PREFIX = "et_"
-_KEY = re.compile(r"et_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-_KEY_BYTES = re.compile(_KEY.pattern.encode())
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _MOST = 10**15
 _MOST_DOLLARS = Decimal(1_000_000)
@@ -286,13 +284,8 @@ def issue_key(
         raise InputError(f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line")
     _check_limits(limits or KeyLimits())
     key_id = secrets.token_hex(6)
-    token = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+    token = f"{KEY_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     return token, NewKey(key_id, digest_of(token), tenant, chosen, limits or KeyLimits(), name, mode)
-
-
-def without_keys(text: bytes) -> bytes:
-    """A header's value or a query in which no key of ours stands."""
-    return _KEY_BYTES.sub(b"", text) if PREFIX.encode() in text else text
 
 
 def digest_of(token: str) -> str:
@@ -301,13 +294,13 @@ def digest_of(token: str) -> str:
 
 def is_key(text: str) -> bool:
     """Whether it has the form of a key of a gateway."""
-    return _KEY.fullmatch(text) is not None
+    return KEY.fullmatch(text) is not None
 
 
 def key_id_in(text: str) -> str:
     """The id in what a person writes for a key: the id, with `et_` or without, or the whole key."""
-    match = _KEY.fullmatch(text)
-    return match[1] if match else text.removeprefix(PREFIX)
+    match = KEY.fullmatch(text)
+    return match[1] if match else text.removeprefix(KEY_PREFIX)
 
 
 def _check_limits(limits: KeyLimits) -> None:

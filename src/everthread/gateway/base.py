@@ -123,6 +123,11 @@ class ProxyTurn(Protocol):
     """One request from its arrival to its answer."""
 
     @property
+    def thread(self) -> str:
+        """The id of the thread it belongs to; empty where nobody looked."""
+        ...
+
+    @property
     def sent(self) -> Outgoing:
         """What goes upstream as things stand."""
         ...
@@ -156,6 +161,8 @@ class Manager(Protocol):
 
 class UnmanagedTurn:
     """A request that goes as it came: nobody looks into it, and nothing of it is kept."""
+
+    thread = ""
 
     def __init__(self, incoming: Incoming) -> None:
         self.sent = Outgoing(incoming.raw)

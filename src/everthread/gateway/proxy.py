@@ -155,6 +155,10 @@ class FailOpenTurn:
         self._turn = turn
 
     @property
+    def thread(self) -> str:
+        return self._turn.thread
+
+    @property
     def sent(self) -> Outgoing:
         return self._turn.sent
 
@@ -256,7 +260,7 @@ class ProxyExchange:
         self.turn = await keep_alive.wait_for_gateway(services.manager.prepare(self._incoming))
         self._added = time.monotonic() - started_at
         self.sent = self.turn.sent
-        about_thread(self.sent.headers.get(THREAD, ""))
+        about_thread(self.turn.thread)
         self._count_rewrite("managed")
         try:
             for attempt in range(_ATTEMPTS + 1):
@@ -276,6 +280,8 @@ class ProxyExchange:
         """For the request's line in the log."""
         usage = outcome.usage
         facts: dict[str, Any] = {"model": self._model or "", "added_ms": round(1_000 * self._added, 1)}
+        if self.turn.thread:
+            facts["thread"] = self.turn.thread
         if usage is not None:
             facts |= {
                 "tokens": usage.prompt_tokens, "cached": usage.cache_read_tokens, "output": usage.output_tokens,
@@ -322,7 +328,7 @@ class ProxyExchange:
                     self._services.metrics.count("tokens", tokens, bucket=bucket, task="main")
         outcome = Outcome(self.status, reply, usage, estimated=reply is not None and usage is None, hidden=hidden)
         if self._observed is not None:
-            self._observed.end(self.sent, outcome)
+            self._observed.end(self.sent, outcome, self.turn.thread)
         return outcome
 
     async def _handle_response(
@@ -605,7 +611,7 @@ class ProxyExchange:
     async def _update_headers(self) -> None:
         """Read the final headers for the client from the turn."""
         self.sent = replace(self.sent, headers=await self.turn.response_headers())
-        about_thread(self.sent.headers.get(THREAD, ""))
+        about_thread(self.turn.thread)
 
     def _count_rewrite(self, kind: str) -> None:
         if self.sent.rewritten:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 from starlette.types import Message, Receive, Scope
 
 from everthread.core.types import Api
-from everthread.gateway.auth import without_keys
 from everthread.gateway.base import Limits
 from everthread.gateway.deadlines import run_within
 from everthread.gateway.encoding import too_large
@@ -20,6 +20,12 @@ from everthread.gateway.router import LOGIN_HEADER, PATHS
 
 if TYPE_CHECKING:
     from everthread.gateway.auth import Caller
+
+
+KEY_PREFIX = "et_"
+KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+"""A key of this gateway; see `auth`."""
+_KEY_BYTES = re.compile(KEY.pattern.encode())
 
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
@@ -64,6 +70,11 @@ class RequestHead:
     @property
     def is_json(self) -> bool:
         return self.method == "POST" and self.headers.get("content-type", "").startswith("application/json")
+
+
+def without_keys(text: bytes) -> bytes:
+    """A header's value or a query in which no key of ours stands."""
+    return _KEY_BYTES.sub(b"", text) if KEY_PREFIX.encode() in text else text
 
 
 def header_map(scope: Scope) -> dict[str, str]:

@@ -16,7 +16,7 @@ from starlette.types import Send
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, StreamDelta
 from everthread.errors import WireError
-from everthread.gateway.base import THREAD, Limits
+from everthread.gateway.base import Limits
 from everthread.gateway.body import OuterFields, peek_field
 from everthread.gateway.deadlines import run_beside, run_within
 from everthread.gateway.encoding import UNREADABLE, decoder
@@ -85,8 +85,7 @@ class ResponseWriter:
         call, seconds, status = self._call, time.monotonic() - self._started_at, self.status or 0
         fields = {
             "method": call.method, "path": call.path, "status": status, "seconds": round(seconds, 4),
-            "tenant": call.caller.tenant, "key": call.caller.key_id, "thread": self._own_headers.get(THREAD, ""),
-            **self._facts,
+            "tenant": call.caller.tenant, "key": call.caller.key_id, **self._facts,
         }  # fmt: skip
         filled = {name: value for name, value in fields.items() if value or name in self._facts}
         log_fields(_LOG, logging.INFO, f"{call.method} {call.path} {status or 'unanswered'} in {seconds:.3f} s", filled)

@@ -18,7 +18,7 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
-from everthread.gateway.base import THREAD, Outcome, Outgoing
+from everthread.gateway.base import Outcome, Outgoing
 from everthread.gateway.observability import request_id
 from everthread.gateway.router import Family, Upstream
 
@@ -79,7 +79,7 @@ class Observed:
     common: dict[str, Any]
     started_at: float
 
-    def end(self, sent: Outgoing, outcome: Outcome) -> None:
+    def end(self, sent: Outgoing, outcome: Outcome, thread: str) -> None:
         """The client has its answer, or has none."""
         common, reply = dict(self.common), outcome.reply
         if reply is not None and reply.model:
@@ -89,7 +89,7 @@ class Observed:
             self.span.set_status(Status(StatusCode.ERROR))
         seconds = time.monotonic() - self.started_at
         if self.span.is_recording():
-            self.span.set_attributes({**common, **_span_attributes(sent, outcome)})
+            self.span.set_attributes({**common, **_span_attributes(sent, outcome, thread)})
         self.telemetry.seconds.record(seconds, common)
         if outcome.usage is not None:
             used = {"input": outcome.usage.prompt_tokens, "output": outcome.usage.output_tokens}
@@ -98,13 +98,13 @@ class Observed:
         self.span.end()
 
 
-def _span_attributes(sent: Outgoing, outcome: Outcome) -> dict[str, Any]:
+def _span_attributes(sent: Outgoing, outcome: Outcome, thread: str) -> dict[str, Any]:
     """Attributes for the span only: metrics would have a series for each value."""
     attributes: dict[str, Any] = {}
     if outcome.status:
         attributes["http.response.status_code"] = outcome.status
-    if sent.headers.get(THREAD):
-        attributes["gen_ai.conversation.id"] = sent.headers[THREAD]
+    if thread:
+        attributes["gen_ai.conversation.id"] = thread
     if sent.compactions:
         attributes["gen_ai.conversation.compacted"] = True
     if outcome.reply is not None and outcome.reply.id:

@@ -22,10 +22,10 @@ import aiohttp
 import httpx2
 import yarl
 
-from everthread.gateway.auth import without_keys
 from everthread.gateway.base import Limits
 from everthread.gateway.encoding import readable_encodings
 from everthread.gateway.errors import Refused
+from everthread.gateway.requests import without_keys
 from everthread.gateway.router import Family, Upstream
 
 if TYPE_CHECKING:

@@ -145,6 +145,10 @@ class ManagedTurn:
     async def withdraw(self, reply: Reply) -> Outgoing | None:
         return self.manager.withdraw(self, reply)
 
+    @property
+    def thread(self) -> str:
+        return self.match.thread
+
     async def response_headers(self) -> Mapping[str, str]:
         """The headers for the client; the thread id is among them once the thread is stored."""
         return await self.manager.response_headers(self)
