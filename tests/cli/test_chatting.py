@@ -28,6 +28,7 @@ from everthread.cli.chat.input import Asker, Interrupts, StoppedError, render_pe
 from everthread.cli.chat.render import Blocks, Screen, Status, ToolLines, render_event, render_tool_result, thousands
 from everthread.cli.options import NO_ID, fill_missing_ids
 from everthread.cli.output import report_unexpected
+from everthread.compaction.engine import progress_text
 from everthread.compaction.summary import Verification
 from everthread.conversation import events
 from everthread.core.pricing import CanonicalUsage
@@ -105,7 +106,7 @@ class TestLines:
             (events.CompactionProgress("s", "gpt-4o rests"), "gpt-4o rests"),
             (
                 events.CompactionProgress(
-                    "s", events.progress_text("summary_failed", {"route": "m", "reason": "no sections", "rest": 0.0})
+                    "s", progress_text("summary_failed", {"route": "m", "reason": "no sections", "rest": 0.0})
                 ),
                 "◇ m wrote no summary: no sections",
             ),

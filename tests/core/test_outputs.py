@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.messages import Call, Message, Result
+from everthread.core.messages import Call, Message, Result, edit_results, with_text
 from everthread.core.outputs import (
     OutputLimits,
     ToolOutput,
     cut_middle,
-    edit_results,
     is_persisted,
     line_count,
     name_reader,
@@ -23,7 +22,6 @@ from everthread.core.outputs import (
     plan_storage,
     reads_stored,
     to_store,
-    with_text,
 )
 
 LIMITS = OutputLimits(result_chars=1_000, turn_chars=3_000, preview_chars=100, ceiling=5_000)

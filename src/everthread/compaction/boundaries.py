@@ -21,15 +21,16 @@ from everthread.core.messages import (
     Message,
     Messages,
     Result,
+    edit_results,
     kind_of,
     results_of,
     text_of,
     with_content,
+    with_text,
 )
-from everthread.core.outputs import ToStore, cut_middle, edit_results, output_id, to_store, with_text
-from everthread.core.search.lookup import is_answer
+from everthread.core.outputs import ToStore, cut_middle, output_id, to_store
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import Span, without_summary
+from everthread.core.transcript import Span, is_answer, without_summary
 
 
 @dataclass(frozen=True, slots=True)

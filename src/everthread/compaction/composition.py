@@ -38,8 +38,7 @@ from everthread.compaction.summary import (
 from everthread.compaction.verification import is_refused, mark_sections, source_text
 from everthread.core.messages import Message, calls_of, clip, one_line, parts_of, text_of, tool_names, with_content
 from everthread.core.redaction import redact
-from everthread.core.search.lookup import lookup_tools
-from everthread.core.transcript import defuse, is_user_message, mark_summary, without_summary
+from everthread.core.transcript import defuse, is_user_message, lookup_tools, mark_summary, without_summary
 from everthread.core.validation import repair
 from everthread.errors import SummaryError
 

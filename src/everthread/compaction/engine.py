@@ -65,6 +65,19 @@ class Archive(Graph, Protocol):
         ...
 
 
+_PROGRESS = {
+    "summary_failed": "{route} wrote no summary: {reason}",
+    "summary_skipped": "{route} was not asked for a summary: it rests for {seconds:.0f} s more",
+}
+
+
+def progress_text(kind: str, details: Mapping[str, Any]) -> str:
+    """What an engine or a summariser reports, as a sentence."""
+    if kind in _PROGRESS:
+        return _PROGRESS[kind].format_map(details)
+    return f"{kind.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in details.items())}"
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What an engine is given."""

@@ -25,16 +25,18 @@ from everthread.core.messages import (
     calls_of,
     clip,
     content_text,
+    edit_results,
     kind_of,
     off_the_wire,
     part_text,
     results_of,
     with_content,
+    with_text,
 )
-from everthread.core.outputs import edit_results, is_persisted, with_text
+from everthread.core.outputs import is_persisted
 from everthread.core.redaction import redact, redact_value
-from everthread.core.search.lookup import gist, is_lookup
 from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import gist, is_lookup
 
 CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE

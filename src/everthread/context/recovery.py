@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from everthread.compaction.pruning import prune
 from everthread.compaction.summary import CompactionLevel
-from everthread.core.messages import Message, results_of
-from everthread.core.outputs import ToStore, edit_results, to_store, with_text
+from everthread.core.messages import Message, edit_results, results_of, with_text
+from everthread.core.outputs import ToStore, to_store
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.transcript import latest_user_index
 from everthread.store.store import Store

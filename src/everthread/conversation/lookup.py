@@ -18,8 +18,8 @@ import regex
 
 from everthread.core.messages import calls_of, results_of
 from everthread.core.redaction import redact, redact_part
-from everthread.core.search.lookup import Excerpt, Passage, SearchMode, SearchPage, SearchScope, heading, is_lookup
-from everthread.core.transcript import is_user_message
+from everthread.core.search.lookup import Excerpt, Passage, SearchMode, SearchPage, SearchScope, heading
+from everthread.core.transcript import is_lookup, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text

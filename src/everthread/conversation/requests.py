@@ -28,6 +28,7 @@ from everthread.core.messages import (
     Part,
     Result,
     calls_of,
+    edit_results,
     kind_of,
     off_the_wire,
     parts_of,
@@ -35,22 +36,12 @@ from everthread.core.messages import (
     text_of,
     users_words,
     with_content,
-)
-from everthread.core.outputs import (
-    ToolOutput,
-    ToStore,
-    as_table,
-    edit_results,
-    output_id,
-    plan_storage,
-    reads_stored,
-    table_results,
     with_text,
 )
+from everthread.core.outputs import ToolOutput, ToStore, as_table, output_id, plan_storage, reads_stored, table_results
 from everthread.core.pricing import CanonicalUsage
-from everthread.core.search.lookup import is_lookup
 from everthread.core.search.terms import query_terms
-from everthread.core.transcript import is_user_message
+from everthread.core.transcript import is_lookup, is_user_message
 from everthread.core.types import Api, Reply, Request, System
 from everthread.core.validation import is_empty, with_call_ids
 from everthread.errors import InputError, ModelError, StoreError

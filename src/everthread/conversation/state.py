@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.engine import Original, Services, StartReason
+from everthread.compaction.engine import Original, Services, StartReason, progress_text
 from everthread.compaction.summary import Compaction
 from everthread.context.accounting import Accounting
 from everthread.context.policy import GRACE, CallPrices, CompactionPolicy, ContextState, PromptSize
@@ -82,7 +82,7 @@ class ConversationState:
         if kind == "notice":
             self.emit(events.Notice(self.session.id, str(details.get("text", ""))))
         else:
-            self.emit(events.CompactionProgress(self.session.id, events.progress_text(kind, details)))
+            self.emit(events.CompactionProgress(self.session.id, progress_text(kind, details)))
 
     # What is in view
 

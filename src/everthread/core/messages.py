@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple, Required, TypedDict, cast
@@ -279,6 +279,48 @@ def off_the_wire(message: Mapping[str, Any]) -> Message:
     if isinstance(native, dict):
         copy["_native"] = {key: native[key] for key in ("api", "model") if key in native}
     return cast("Message", copy)
+
+
+def edit_results(message: Message, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Message:
+    """The message with the content of its tool results edited; the same object where nothing changes.
+
+    `edit` gets each result and the message or block that holds it, and answers with the content it shall have.
+    """
+    if message.get("role") == "tool":
+        result = results_of(message)[0]
+        content = edit(result, message)
+        return message if content is result.content else with_content(message, content)
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    edited = [_edit_block(part, edit) for part in parts]
+    same = all(new is old for new, old in zip(edited, parts, strict=True))
+    return message if same else with_content(message, edited)
+
+
+def with_text(content: Any, text: str) -> Content:
+    """The content saying `text` instead: its first part with words carries it, parts without words stay."""
+    if not isinstance(content, list):
+        return text
+    parts: list[Any] = []
+    placed = False
+    for part in content:
+        if not part_text(part):
+            parts.append(part)
+        elif not placed:
+            other = part.items() if isinstance(part, dict) else ()
+            fields = {key: value for key, value in other if key not in ("text", "refusal")}
+            parts.append({**fields, "type": "text", "text": text})
+            placed = True
+    return parts
+
+
+def _edit_block(part: Any, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Any:
+    if kind_of(part) not in RESULT_BLOCKS:
+        return part
+    result = results_of({"role": "user", "content": [part]})[0]
+    content = edit(result, part)
+    return part if content is result.content else {**part, "content": content}
 
 
 def images_in(content: Any) -> Iterator[Part]:

@@ -19,13 +19,7 @@ from typing import Any
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,
-    Content,
-    Message,
-    Result,
     kind_of,
-    part_text,
-    results_of,
-    with_content,
 )
 
 OPEN, CLOSE = "<persisted-output>", "</persisted-output>"
@@ -172,48 +166,6 @@ def to_store(index: int, call_id: str, text: str, *, preview_chars: int) -> ToSt
     if len(block) >= len(text) or (is_persisted(text) and len(text) <= preview_chars + 1_000):
         return None
     return ToStore(index, call_id, output_id(text), text, block)
-
-
-def edit_results(message: Message, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Message:
-    """The message with the content of its tool results edited; the same object where nothing changes.
-
-    `edit` gets each result and the message or block that holds it, and answers with the content it shall have.
-    """
-    if message.get("role") == "tool":
-        result = results_of(message)[0]
-        content = edit(result, message)
-        return message if content is result.content else with_content(message, content)
-    parts = message.get("content")
-    if not isinstance(parts, list):
-        return message
-    edited = [_edit_block(part, edit) for part in parts]
-    same = all(new is old for new, old in zip(edited, parts, strict=True))
-    return message if same else with_content(message, edited)
-
-
-def with_text(content: Any, text: str) -> Content:
-    """The content saying `text` instead: its first part with words carries it, parts without words stay."""
-    if not isinstance(content, list):
-        return text
-    parts: list[Any] = []
-    placed = False
-    for part in content:
-        if not part_text(part):
-            parts.append(part)
-        elif not placed:
-            other = part.items() if isinstance(part, dict) else ()
-            fields = {key: value for key, value in other if key not in ("text", "refusal")}
-            parts.append({**fields, "type": "text", "text": text})
-            placed = True
-    return parts
-
-
-def _edit_block(part: Any, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Any:
-    if kind_of(part) not in RESULT_BLOCKS:
-        return part
-    result = results_of({"role": "user", "content": [part]})[0]
-    content = edit(result, part)
-    return part if content is result.content else {**part, "content": content}
 
 
 def _size(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a list of messages is made of: groups, turns, user messages, summaries of ours.
+"""What a list of messages is made of: groups, turns, user messages, summaries of ours, lookups of what was said.
 
 A message that is, or holds, a summary carries the private key `_summary`; every other function trusts that key alone.
 `recognize` sets it for lists that come from outside, where a tag made with the home's key proves the text. Without a
@@ -322,3 +322,37 @@ def head_length(messages: Messages) -> int:
 
 
 _MEDIA = frozenset({"image_url", "image", "input_image", "input_audio", "file", "document", "input_file"})
+
+
+# --- lookups of what was said -----------------------------------------------------------------------------------------
+
+
+_LOOKUP_TOOL = re.compile(
+    r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
+)
+GIST = 200
+"""Characters that stay of an old answer."""
+LONGEST = 21_000
+"""No answer of ours has more characters: what does comes from somebody else's tool of such a name."""
+
+
+def is_lookup(tool: str) -> bool:
+    """Whether a tool only looks up what was said: its words and its answers are no finding of their own."""
+    return _LOOKUP_TOOL.fullmatch(tool.lower()) is not None
+
+
+def is_answer(tool: str, text: str) -> bool:
+    """Whether a result is a lookup's answer: it is never stored and cited, for it would have to be looked up again."""
+    return len(text) <= LONGEST and is_lookup(tool)
+
+
+def gist(answer: str, limit: int = GIST) -> str:
+    """What stays of an old answer: its first line, which names what was asked and the ids."""
+    line = answer.lstrip().partition("\n")[0].rstrip()
+    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+
+
+def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these tools by which a client can search and read here, as it calls them; `lcm_…` do the same."""
+    ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
+    return tuple(sorted(name for name in ours if name.lower().endswith(("search", "expand", "recall"))))

@@ -1,4 +1,4 @@
-"""What all models share: sending and reading over HTTP, and the interface of one around another."""
+"""What all models share: sending and reading over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from everthread.core.messages import text_of
-from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError, WireError
 from everthread.providers import errors
 from everthread.providers.errors import ModelAddress
@@ -54,38 +54,6 @@ async def close_model(model: object) -> None:
     """Close a model's connections, if it has any."""
     if isinstance(model, Closable):
         await model.aclose()
-
-
-class ModelWrapper:
-    """A model around another: everything not overridden is the inner model's."""
-
-    def __init__(self, model: StreamingModel) -> None:
-        self.inner = model
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def window(self) -> int:
-        return self.inner.window
-
-    @property
-    def api(self) -> Api:
-        return self.inner.api
-
-    @property
-    def base_url(self) -> str:
-        return self.inner.base_url
-
-    async def complete(self, request: Request) -> Reply:
-        return await self.inner.complete(request)
-
-    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
-        return self.inner.stream(request)
-
-    async def aclose(self) -> None:
-        await close_model(self.inner)
 
 
 T = TypeVar("T")

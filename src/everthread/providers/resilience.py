@@ -11,21 +11,45 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Reply, Request, StreamDelta, StreamingModel
+from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
-from everthread.providers.base import (
-    Events,
-    ModelEvent,
-    ModelWrapper,
-    close_model,
-    closing,
-    from_first_word,
-    nobody_listens,
-)
+from everthread.providers.base import Events, ModelEvent, close_model, closing, from_first_word, nobody_listens
 from everthread.providers.catalog import known_model, output_cap, own_cap, with_output_cap
 from everthread.providers.errors import is_out_of_service, is_passing
 
 _RATE_LIMIT = 429
+
+
+class ModelWrapper:
+    """A model around another: everything not overridden is the inner model's."""
+
+    def __init__(self, model: StreamingModel) -> None:
+        self.inner = model
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def window(self) -> int:
+        return self.inner.window
+
+    @property
+    def api(self) -> Api:
+        return self.inner.api
+
+    @property
+    def base_url(self) -> str:
+        return self.inner.base_url
+
+    async def complete(self, request: Request) -> Reply:
+        return await self.inner.complete(request)
+
+    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
+        return self.inner.stream(request)
+
+    async def aclose(self) -> None:
+        await close_model(self.inner)
 
 
 @dataclass(frozen=True, slots=True)

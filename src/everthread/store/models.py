@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage
-from everthread.core.search.lookup import is_lookup
+from everthread.core.transcript import is_lookup
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everthread.core.search.lookup import (
-    GIST,
     Excerpt,
     Passage,
     SearchPage,
     about_text,
-    gist,
     heading,
     moment,
     page_text,
     passage_text,
 )
+from everthread.core.transcript import GIST, gist
 
 AT = 1_769_851_800.0
 

@@ -33,9 +33,8 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.summary_engine import SummaryEngine, SummaryOrder
 from everthread.compaction.user_words import render_words
-from everthread.core.messages import Message, Messages, Result, calls_of
-from everthread.core.outputs import edit_results, with_text
-from everthread.core.search.lookup import gist, is_lookup
+from everthread.core.messages import Message, Messages, Result, calls_of, edit_results, with_text
+from everthread.core.transcript import gist, is_lookup
 from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 

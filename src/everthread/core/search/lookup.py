@@ -1,9 +1,7 @@
-"""Lookup in stored text: the values a search returns, and which tools only look things up."""
+"""Lookup in stored text: the values a search returns, and how a model reads them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -11,14 +9,6 @@ from typing import Literal, Protocol
 SearchMode = Literal["text", "regex"]
 SearchScope = Literal["thread", "all"]
 """This thread, or every thread of its tenant."""
-
-_LOOKUP_TOOL = re.compile(
-    r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
-)
-GIST = 200
-"""Characters that stay of an old answer."""
-LONGEST = 21_000
-"""No answer of ours has more characters: what does comes from somebody else's tool of such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +84,6 @@ class Lookup(Protocol):
     async def turn_of(self, message: int) -> int | None:
         """The turn of a message of this thread."""
         ...
-
-
-def is_lookup(tool: str) -> bool:
-    """Whether a tool only looks up what was said: its words and its answers are no finding of their own."""
-    return _LOOKUP_TOOL.fullmatch(tool.lower()) is not None
-
-
-def is_answer(tool: str, text: str) -> bool:
-    """Whether a result is a lookup's answer: it is never stored and cited, for it would have to be looked up again."""
-    return len(text) <= LONGEST and is_lookup(tool)
-
-
-def gist(answer: str, limit: int = GIST) -> str:
-    """What stays of an old answer: its first line, which names what was asked and the ids."""
-    line = answer.lstrip().partition("\n")[0].rstrip()
-    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
-
-
-def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of these tools by which a client can search and read here, as it calls them; `lcm_…` do the same."""
-    ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
-    return tuple(sorted(name for name in ours if name.lower().endswith(("search", "expand", "recall"))))
 
 
 ASKED = 40

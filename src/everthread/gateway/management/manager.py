@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.compaction.composition import tools_key
-from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.engine import ContextEngine, Services, progress_text
 from everthread.compaction.summary import CompactionLevel, Summarizer
 from everthread.context.accounting import Accounting, complete_usage
 from everthread.context.policy import (
@@ -52,7 +52,6 @@ from everthread.conversation.events import (
     Listener,
     Notice,
     UsageRecorded,
-    progress_text,
 )
 from everthread.conversation.events import Recovery as RecoveryEvent
 from everthread.conversation.options import Route, SessionOptions, SummarizerContext

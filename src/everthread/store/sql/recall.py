@@ -16,7 +16,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from everthread.core.redaction import redact_part
-from everthread.core.search.lookup import is_lookup
 from everthread.core.search.query import (
     NEAR,
     OF_A_DAY,
@@ -29,6 +28,7 @@ from everthread.core.search.query import (
     spread,
 )
 from everthread.core.search.terms import encode_term, query_terms
+from everthread.core.transcript import is_lookup
 from everthread.store.database import Database, Tx, chunks, placeholders
 from everthread.store.index import IndexQuery, filter_name
 from everthread.store.models import RecallPassage, RecallQuery, SearchQuery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.core.search.lookup import is_answer, is_lookup, lookup_tools
+from everthread.core.transcript import is_answer, is_lookup, lookup_tools
 
 OURS = ["recall", "lcm_grep", "lcm_expand", "mcp__everthread__search", "everthread_expand", "everthread.status"]
 OURS += ["mcp__everthread__lcm_grep", "everthread-lcm_expand"]
