@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.lab.provider.answers import ProviderLogic, Record
-from everthread.lab.provider.models import PROTOCOLS, Protocol, served
+from everthread.lab.provider.models import PROTOCOLS, Protocol, index_models
 from everthread.lab.provider.script import Answers
 
 WORDS = [
@@ -57,7 +57,7 @@ FIELDS = st.fixed_dictionaries(
 
 @given(body=FIELDS | JSON, protocol=st.sampled_from(PROTOCOLS))
 async def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Protocol) -> None:
-    answering = ProviderLogic(served(None), Answers(), None, lambda: 0.0)
+    answering = ProviderLogic(index_models(None), Answers(), None, lambda: 0.0)
     record = Record(1, protocol.api, protocol.path, {}, 0.0, body)
     outgoing = await answering.answer(protocol, record)
     assert outgoing.status == record.status

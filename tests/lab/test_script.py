@@ -13,7 +13,7 @@ from everthread.core.messages import calls_of, text_of
 from everthread.core.types import Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider import Provider, Recorded
-from everthread.lab.provider.answers import in_pieces
+from everthread.lab.provider.answers import split_events
 from everthread.lab.provider.faults import Fault
 from everthread.lab.provider.models import PROTOCOLS, Protocol
 from everthread.lab.provider.script import Answers, echo, read_script
@@ -145,7 +145,7 @@ def test_a_stream_in_pieces_says_the_same(
     whole, pieces = DECODERS[protocol.api](), DECODERS[protocol.api]()
     for event in protocol.codec.encode_stream(reply):
         whole.feed(event)
-    events = list(in_pieces(protocol.codec.encode_stream(reply)))
+    events = list(split_events(protocol.codec.encode_stream(reply)))
     deltas = [delta for event in events for delta in pieces.feed(event)]
     assert openai_chat.encode_messages([pieces.reply().message]) == openai_chat.encode_messages([whole.reply().message])
     assert all(len(delta.text) <= 24 for delta in deltas if delta.kind == "text")

@@ -72,16 +72,16 @@ def _pi(folder: Path, url: str) -> Mapping[str, str]:
 def _cline(folder: Path, url: str) -> Mapping[str, str]:
     """A copy of what it knows of providers, with other addresses."""
     data = Path(os.environ.get("CLINE_DATA_DIR") or Path.home() / ".cline" / "data")
-    known = Path(os.environ.get("CLINE_PROVIDER_SETTINGS_PATH") or data / "settings" / "providers.json")
-    found: Any = json.loads(known.read_text("utf-8")) if known.is_file() else {"version": 1}
-    for name, provider in found.get("providers", {}).items():
+    settings_file = Path(os.environ.get("CLINE_PROVIDER_SETTINGS_PATH") or data / "settings" / "providers.json")
+    settings: Any = json.loads(settings_file.read_text("utf-8")) if settings_file.is_file() else {"version": 1}
+    for name, provider in settings.get("providers", {}).items():
         if name == "anthropic" or name.startswith("openai"):
             own = {"baseUrl": url if name == "anthropic" else f"{url}/v1"}
             provider["settings"] = {**provider.get("settings", {}), **own}
-    copied = folder / "providers.json"
-    copied.write_text(json.dumps(found), "utf-8")
-    copied.chmod(0o600)
-    return {"CLINE_PROVIDER_SETTINGS_PATH": str(copied)}
+    copy = folder / "providers.json"
+    copy.write_text(json.dumps(settings), "utf-8")
+    copy.chmod(0o600)
+    return {"CLINE_PROVIDER_SETTINGS_PATH": str(copy)}
 
 
 CLIENTS = {
@@ -164,8 +164,8 @@ def wrap(
         if printed:
             url = gateway or UNKNOWN
             variables, arguments = _settings(row, url, Path(folder), mcp=mcp)
-            told = {"program": row.program, "variables": variables, "arguments": arguments}
-            typer.echo(json_text(told) if as_json else settings_text(row, Path(folder), url, mcp=mcp))
+            settings = {"program": row.program, "variables": variables, "arguments": arguments}
+            typer.echo(json_text(settings) if as_json else settings_text(row, Path(folder), url, mcp=mcp))
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
@@ -176,25 +176,27 @@ def wrap(
 def _list(*, as_json: bool) -> None:
     rows = [(row.name, shutil.which(row.program) is not None, row.note) for row in CLIENTS.values()]
     if as_json:
-        typer.echo(json_text([{"client": name, "installed": there, "note": note} for name, there, note in rows]))
+        typer.echo(
+            json_text([{"client": name, "installed": is_installed, "note": note} for name, is_installed, note in rows])
+        )
         return
-    for name, there, note in rows:
-        typer.echo(f"{name:9} {'installed' if there else '–':9}  {note}")
+    for name, is_installed, note in rows:
+        typer.echo(f"{name:9} {'installed' if is_installed else '–':9}  {note}")
 
 
 def _settings(row: ClientRow, url: str, folder: Path, *, mcp: bool) -> tuple[dict[str, str], list[str]]:
     """Variables and arguments."""
     values = {"{url}": url, "{opencode}": _opencode(url, mcp=mcp), "{folder}": str(folder)}
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         for name, value in values.items():
             text = text.replace(name, value)
         return text
 
-    variables = {"EVERTHREAD_URL": url, **{name: filled(value) for name, value in row.variables.items()}}
+    variables = {"EVERTHREAD_URL": url, **{name: fill(value) for name, value in row.variables.items()}}
     if row.folder is not None:
         variables |= row.folder(folder, url)
-    return variables, [filled(argument) for argument in (*row.arguments, *(row.mcp if mcp else ()))]
+    return variables, [fill(argument) for argument in (*row.arguments, *(row.mcp if mcp else ()))]
 
 
 def settings_text(row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool = False) -> str:
@@ -226,9 +228,9 @@ async def _run(
         code = await _start(row, url, words, folder, mcp=mcp)
         typer.echo(visible(remote_receipt(row.name, url, before, await read_figures(url, since))), err=True)
         return code
-    known = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
+    routes = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
     store = await asyncio.to_thread(open_store, store_url(config))
-    begun = time.time()
+    started_at = time.time()
     try:
         async with open_gateway(
             # A client shows its credential to the provider, not to an MCP server: that one asks for none here.
@@ -237,14 +239,14 @@ async def _run(
             port=0,
             auth="none" if mcp else "passthrough",
             store=store,
-            upstreams=known,
-        ) as made:
-            code = await _start(row, made.url, words, folder, mcp=mcp)
-        found = await store.insights(since=begun, until=time.time() + 1, platform="gateway")
-        saved = await load_savings(config, store, begun)
+            upstreams=routes,
+        ) as opened:
+            code = await _start(row, opened.url, words, folder, mcp=mcp)
+        insights = await store.insights(since=started_at, until=time.time() + 1, platform="gateway")
+        saved = await load_savings(config, store, started_at)
     finally:
         await store.close()
-    typer.echo(visible(receipt(row.name, ReceiptFigures.of(found), saved)), err=True)
+    typer.echo(visible(receipt(row.name, ReceiptFigures.of(insights), saved)), err=True)
     return code
 
 
@@ -276,10 +278,10 @@ class ReceiptFigures:
     tokens_saved: int
 
     @classmethod
-    def of(cls, found: Insights) -> ReceiptFigures:
-        total = found.total
+    def of(cls, insights: Insights) -> ReceiptFigures:
+        total = insights.total
         cost = None if total.unpriced else float(total.cost)
-        return cls(total.calls, total.prompt, total.output, cost, found.compactions, found.tokens_saved)
+        return cls(total.calls, total.prompt, total.output, cost, insights.compactions, insights.tokens_saved)
 
     @classmethod
     def read(cls, answer: Any) -> ReceiptFigures:
@@ -327,8 +329,8 @@ def remote_receipt(name: str, url: str, before: ReceiptFigures | str, after: Rec
     if isinstance(before, str) or isinstance(after, str):
         why = before if isinstance(before, str) else after
         return f"Everthread: no receipt, the figures of {url} cannot be read here ({why}). Look there: {url}/"
-    told = receipt(name, after.since(before)).partition("\n")[0]
-    return f"{told} That is all that went through {url} meanwhile.\nLook: {url}/"
+    summary = receipt(name, after.since(before)).partition("\n")[0]
+    return f"{summary} That is all that went through {url} meanwhile.\nLook: {url}/"
 
 
 def receipt(name: str, total: ReceiptFigures, saved: CostComparison | None = None) -> str:

@@ -18,12 +18,12 @@ from everthread.lab.provider.models import Protocol, ServedModel
 from everthread.lab.provider.script import (
     Answers,
     asks_compaction,
+    complete_reply,
+    cut_to_room,
     echo,
     make_compaction,
     reasoned_items,
-    spoken,
     with_usage,
-    within,
 )
 from everthread.wire import openai_responses
 from everthread.wire.common import SseEvent, encode_event
@@ -114,12 +114,12 @@ class ProviderAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def refused(record: Record, error: Refusal) -> ProviderAnswer:
+def refuse(record: Record, error: Refusal) -> ProviderAnswer:
     record.status, record.error = error.status, error.text
     return ProviderAnswer(error.status, json.dumps(error.body).encode(), headers=error.headers)
 
 
-def failing_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> ProviderAnswer:
+def fail_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> ProviderAnswer:
     """A stream with status 200 that ends in an error, in the form the protocol gives it."""
     case.record.error = error.text
     if case.protocol.api == "anthropic":
@@ -148,7 +148,7 @@ def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
     return replace(error, headers=headers)
 
 
-def spoilt(reply: Reply, protocol: Protocol, fault: Fault) -> Reply:
+def spoil_usage(reply: Reply, protocol: Protocol, fault: Fault) -> Reply:
     """The reply with what the fault does to its usage."""
     if fault.kind == "no_usage":
         return replace(reply, usage=None)
@@ -158,7 +158,7 @@ def spoilt(reply: Reply, protocol: Protocol, fault: Fault) -> Reply:
     return reply
 
 
-def emptied(events: Iterable[SseEvent]) -> list[SseEvent]:
+def empty_stream(events: Iterable[SseEvent]) -> list[SseEvent]:
     """A stream that begins and ends, and says nothing in between."""
     return [event for event in events if event.event in _FRAME or (event.event is None and _says_nothing(event.data))]
 
@@ -181,7 +181,7 @@ _LENGTH = 24
 _MOST = 40
 
 
-def in_pieces(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
+def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
     """The events, long words cut, numbered anew where the protocol numbers them."""
     number = 0
     for event in events:
@@ -259,7 +259,7 @@ class ProviderLogic:
         try:
             outgoing = await self._decide(protocol, record)
         except InputError as error:
-            outgoing = refused(record, refusal(protocol.api, 500, f"The simulator cannot answer: {error}."))
+            outgoing = refuse(record, refusal(protocol.api, 500, f"The simulator cannot answer: {error}."))
         hangs = outgoing.fault is not None and outgoing.fault.kind == "hang"
         record.status = None if hangs else outgoing.status
         return outgoing
@@ -268,45 +268,45 @@ class ProviderLogic:
         """How many tokens a request has, asked for alone."""
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
-            return refused(record, case)
+            return refuse(record, case)
         record.status = 200
         return ProviderAnswer(200, json.dumps({"input_tokens": case.prompt.tokens}).encode())
 
     async def _decide(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
-            return refused(record, case)
+            return refuse(record, case)
         self._compare(record, case.request)
-        wrong = self._wrong(case)
+        wrong = self._check(case)
         if wrong:
-            return refused(record, wrong)
+            return refuse(record, wrong)
         if protocol.api == "openai_responses" and asks_compaction(record.body):
             if not case.model.compacts:
-                return refused(record, checks.unknown_trigger(protocol.api))
+                return refuse(record, checks.unknown_trigger(protocol.api))
             item = make_compaction(case.request, record.number)
-            return self._say(case, Reply(openai_responses.decode_run([item]), "stop"), None)
-        too_large = checks.does_not_fit(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
+            return self._reply(case, Reply(openai_responses.decode_run([item]), "stop"), None)
+        too_large = checks.find_overflow(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
         if too_large and record.stream and case.model.errors_in_stream:
-            return failing_stream(case, [], too_large)
+            return fail_stream(case, [], too_large)
         if too_large:
-            return refused(record, too_large)
+            return refuse(record, too_large)
         reply, fault = await self._next_reply(case.request)
         if fault:
             record.fault = fault.kind
             error = fault_error(case, fault)
             if error and not (record.stream and fault.kind.startswith("stream_")):
-                return refused(record, error)
-        return self._say(case, reply, fault)
+                return refuse(record, error)
+        return self._reply(case, reply, fault)
 
     async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """A compaction asked for at its own path."""
         case = self._read(protocol, record)
         if isinstance(case, Refusal):
-            return refused(record, case)
-        if wrong := self._wrong(case):
-            return refused(record, wrong)
+            return refuse(record, case)
+        if wrong := self._check(case):
+            return refuse(record, wrong)
         if not case.model.compacts:
-            return refused(record, checks.unknown_path(protocol.api, record.path))
+            return refuse(record, checks.unknown_path(protocol.api, record.path))
         record.status = 200
         use = self._cached(case)
         body = {
@@ -340,10 +340,10 @@ class ProviderLogic:
             record.shared = shared_prefix(self._before[key], request)
         self._before[key] = request
 
-    def _wrong(self, case: ProviderCall) -> Refusal | None:
-        wrong = checks.wrong_request(case.protocol.api, case.request, case.record.body, self._reasoned)
+    def _check(self, case: ProviderCall) -> Refusal | None:
+        wrong = checks.check_request(case.protocol.api, case.request, case.record.body, self._reasoned)
         if wrong is None and _is_claude(case):
-            return checks.wrong_marks(case.protocol.api, case.prompt.blocks, case.record.body)
+            return checks.check_marks(case.protocol.api, case.prompt.blocks, case.record.body)
         return wrong
 
     async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
@@ -358,18 +358,20 @@ class ProviderLogic:
             return answer.reply, answer
         return echo(request) if answer.kind in ANSWERED else UNFINISHED, answer
 
-    def _say(self, case: ProviderCall, told: Reply | str, fault: Fault | None) -> ProviderAnswer:
+    def _reply(self, case: ProviderCall, answer: Reply | str, fault: Fault | None) -> ProviderAnswer:
         """The answer itself; only a request that gets one reads and writes the cache."""
         protocol, record = case.protocol, case.record
         counter = self._readers[case.model.name].counter
         use = self._cached(case)
         record.cached_tokens, record.written_tokens = use.read, use.write
-        reply = within(spoken(told, protocol, name=case.model.name, number=record.number), counter, _room(case))
+        reply = cut_to_room(
+            complete_reply(answer, protocol, name=case.model.name, number=record.number), counter, _room(case)
+        )
         thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
         reply = with_usage(reply, protocol, use, counter, thoughts=thoughts)
         record.reply = reply
         self._reasoned |= reasoned_items(reply)
-        reply = spoilt(reply, protocol, fault) if fault else reply
+        reply = spoil_usage(reply, protocol, fault) if fault else reply
         if protocol.api == "openai_chat" and record.stream and not _wants_usage(record):
             reply = replace(reply, usage=None)
         record.usage = reply.usage
@@ -380,13 +382,11 @@ class ProviderLogic:
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
         events = list(protocol.codec.encode_stream(reply))
         if fault and fault.kind == "empty":
-            events = emptied(events)
-        sent = [encode_event(event) for event in in_pieces(events)]
+            events = empty_stream(events)
+        sent = [encode_event(event) for event in split_events(events)]
         error = fault_error(case, fault) if fault else None
         return (
-            failing_stream(case, sent[: fault.after], error)
-            if fault and error
-            else ProviderAnswer(200, b"", sent, fault)
+            fail_stream(case, sent[: fault.after], error) if fault and error else ProviderAnswer(200, b"", sent, fault)
         )
 
     def _cached(self, case: ProviderCall) -> CacheUse:
@@ -404,8 +404,8 @@ def _is_claude(case: ProviderCall) -> bool:
 
 def _room(case: ProviderCall) -> int:
     """How many tokens the reply may have: as asked, as the model can, as the window leaves."""
-    left = max(1, case.model.window - case.prompt.tokens)
-    bounds = (case.protocol.cap(case.record.body), case.model.max_output, left)
+    rest = max(1, case.model.window - case.prompt.tokens)
+    bounds = (case.protocol.cap(case.record.body), case.model.max_output, rest)
     return min(bound for bound in bounds if bound is not None)
 
 

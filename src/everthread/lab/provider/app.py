@@ -23,10 +23,10 @@ from everthread.errors import InputError
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.router import LOGIN_PATH
 from everthread.gateway.server import LoopServer, listen
-from everthread.lab.provider.answers import ProviderAnswer, ProviderLogic, Record, refused
+from everthread.lab.provider.answers import ProviderAnswer, ProviderLogic, Record, refuse
 from everthread.lab.provider.checks import unknown_model
 from everthread.lab.provider.faults import FaultPlan, refusal
-from everthread.lab.provider.models import ANTHROPIC, PROTOCOLS, RESPONSES, Models, Protocol, ServedModel, served
+from everthread.lab.provider.models import ANTHROPIC, PROTOCOLS, RESPONSES, Models, Protocol, ServedModel, index_models
 from everthread.lab.provider.script import Answers, Script
 
 Connections = dict[Any, asyncio.Transport]
@@ -36,14 +36,14 @@ _MOST_BYTES = 1 << 30
 """Of a compressed body, once decoded."""
 
 
-def remembering(connections: Connections) -> type[H11Protocol]:
+def track_connections(connections: Connections) -> type[H11Protocol]:
     """The server's protocol, which notes every connection."""
 
     class HeaderLogProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            made = cast("asyncio.Transport", transport)
-            super().connection_made(made)
-            connections[made.get_extra_info("peername")] = made
+            opened = cast("asyncio.Transport", transport)
+            super().connection_made(opened)
+            connections[opened.get_extra_info("peername")] = opened
 
         def connection_lost(self, exc: Exception | None) -> None:
             connections.pop(self.transport.get_extra_info("peername"), None)
@@ -170,7 +170,7 @@ class Provider:
         upgrade_status: int = 405,
     ) -> None:
         self.log: list[Record] = []
-        self.models = served(models)
+        self.models = index_models(models)
         self._answering = ProviderLogic(self.models, Answers(script), faults, clock)
         self._clock = clock
         self._port = port
@@ -197,7 +197,7 @@ class Provider:
         listener = listen(self._port)
         self._port = listener.getsockname()[1]
         self._closing = asyncio.Event()
-        self._server = LoopServer(self._application(), listener, remembering(self._connections))
+        self._server = LoopServer(self._application(), listener, track_connections(self._connections))
         await self._server.start()
         return self
 
@@ -240,7 +240,7 @@ class Provider:
             except Exception as error:  # noqa: BLE001  a script may raise anything; it is raised again, in `__aexit__`
                 self._failures.append(error)
                 words = f"The script failed: {type(error).__name__}: {error}"
-                outgoing = refused(record, refusal(protocol.api, 500, words))
+                outgoing = refuse(record, refusal(protocol.api, 500, words))
             return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
 
         return answer
@@ -270,22 +270,22 @@ class Provider:
             self._listen(record)
 
     async def _models(self, _http: HttpRequest) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [_listed(model) for model in self.models.values()]})
+        return JSONResponse({"object": "list", "data": [_describe_model(model) for model in self.models.values()]})
 
     async def _model(self, http: HttpRequest) -> JSONResponse:
         name = http.path_params["name"]
         if name in self.models:
-            return JSONResponse(_listed(self.models[name]))
+            return JSONResponse(_describe_model(self.models[name]))
         error = unknown_model("anthropic" if "anthropic-version" in http.headers else "openai_chat", name)
         return JSONResponse(error.body, error.status)
 
 
-def _listed(model: ServedModel) -> dict[str, Any]:
+def _describe_model(model: ServedModel) -> dict[str, Any]:
     """A model as both kinds of client read it: OpenAI's fields and Anthropic's."""
-    shown: dict[str, Any] = {}
+    window_field: dict[str, Any] = {}
     if model.shows == "n_ctx_train":
-        shown = {"meta": {"n_ctx_train": model.window}}
+        window_field = {"meta": {"n_ctx_train": model.window}}
     elif model.shows:
-        shown = {model.shows: model.window}
+        window_field = {model.shows: model.window}
     base = {"id": model.name, "object": "model", "created": 0, "owned_by": "lab"}
-    return {**base, "type": "model", "display_name": model.name, "created_at": "2026-01-01T00:00:00Z", **shown}
+    return {**base, "type": "model", "display_name": model.name, "created_at": "2026-01-01T00:00:00Z", **window_field}

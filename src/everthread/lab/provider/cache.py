@@ -69,15 +69,15 @@ class PromptReader:
 
     def _tools(self, api: Api, request: Request, body: Mapping[str, Any]) -> Iterator[Block]:
         wire = body.get("tools") if api == "anthropic" else None
-        shown = wire if isinstance(wire, list) and len(wire) == len(request.tools) else request.tools
-        own = self._known(f"tools:{byte_text(byte_form(shown))}", lambda: self._count_tools(request.tools))
-        for at, (tool, tokens) in enumerate(zip(shown, own, strict=True)):
+        tools = wire if isinstance(wire, list) and len(wire) == len(request.tools) else request.tools
+        sizes = self._count_blocks(f"tools:{byte_text(byte_form(tools))}", lambda: self._count_tools(request.tools))
+        for at, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
             yield _block(tool, tokens, f"tools.{at}", lead="tool:", kind="tool")
 
     def _system(self, request: Request) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
-        own = self._known(f"system:{byte_text(byte_form(parts))}", lambda: self._count_system(parts))
-        for at, (part, tokens) in enumerate(zip(parts, own, strict=True)):
+        sizes = self._count_blocks(f"system:{byte_text(byte_form(parts))}", lambda: self._count_system(parts))
+        for at, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
             yield _block(part, tokens, f"system.{at}", lead="system:")
 
     def _messages(self, api: Api, request: Request) -> Iterator[Block]:
@@ -88,16 +88,16 @@ class PromptReader:
             record = native_of(message, api)
             joined = bool(record and record.get("joined"))
             wire_index, content_index = (wire_index, content_index) if joined else (wire_index + 1, 0)
-            shown = self._shown(api, message)
-            form = f"{message.get('role')}:{byte_text(byte_form(shown))}"
-            own = self._known(form, functools.partial(self._count_message, message, shown))
-            for part, tokens in zip(shown, own, strict=True):
+            parts = self._cache_parts(api, message)
+            form = f"{message.get('role')}:{byte_text(byte_form(parts))}"
+            sizes = self._count_blocks(form, functools.partial(self._count_message, message, parts))
+            for part, tokens in zip(parts, sizes, strict=True):
                 opening = f"{lead}{message.get('role')}:" if content_index == 0 else ""
                 yield _block(part, tokens, f"messages.{wire_index}.content.{content_index}", lead=opening)
                 content_index += 1
                 lead = ""
 
-    def _shown(self, api: Api, message: Message) -> list[Part]:
+    def _cache_parts(self, api: Api, message: Message) -> list[Part]:
         """What of a message the cache sees one by one: Claude's blocks; elsewhere the message is one."""
         record = native_of(message, api)
         value: Any = record["value"] if record else None
@@ -115,12 +115,12 @@ class PromptReader:
     def _count_system(self, parts: list[Part]) -> list[int]:
         return [self.counter.system(parts[:end]) for end in range(1, len(parts) + 1)]
 
-    def _count_message(self, message: Message, shown: list[Part]) -> list[int]:
-        parts = [self.counter.message({"role": "assistant", "content": shown[:end]}) for end in range(1, len(shown))]
+    def _count_message(self, message: Message, parts: list[Part]) -> list[int]:
+        sums = [self.counter.message({"role": "assistant", "content": parts[:end]}) for end in range(1, len(parts))]
         total = self.counter.message(message)
-        return [*(min(tokens, total) for tokens in parts), total]
+        return [*(min(tokens, total) for tokens in sums), total]
 
-    def _known(self, form: str, count: Callable[[], list[int]]) -> tuple[int, ...]:
+    def _count_blocks(self, form: str, count: Callable[[], list[int]]) -> tuple[int, ...]:
         """The tokens of each block, from counts of what ends with it."""
         key = _digest(form)
         if key not in self._counted:
@@ -147,8 +147,8 @@ class RequestChain:
 
     def __call__(self, blocks: Sequence[Block]) -> list[bytes]:
         same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._blocks, blocks, strict=False)))
-        known = self._digests[:same]
-        self._blocks, self._digests = blocks, [*known, *chain(blocks[same:], known[-1] if known else b"")]
+        shared = self._digests[:same]
+        self._blocks, self._digests = blocks, [*shared, *chain(blocks[same:], shared[-1] if shared else b"")]
         return self._digests
 
 
@@ -170,9 +170,9 @@ def _marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The marks on a block and on blocks within a result."""
     inner = part.get("content") if kind_of(part) in RESULT_BLOCKS else None
     blocks = inner if isinstance(inner, list) else []
-    found = [mark for block in blocks if isinstance(block, dict) for mark in _marks(block)]
+    inner_marks = [mark for block in blocks if isinstance(block, dict) for mark in _marks(block)]
     mark = part.get("cache_control")
-    return [*found, mark] if isinstance(mark, Mapping) else found
+    return [*inner_marks, mark] if isinstance(mark, Mapping) else inner_marks
 
 
 def _mark_of(api: Api, message: Message) -> Part:
@@ -184,9 +184,9 @@ def _mark_of(api: Api, message: Message) -> Part:
 
 
 def _settings(request: Request) -> str:
-    told = {name: request.params[name] for name in _SETTINGS if request.params.get(name) is not None}
-    told["images"] = any(True for message in request.messages for _ in images_in(message.get("content")))
-    return byte_text(told)
+    settings = {name: request.params[name] for name in _SETTINGS if request.params.get(name) is not None}
+    settings["images"] = any(True for message in request.messages for _ in images_in(message.get("content")))
+    return byte_text(settings)
 
 
 def _with_automatic_mark(blocks: list[Block], body: Mapping[str, Any]) -> list[Block]:
@@ -280,14 +280,14 @@ class ClaudeCache:
 
 def _positions(blocks: Sequence[Block], mark: int) -> list[int]:
     """The blocks looked at from a mark backwards: twenty, where a run of calls or of results counts once."""
-    seen, found = 0, []
+    count, positions = 0, []
     for at in range(mark, -1, -1):
         same_run = at < mark and any(blocks[at].kind in run and blocks[at + 1].kind in run for run in _RUNS)
-        seen += not same_run
-        if seen > LOOKBACK:
+        count += not same_run
+        if count > LOOKBACK:
             break
-        found.append(at)
-    return found
+        positions.append(at)
+    return positions
 
 
 _RUNS = (CALL_BLOCKS, RESULT_BLOCKS)
@@ -327,9 +327,9 @@ class PrefixCache:
 @functools.lru_cache(maxsize=4096)
 def _pieces(block: Block) -> tuple[Block, ...]:
     """A block in short pieces, its tokens spread over them by length."""
-    length, told, pieces = len(block.text), 0, []
+    length, before, pieces = len(block.text), 0, []
     for end in range(_PIECE, length + _PIECE, _PIECE):
         tokens = block.tokens * min(end, length) // length
-        pieces.append(replace(block, text=block.text[end - _PIECE : end], tokens=tokens - told))
-        told = tokens
+        pieces.append(replace(block, text=block.text[end - _PIECE : end], tokens=tokens - before))
+        before = tokens
     return tuple(pieces)

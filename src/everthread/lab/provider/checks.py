@@ -32,7 +32,7 @@ def unknown_path(api: Api, path: str) -> Refusal:
     return refusal(api, 404, f"Invalid URL (POST {path})")
 
 
-def wrong_request(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Refusal | None:
+def check_request(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Refusal | None:
     """The first thing wrong with the request's form, in the provider's words.
 
     `reasoned` knows, for an item of an earlier response, the reasoning it came after.
@@ -41,13 +41,13 @@ def wrong_request(api: Api, request: Request, body: Mapping[str, Any], reasoned:
     return None if problem is None else refusal(api, 400, problem)
 
 
-def wrong_marks(api: Api, blocks: Sequence[Block], body: Mapping[str, Any]) -> Refusal | None:
+def check_marks(api: Api, blocks: Sequence[Block], body: Mapping[str, Any]) -> Refusal | None:
     """The first rule of Claude's cache marks that is broken."""
     problem = next(_mark_problems(blocks, body), None)
     return None if problem is None else refusal(api, 400, problem)
 
 
-def does_not_fit(api: Api, model: ServedModel, prompt: int, cap: int | None) -> Refusal | None:
+def find_overflow(api: Api, model: ServedModel, prompt: int, cap: int | None) -> Refusal | None:
     """The error where prompt and output are more than the model takes."""
     figures = {
         "model": model.name,
@@ -63,9 +63,9 @@ def does_not_fit(api: Api, model: ServedModel, prompt: int, cap: int | None) -> 
     if prompt > model.window:
         return overflow(dialect, "prompt_too_long", figures)
     if cap is not None and model.max_output is not None and cap > model.max_output:
-        found = overflow(dialect, "cap_too_large", figures)
-        if found:
-            return found
+        cap_error = overflow(dialect, "cap_too_large", figures)
+        if cap_error:
+            return cap_error
     if cap is not None and prompt + cap > model.window:
         return overflow(dialect, "output_too_large", figures)
     return None
@@ -131,11 +131,11 @@ def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
         or kind_of(next(iter(parts_of(messages[-1])), None)) not in RESULT_BLOCKS
     ):
         return
-    found = [
+    openings = [
         (at, kind_of(parts_of(message)[0])) for at, message in enumerate(messages) if message["role"] == "assistant"
     ]
-    if found and found[-1][1] not in REASONING_BLOCKS:
-        at, kind = found[-1]
+    if openings and openings[-1][1] not in REASONING_BLOCKS:
+        at, kind = openings[-1]
         yield (
             f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`. When "
             "`thinking` is enabled, a final `assistant` message must start with a thinking block (preceeding the "
@@ -156,12 +156,12 @@ def _compaction_problems(items: Any) -> Iterator[str]:
 def _torn_reasoning(items: Any, reasoned: Mapping[str, str]) -> Iterator[str]:
     """Reasoning and what follows it go together: neither comes back without the other."""
     listed: list[Mapping[str, Any]] = items if isinstance(items, list) else []
-    given = {str(item.get("id")) for item in listed}
+    ids = {str(item.get("id")) for item in listed}
     for item, after in pairwise([*listed, _NOTHING]):
         if kind_of(item) == "reasoning" and (after is _NOTHING or _is_input(after)):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         needed = reasoned.get(str(item.get("id")))
-        if needed and needed not in given:
+        if needed and needed not in ids:
             yield (
                 f"Item '{item['id']}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
                 f"'{needed}'."
@@ -236,9 +236,9 @@ def _quoted(text: str) -> str:
 
 
 def _mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:
-    found = sum(block.marks for block in blocks)
-    if found > MOST_MARKS:
-        yield f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {found}."
+    count = sum(block.marks for block in blocks)
+    if count > MOST_MARKS:
+        yield f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {count}."
     short = False
     for block in blocks:
         if block.mark and block.kind in REASONING_BLOCKS:

@@ -151,7 +151,7 @@ def dialect_for(api: Api) -> str:
 def overflow(dialect: str, kind: Overflow, figures: Mapping[str, Any]) -> Refusal | None:
     """The error of this kind with these figures in it; None where the dialect has none."""
     text = _texts()[dialect].get(kind)
-    return None if text is None else Refusal(text["status"], _filled(text["body"], figures))
+    return None if text is None else Refusal(text["status"], _fill(text["body"], figures))
 
 
 def refusal(api: Api, status: int, message: str, *, kind: str = "", code: str | None = None) -> Refusal:
@@ -164,10 +164,10 @@ def refusal(api: Api, status: int, message: str, *, kind: str = "", code: str | 
     return Refusal(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
-def _filled(value: Any, figures: Mapping[str, Any]) -> Any:
+def _fill(value: Any, figures: Mapping[str, Any]) -> Any:
     """The template with its figures; a field that is nothing but one figure is a number."""
     if isinstance(value, dict):
-        return {key: _filled(item, figures) for key, item in value.items()}
+        return {key: _fill(item, figures) for key, item in value.items()}
     if not isinstance(value, str):
         return value
     name = value[1:-1]

@@ -138,10 +138,10 @@ Models = Mapping[str, int] | Iterable[ServedModel]
 DEFAULT_MODELS: Mapping[str, int] = {"gpt-5": 400_000, "claude-sonnet-5": 200_000}
 
 
-def served(models: Models | None) -> dict[str, ServedModel]:
+def index_models(models: Models | None) -> dict[str, ServedModel]:
     """The models by name, from windows by name or from whole descriptions."""
-    given = DEFAULT_MODELS if models is None else models
-    listed = [ServedModel(*pair) for pair in given.items()] if isinstance(given, Mapping) else list(given)
+    models = DEFAULT_MODELS if models is None else models
+    listed = [ServedModel(*pair) for pair in models.items()] if isinstance(models, Mapping) else list(models)
     if not listed:
         raise InputError("a provider serves at least one model")
     return {model.name: model for model in listed}

@@ -24,8 +24,8 @@ Answer = Reply | Fault | str
 Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]
 Script = Sequence[Step] | Callable[[Request], Answer | Awaitable[Answer]]
 
-_SHOWN = 200
-_LOOKED_AT = 20
+_ECHO_CHARS = 200
+_MOST_COMPARED = 20
 
 
 class Answers:
@@ -33,87 +33,91 @@ class Answers:
 
     def __init__(self, script: Script | None = None) -> None:
         self._steps = None if script is None or callable(script) else list(script)
-        self._always = script if callable(script) else echo
-        self._given = 0
+        self._respond = script if callable(script) else echo
+        self._used = 0
 
     async def next(self, request: Request) -> Answer:
-        step: Step = self._always
+        step: Step = self._respond
         if self._steps is not None:
-            if self._given >= len(self._steps):
+            if self._used >= len(self._steps):
                 raise InputError(f"the script has {len(self._steps)} answers, and all were given")
-            step = self._steps[self._given]
-        self._given += 1
+            step = self._steps[self._used]
+        self._used += 1
         if not callable(step):
             return step
-        made = step(request)
-        return await made if inspect.isawaitable(made) else made
+        answer = step(request)
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def echo(request: Request) -> str:
     """What was said last, so that a person sees that it arrived."""
     last = request.messages[-1] if request.messages else None
     words = (text_of(last) or " ".join(result.text for result in results_of(last))) if last else ""
-    return f"You said: {words[:_SHOWN]}" if words.strip() else "You said nothing."
+    return f"You said: {words[:_ECHO_CHARS]}" if words.strip() else "You said nothing."
 
 
 class Recorded:
     """Answers with what followed in a recorded conversation.
 
-    The place is found by the end of the request, so that a client may have replaced the beginning by a summary: where
-    the words of several places fit, the one with the longest run of equal words before it, else the next one on.
+    The position is found by the end of the request: a client may have replaced the beginning by a summary. Where the
+    words of several positions fit, the one with the longest run of equal words before it counts, else the next one.
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
-        self._spoken = _spoken(messages)
-        self._place = 0
+        self._utterances = _split_utterances(messages)
+        self._position = 0
 
     def __call__(self, request: Request) -> Answer:
-        asked = _spoken(request.messages)
+        requested = _split_utterances(request.messages)
         places = [
-            at for at, said in enumerate(self._spoken) if asked and asked[-1].ends_with(said) and self._answer(at)
+            at
+            for at, utterance in enumerate(self._utterances)
+            if requested and requested[-1].ends_with(utterance) and self._answer(at)
         ]
         if not places:
             return echo(request)
-        self._place = max(places, key=lambda at: (self._run(asked, at), at >= self._place, -abs(at - self._place)))
-        message = self._answer(self._place)
+        self._position = max(
+            places, key=lambda at: (self._run(requested, at), at >= self._position, -abs(at - self._position))
+        )
+        message = self._answer(self._position)
         return Reply(message) if message else echo(request)
 
-    def _answer(self, place: int) -> Message | None:
-        """The first assistant message after this place."""
-        after = self._messages[self._spoken[place].end :]
+    def _answer(self, position: int) -> Message | None:
+        """The first assistant message after this position."""
+        after = self._messages[self._utterances[position].end :]
         return next((message for message in after if message["role"] == "assistant"), None)
 
-    def _run(self, asked: Sequence[_Said], place: int) -> int:
-        before = zip(reversed(asked[-_LOOKED_AT:]), reversed(self._spoken[: place + 1]), strict=False)
+    def _run(self, requested: Sequence[_Utterance], position: int) -> int:
+        before = zip(reversed(requested[-_MOST_COMPARED:]), reversed(self._utterances[: position + 1]), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What somebody said in one go: some protocols make one message of neighbours of one role."""
+class _Utterance:
+    """Neighbouring messages of one role: some protocols make one message of them."""
 
     role: str
     words: str
     end: int = field(compare=False)
     """The index after its last message."""
 
-    def ends_with(self, other: _Said) -> bool:
+    def ends_with(self, other: _Utterance) -> bool:
         """Whether the other is what was said last: a summary may stand right before it, in one message."""
         return self == other or (
             self.role == other.role and bool(other.words) and self.words.endswith(f"\n{other.words}")
         )
 
 
-def _spoken(messages: Sequence[Message]) -> list[_Said]:
-    said: list[_Said] = []
+def _split_utterances(messages: Sequence[Message]) -> list[_Utterance]:
+    utterances: list[_Utterance] = []
     for at, message in enumerate(messages, 1):
         role = message["role"]
         words = (text_of(message) or "\n".join(result.text for result in results_of(message))).strip()
-        if said and said[-1].role == role == "user":
-            words = f"{said.pop().words}\n{words}".strip()
-        said.append(_Said(role, words, at))
-    return said
+        if utterances and utterances[-1].role == role == "user":
+            words = f"{utterances.pop().words}\n{words}".strip()
+        utterances.append(_Utterance(role, words, at))
+    return utterances
 
 
 def read_script(value: Any) -> list[Step]:
@@ -146,15 +150,15 @@ _CALL = 10
 """Tokens a call costs besides its name and arguments."""
 
 
-def spoken(answer: Reply | str, protocol: Protocol, *, name: str, number: int) -> Reply:
+def complete_reply(answer: Reply | str, protocol: Protocol, *, name: str, number: int) -> Reply:
     """The whole reply of the model with this name, but for its usage."""
     reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
-    told = reply.id or f"{protocol.prefix}{number}"
+    reply_id = reply.id or f"{protocol.prefix}{number}"
     stop = reply.stop or ("tool_calls" if calls_of(reply.message) else "stop")
-    return replace(reply, stop=stop, model=reply.model or name, id=told)
+    return replace(reply, stop=stop, model=reply.model or name, id=reply_id)
 
 
-def within(reply: Reply, counter: TokenCounter, room: int) -> Reply:
+def cut_to_room(reply: Reply, counter: TokenCounter, room: int) -> Reply:
     """The reply, its text cut where it is longer than the room; calls are never cut."""
     text = reply.message.get("content")
     if not isinstance(text, str) or calls_of(reply.message) or counter.text(text) <= room:
@@ -174,7 +178,7 @@ def with_usage(reply: Reply, protocol: Protocol, use: CacheUse, counter: TokenCo
     body = protocol.codec.encode_reply(replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id)))
     if reply.usage is None:
         reasoning = _reasoning_tokens(reply.message, counter) + thoughts
-        output = reasoning + _said_tokens(reply.message, counter)
+        output = reasoning + _answer_tokens(reply.message, counter)
         body["usage"] = protocol.usage(use, output, reasoning)
     return protocol.codec.decode_reply(body)
 
@@ -212,8 +216,8 @@ _COMPACTED = "bGFiY21w"
 
 def make_compaction(request: Request, number: int) -> dict[str, Any]:
     """An item that stands for a conversation; what it holds is the provider's secret."""
-    said = next((text_of(one) for one in reversed(request.messages) if one["role"] == "user"), "")
-    inner = base64.urlsafe_b64encode(f"{len(request.messages)} messages, last: {said[:200]}".encode()).decode()
+    last_words = next((text_of(one) for one in reversed(request.messages) if one["role"] == "user"), "")
+    inner = base64.urlsafe_b64encode(f"{len(request.messages)} messages, last: {last_words[:200]}".encode()).decode()
     return {
         "id": f"cmp_lab{number}", "type": "compaction", "encrypted_content": f"{_COMPACTED}.{inner}.{sign(inner)}",
     }  # fmt: skip
@@ -249,16 +253,16 @@ def _with_thoughts(message: Message, api: Api, name: str) -> Message:
         "summary": [{"type": "summary_text", "text": thinking}],
         "encrypted_content": sign(thinking),
     }
-    said = openai_responses.encode_reply(Reply(rest, stop="stop", id=name))["output"]
-    return with_native(message, api, [item, *said])
+    items = openai_responses.encode_reply(Reply(rest, stop="stop", id=name))["output"]
+    return with_native(message, api, [item, *items])
 
 
-def _said_tokens(message: Message, counter: TokenCounter) -> int:
+def _answer_tokens(message: Message, counter: TokenCounter) -> int:
     calls = sum(counter.text(call.name) + counter.text(call.arguments) + _CALL for call in calls_of(message))
     return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + calls
 
 
 def _reasoning_tokens(message: Message, counter: TokenCounter) -> int:
-    shown = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCKS]
-    told = counter.text(message.get("reasoning_content") or "")
-    return told + sum(counter.text(str(part.get("thinking") or "")) for part in shown)
+    blocks = [part for part in parts_of(message) if kind_of(part) in REASONING_BLOCKS]
+    plain = counter.text(message.get("reasoning_content") or "")
+    return plain + sum(counter.text(str(part.get("thinking") or "")) for part in blocks)
