@@ -132,7 +132,7 @@ async def _chain(messages: Sequence[Message], window: int = WINDOW) -> Chain:
 
         route = Route("gpt-4o", "openai_chat", window)
         setup = Setup(
-            store, route, LosslessEngine, lambda desk: JournalWriter(desk.counter),
+            store, route, LosslessEngine, lambda context: JournalWriter(context.counter),
             SessionOptions(background=False), clock=time.process_time, listener=listen,
         )  # fmt: skip
         talk = await Conversation.open(setup)

@@ -49,7 +49,7 @@ async def _time_turn(stored: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
         route = Route("claude-sonnet-4-5", "anthropic", WINDOW, provider="anthropic")
-        setup = Setup(store, route, ContextCompressor, lambda desk: JournalWriter(desk.counter))
+        setup = Setup(store, route, ContextCompressor, lambda context: JournalWriter(context.counter))
         conversation = await Conversation.open(setup)
         await store.append(conversation.session.id, [_stored_message(index) for index in range(stored)])
         await conversation.close()

@@ -57,8 +57,8 @@ class Room:
         provider: str = "auto",
         **options: Any,
     ) -> Setup:
-        def writer(desk: SummarizerContext) -> Summarizer:
-            return summarizer or JournalWriter(desk.counter)
+        def writer(context: SummarizerContext) -> Summarizer:
+            return summarizer or JournalWriter(context.counter)
 
         return Setup(
             self.store, route(model, provider), engine, writer, SessionOptions(**options), system, listener=self.watch

@@ -56,8 +56,8 @@ class GivenUp:
 
     name = "given up"
 
-    def __init__(self, desk: SummarizerContext, asked: asyncio.Event) -> None:
-        self._desk = desk
+    def __init__(self, context: SummarizerContext, asked: asyncio.Event) -> None:
+        self._context = context
         self._asked = asked
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
@@ -65,9 +65,9 @@ class GivenUp:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            last = self._desk.live()
+            last = self._context.live()
             assert last is not None
-            self._desk.lost(last)
+            self._context.lost(last)
             raise
         raise AssertionError(request)
 
@@ -78,7 +78,7 @@ async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(tmp_pat
         given: Any = place.setup(model, protect_last_n=2)
         asked = asyncio.Event()
         setup = Setup(
-            place.store, given.route, given.engine, lambda desk: GivenUp(desk, asked), given.options, given.system
+            place.store, given.route, given.engine, lambda context: GivenUp(context, asked), given.options, given.system
         )
         conversation = await Conversation.open(setup)
         for turn in range(12):

@@ -68,8 +68,8 @@ class Gate:
         def engine(services: Services) -> ContextEngine:
             return ContextCompressor(services)
 
-        def writer(desk: SummarizerContext) -> Any:
-            return summarizer or JournalWriter(desk.counter)
+        def writer(context: SummarizerContext) -> Any:
+            return summarizer or JournalWriter(context.counter)
 
         made = ProxyManager(
             ManagerSetup(

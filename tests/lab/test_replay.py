@@ -60,7 +60,9 @@ async def _over_http(
         api = kind.api
         sender = kind(model, window=WINDOW, base_url=provider.base_url(api), api_key="lab")
         route = Route(model, api, WINDOW, provider="anthropic" if claude else "auto", model=sender)
-        setup = Setup(store, route, ContextCompressor, lambda desk: JournalWriter(desk.counter), PLAIN, clock=clock)
+        setup = Setup(
+            store, route, ContextCompressor, lambda context: JournalWriter(context.counter), PLAIN, clock=clock
+        )
         conversation = await Conversation.open(setup)
         waiting: list[Message] = []
         answered = 0

@@ -311,7 +311,7 @@ class GatewayLimits(Options):
     )
 
 
-DESK = native.DeskOptions()
+QUEUE = native.QueueOptions()
 
 
 class NativeApiOptions(Options):
@@ -328,18 +328,18 @@ class NativeApiOptions(Options):
         ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        DESK.queue, description="Messages of one thread that wait for their turn; further ones are refused."
+        QUEUE.queue, description="Messages of one thread that wait for their turn; further ones are refused."
     )
-    running: Annotated[int, Field(ge=1, le=10_000)] = Field(DESK.running, description="Turns at the same time.")
+    running: Annotated[int, Field(ge=1, le=10_000)] = Field(QUEUE.running, description="Turns at the same time.")
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        DESK.agents, description="Threads kept in memory between turns."
+        QUEUE.agents, description="Threads kept in memory between turns."
     )
-    idle_seconds: Seconds = Field(DESK.idle_seconds, description="Seconds after which an unused thread leaves memory.")
+    idle_seconds: Seconds = Field(QUEUE.idle_seconds, description="Seconds after which an unused thread leaves memory.")
     lease_seconds: Seconds = Field(
-        DESK.lease_seconds, description="Seconds after which another process takes over the thread of a silent one."
+        QUEUE.lease_seconds, description="Seconds after which another process takes over the thread of a silent one."
     )
     poll_seconds: Seconds = Field(
-        DESK.poll_seconds, description="How often the store is polled for the work of other processes."
+        QUEUE.poll_seconds, description="How often the store is polled for the work of other processes."
     )
     heartbeat_seconds: Seconds = Field(
         native.HEARTBEAT_SECONDS, description="Seconds between two heartbeats of an idle stream."

@@ -144,16 +144,16 @@ def _list_key_variables(config: Config) -> list[str]:
 
 def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -> NativeApp:
     """Build the threads API. `keyless`: clients have no key, so the configuration alone decides on tools."""
-    from everthread.gateway.api import DeskOptions
+    from everthread.gateway.api import QueueOptions
     from everthread.gateway.api.app import NativeApp, NativeOptions
-    from everthread.gateway.api.queue import TurnDesk
+    from everthread.gateway.api.queue import TurnQueue
 
     native = config.gateway.native
     names = ("models", "queue", "running", "agents", "idle_seconds", "lease_seconds", "poll_seconds")
-    options = DeskOptions(**{name: getattr(native, name) for name in names})
-    desk = TurnDesk(store, agent_opener(config), options)
+    options = QueueOptions(**{name: getattr(native, name) for name in names})
+    queue = TurnQueue(store, agent_opener(config), options)
     return NativeApp(
-        desk,
+        queue,
         limits=limits,
         options=NativeOptions(tools=keyless and native.tools, heartbeat_seconds=native.heartbeat_seconds),
     )

@@ -237,13 +237,13 @@ def _make_setup(
     from everthread.context.worker import DeferringFloor
     from everthread.conversation.options import Setup
 
-    def writer(desk: SummarizerContext) -> Summarizer:
+    def writer(context: SummarizerContext) -> Summarizer:
         if summarizer != "auto":
-            return named_summarizer(summarizer, desk.counter)
-        auxiliary = auxiliary_model(desk, config)
+            return named_summarizer(summarizer, context.counter)
+        auxiliary = auxiliary_model(context, config)
         if auxiliary is not None:
             opened.append(closing_of(auxiliary))
-        return summarizer_for(desk, config, auxiliary, floor=DeferringFloor())
+        return summarizer_for(context, config, auxiliary, floor=DeferringFloor())
 
     options = session_options(config)
     return Setup(store, route, EngineChoice.of(config), writer, options, system)

@@ -393,16 +393,16 @@ async def _make_manager(
     auxiliaries: dict[str, StreamingModel | None] = {}
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
 
-    def writer(desk: SummarizerContext) -> Summarizer:
-        name = config.auxiliary.compression.model or desk.route.name
+    def writer(context: SummarizerContext) -> Summarizer:
+        name = config.auxiliary.compression.model or context.route.name
         if name not in auxiliaries and len(auxiliaries) < _MOST_AUXILIARIES:
-            model = auxiliary_model(desk, config)
+            model = auxiliary_model(context, config)
             if model is not None:
                 stack.push_async_callback(closing_of(model))
                 model = TimeLimitedModel(model, TimeLimits(*[SUMMARY_SHARE * seconds] * 3))
             auxiliaries[name] = model
         auxiliary = auxiliaries.get(name)
-        return summarizer_for(desk, config, auxiliary, floor=DeferringFloor(), rest_until=rest_until)
+        return summarizer_for(context, config, auxiliary, floor=DeferringFloor(), rest_until=rest_until)
 
     async def window(api: Api, model: str, upstream: str) -> int:
         return await _resolve_window(config, api, model, upstream, keys.get(upstream))

@@ -257,7 +257,7 @@ async def refit(request: Request, model: StreamingModel) -> Request:
 
 
 def summarizer_for(
-    desk: SummarizerContext,
+    context: SummarizerContext,
     config: Config,
     auxiliary: StreamingModel | None = None,
     *,
@@ -287,23 +287,23 @@ def summarizer_for(
         return LlmSummarizer(model, counter, context_length=length, template=template, price=price(model.name))
 
     if auxiliary is not None:
-        routes.append(make_writer(MeteredModel(FittingModel(auxiliary), desk.lost), TokenCounter(auxiliary.name)))
-    if desk.route.model is not None and desk.route.provider != "local":
-        main = MeteredModel(desk.route.model, desk.lost)
-        if desk.route.caches_by_marks:
+        routes.append(make_writer(MeteredModel(FittingModel(auxiliary), context.lost), TokenCounter(auxiliary.name)))
+    if context.route.model is not None and context.route.provider != "local":
+        main = MeteredModel(context.route.model, context.lost)
+        if context.route.caches_by_marks:
             routes.append(
                 WarmPrefixSummarizer(
-                    main, desk.counter, desk.live, template=template, price=price(main.name), warm=desk.warm
+                    main, context.counter, context.live, template=template, price=price(main.name), warm=context.warm
                 )
             )
-        routes.append(make_writer(main, desk.counter))
-    last = floor or JournalWriter(desk.counter)
+        routes.append(make_writer(main, context.counter))
+    last = floor or JournalWriter(context.counter)
     if not routes:
         return last
-    return SummarizerChain(routes, floor=last, clock=time.time, events=desk.events, rest_until=rest_until)
+    return SummarizerChain(routes, floor=last, clock=time.time, events=context.events, rest_until=rest_until)
 
 
-def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel | None:
+def auxiliary_model(context: SummarizerContext, config: Config) -> StreamingModel | None:
     """The configured model for summaries; None where none is configured or, with a notice, where it cannot be used."""
     from everthread.providers.resolve import choose_model
 
@@ -311,14 +311,16 @@ def auxiliary_model(desk: SummarizerContext, config: Config) -> StreamingModel |
     if options.model is None and options.provider in ("auto", "main") and options.base_url is None:
         return None
     via = main if options.provider == "main" else options
-    name = options.model or desk.route.name
+    name = options.model or context.route.name
     try:
         return choose_model(
             name, environment=os.environ, home=home_directory(), provider=via.provider, base_url=via.base_url,
             api_key_env=via.api_key_env, context_length=options.context_length,
         )  # fmt: skip
     except EverthreadError as error:
-        desk.events("notice", text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}")
+        context.events(
+            "notice", text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}"
+        )
         return None
 
 

@@ -152,7 +152,7 @@ class BodyLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Sliced:
+class SlicedBody:
     """A body and its parts."""
 
     text: str
@@ -195,12 +195,12 @@ Rest = Callable[[str, int], tuple[Fields, Spans] | None]
 """Of a text and a place behind its list: the fields that follow, where that text is known."""
 
 
-def slice_body(body: bytes, api: Api) -> Sliced:
+def slice_body(body: bytes, api: Api) -> SlicedBody:
     """Take a request apart. What is no JSON object with a list of messages is refused in a sentence."""
     return slice_text(body.decode(), api)
 
 
-def slice_text(text: str, api: Api, begun: BodyLayout | None = None, rest: Rest | None = None) -> Sliced:
+def slice_text(text: str, api: Api, begun: BodyLayout | None = None, rest: Rest | None = None) -> SlicedBody:
     """The same for its text, of which `begun` is known to be the beginning."""
     reader = _Reader(text, LIST_FIELD[api], rest)
     if begun is None or not begun.ends:
@@ -209,12 +209,12 @@ def slice_text(text: str, api: Api, begun: BodyLayout | None = None, rest: Rest 
         reader.go_on(begun)
     layout = BodyLayout(reader.fields, reader.spans, reader.starts, reader.ends)
     if reader.has_list:
-        return Sliced(text, layout, Elements(text, layout))
+        return SlicedBody(text, layout, Elements(text, layout))
     listed = reader.listed
     if api != "openai_responses" or not isinstance(reader.fields.get(listed), str):
         raise WireError(f"the request has no list `{listed}`")
     only = Element(text, *reader.spans[listed], {"role": "user", "content": reader.fields[listed]})
-    return Sliced(text, layout, (only,), single=True)
+    return SlicedBody(text, layout, (only,), single=True)
 
 
 def splice_text(text: str, changes: Sequence[tuple[int, int, str]]) -> str:

@@ -337,20 +337,20 @@ class ProxyExchange:
         """Relay a response to the client; True where the request is to be sent again instead."""
         pieces = Pieces(response.aiter_raw())
         try:
-            instead = None if last else await self._find_retry(response, pieces, keep_alive)
-            if instead is None and await self._answer_item(response, pieces, writer, keep_alive):
+            retry = None if last else await self._find_retry(response, pieces, keep_alive)
+            if retry is None and await self._answer_item(response, pieces, writer, keep_alive):
                 return False
-            if instead is None and self._has_rounds(response):
+            if retry is None and self._has_rounds(response):
                 await self._relay_rounds(response, pieces, writer, keep_alive)
                 return False
-            if instead is None:
+            if retry is None:
                 await self._relay(response, pieces, writer, has_started=keep_alive.has_started)
                 return False
         finally:
             await pieces.drop()
             await response.aclose()
-        if instead is not self.sent:
-            self.sent = instead
+        if retry is not self.sent:
+            self.sent = retry
             self._count_rewrite("repaired")
         return True
 
@@ -589,13 +589,13 @@ class ProxyExchange:
         if not recalls and not self._hidden:
             self._usage = None
             return None
-        instead = await self.turn.resume(reply)
-        if instead is None:
+        outgoing = await self.turn.resume(reply)
+        if outgoing is None:
             return None
         if self._usage is not None:
             self._hidden.append(self._usage)
         self._services.metrics.count("recalls", recalls)
-        self.sent = replace(instead, headers=self.sent.headers)
+        self.sent = replace(outgoing, headers=self.sent.headers)
         sending = self._send(plain=True)
         following = await (keep_alive.wait_for_gateway(sending) if keep_alive else sending)
         if following.status_code < 300:

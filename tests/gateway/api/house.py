@@ -16,9 +16,9 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.factory.agent import agent_opener
-from everthread.gateway.api import DeskOptions
+from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.app import NativeApp, NativeOptions
-from everthread.gateway.api.queue import TurnDesk
+from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Caller
 from everthread.gateway.errors import Refused
@@ -30,7 +30,7 @@ from everthread.testing import ScriptedModel
 from everthread.wire.common import SseParser
 from tests.gateway.raw import Plain
 
-QUICK = DeskOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)
+QUICK = QueueOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)
 SCOPES = {"ann": {"threads"}, "bob": {"threads"}, "amy": {"threads", "tools"}, "pat": {"proxy"}}
 TENANTS = {"ann": "acme", "amy": "acme", "bob": "other", "pat": "acme"}
 
@@ -78,7 +78,7 @@ class House:
     url: str
     store: Store
     model: Waiting
-    desk: TurnDesk
+    queue: TurnQueue
     clients: dict[str, httpx2.AsyncClient] = field(default_factory=dict)
 
     def of(self, name: str) -> httpx2.AsyncClient:
@@ -107,7 +107,7 @@ async def house(
     url: str,
     model: Waiting | None = None,
     *,
-    options: DeskOptions = QUICK,
+    options: QueueOptions = QUICK,
     native: NativeOptions | None = None,
     keys: bool = True,
     access: Callable[[Store], Any] = lambda _store: Keys(),
@@ -118,15 +118,15 @@ async def house(
     answering = model or Waiting()
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
-    desk = TurnDesk(store, wrap(agent_opener(config, answering)), options)
-    app = NativeApp(desk, options=native or NativeOptions(heartbeat_seconds=0.05))
+    queue = TurnQueue(store, wrap(agent_opener(config, answering)), options)
+    app = NativeApp(queue, options=native or NativeOptions(heartbeat_seconds=0.05))
     await app.start()
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
     service = GatewayApp(proxy, authenticator=access(store) if keys else None, native=app)
     made: House | None = None
     try:
         async with Gateway(service, patience=patience) as gateway:
-            made = House(gateway.url, store, answering, desk)
+            made = House(gateway.url, store, answering, queue)
             yield made
     finally:
         for client in made.clients.values() if made is not None else ():

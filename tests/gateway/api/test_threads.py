@@ -188,7 +188,7 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         await first.say(thread, "hello")
     async with house(url_in(tmp_path)) as home:
         lost, waits = await vanish(home, thread)
-        ended = await home.desk.wait(await home.desk.turn("acme", waits), seconds=10)
+        ended = await home.queue.wait(await home.queue.turn("acme", waits), seconds=10)
         assert ended.state == "answered"
         told = (await home.of("ann").get(f"/api/threads/{thread}/turns/{lost}")).json()
         assert (told["state"], told["error"]["code"]) == ("interrupted", "interrupted")

@@ -63,7 +63,7 @@ async def test_messages_during_a_turn_wait_and_are_answered_in_order(tmp_path: P
         assert (await first).json()["answer"]["text"] == "re: one"
         for item, text in zip(queued, ("re: two", None, "re: three"), strict=True):
             turn = item.json()
-            ended = await home.desk.wait(await home.desk.turn("acme", turn["id"]), seconds=10)
+            ended = await home.queue.wait(await home.queue.turn("acme", turn["id"]), seconds=10)
             assert ended.state == "answered"
             assert text is None or (ended.result or {})["text"] == text
         assert home.model.begun == ["one", "two", "three"], "a command is not sent to the model"
@@ -100,7 +100,7 @@ async def test_leaving_stops_nothing_and_coming_back_reads_on(tmp_path: Path) ->
                 if name == "delta":
                     break
         await asyncio.sleep(0.1)
-        assert (await home.desk.turn("acme", turn)).state == "running"
+        assert (await home.queue.turn("acme", turn)).state == "running"
         gate.set()
         again = {"last-event-id": str(last), **STREAM}
         path = f"/api/threads/{thread}/turns/{turn}/events"
@@ -165,8 +165,8 @@ async def test_closing_lets_turns_end_and_keeps_what_waits(tmp_path: Path) -> No
     assert (await first).json()["answer"]["text"] == "re: one"
     assert (await second).status_code == 202
     async with house(url_in(tmp_path)) as later:
-        turn = await later.desk.turn("acme", (await second).json()["id"])
-        assert (await later.desk.wait(turn, seconds=10)).state == "answered"
+        turn = await later.queue.turn("acme", (await second).json()["id"])
+        assert (await later.queue.wait(turn, seconds=10)).state == "answered"
         assert await later.history(thread) == ["one", "re: one", "two", "re: two"]
 
 

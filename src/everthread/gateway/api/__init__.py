@@ -9,7 +9,7 @@ WAIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class DeskOptions:
+class QueueOptions:
     """Of one process."""
 
     queue: int = 16

@@ -15,7 +15,7 @@ from everthread.conversation.events import Event, Listener
 from everthread.core.redaction import redact
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, LeaseLostError
-from everthread.gateway.api import DeskOptions
+from everthread.gateway.api import QueueOptions
 from everthread.gateway.errors import Refused
 from everthread.store.models import (
     Continuation,
@@ -135,7 +135,7 @@ class AgentPool:
     """The agents of this process. One per thread; those not used for longest go first."""
 
     def __init__(
-        self, store: Store, open_agent: OpenAgent, options: DeskOptions, clock: Callable[[], float] = time.monotonic
+        self, store: Store, open_agent: OpenAgent, options: QueueOptions, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._open_agent = open_agent

@@ -18,7 +18,7 @@ from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.api import HEARTBEAT_SECONDS
 from everthread.gateway.api.http import ApiRequest, Endpoint, JsonAnswer, Sender, error_answer, read
-from everthread.gateway.api.queue import TurnDesk
+from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
 from everthread.gateway.api.schemas import (
     Branch,
@@ -56,8 +56,8 @@ _ONE = "/api/threads/{thread}"
 _TURN = f"{_ONE}/turns/{{turn}}"
 
 
-def endpoints(desk: TurnDesk, heartbeat: float) -> tuple[Endpoint, ...]:
-    threads, turns, accounts = ThreadPages(desk), TurnPages(desk, heartbeat), AccountPages(desk)
+def endpoints(queue: TurnQueue, heartbeat: float) -> tuple[Endpoint, ...]:
+    threads, turns, accounts = ThreadPages(queue), TurnPages(queue, heartbeat), AccountPages(queue)
     return (
         Endpoint(
             "POST", "/api/threads", "Begin a thread", threads.create, ThreadDetail, CreateThread, status=201,
@@ -221,21 +221,21 @@ class NativeOptions:
 class NativeApp:
     """Answers `/api/…`. The caller is in the request's state, let in by the service."""
 
-    def __init__(self, desk: TurnDesk, *, limits: Limits | None = None, options: NativeOptions | None = None) -> None:
-        self.desk = desk
+    def __init__(self, queue: TurnQueue, *, limits: Limits | None = None, options: NativeOptions | None = None) -> None:
+        self.queue = queue
         self._limits = limits or Limits()
         self._options = options or NativeOptions()
         self._admission = Admission(self._limits.concurrent)
-        self._endpoints = endpoints(desk, self._options.heartbeat_seconds)
+        self._endpoints = endpoints(queue, self._options.heartbeat_seconds)
         self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in self._endpoints]
         self._document = JsonAnswer(document(self._endpoints))
 
     async def start(self) -> None:
-        await self.desk.start()
+        await self.queue.start()
 
     async def close(self, patience: float = 0.0) -> None:
         """Turns under way have this long to end."""
-        await self.desk.close(patience)
+        await self.queue.close(patience)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope["state"]["caller"]

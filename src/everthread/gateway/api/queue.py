@@ -29,7 +29,7 @@ from everthread.errors import (
     StoreError,
     UnknownIdError,
 )
-from everthread.gateway.api import DeskOptions
+from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.agents import AgentPool, AgentSlot, NewThread, OpenAgent
 from everthread.gateway.api.http import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.errors import Refused
@@ -267,7 +267,7 @@ class Run:
 class Workers:
     """The tasks of this process, one for each thread with open turns."""
 
-    def __init__(self, store: Store, pool: AgentPool, logs: TurnLogs, options: DeskOptions) -> None:
+    def __init__(self, store: Store, pool: AgentPool, logs: TurnLogs, options: QueueOptions) -> None:
         self._store, self._pool, self._logs, self._options = store, pool, logs, options
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -449,12 +449,12 @@ class Workers:
                 _LOG.warning("the lease of %s could not be renewed: %s", turn.thread, redact(str(error)))
 
 
-class TurnDesk:
+class TurnQueue:
     """Answers the messages of every thread in order, together with the other processes on the same store."""
 
-    def __init__(self, store: Store, open_agent: OpenAgent, options: DeskOptions | None = None) -> None:
+    def __init__(self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None) -> None:
         self.store = store
-        self.options = options or DeskOptions()
+        self.options = options or QueueOptions()
         self.agents = AgentPool(store, open_agent, self.options)
         self._logs = TurnLogs(self.options.kept_logs, self.options.log_events)
         self._workers = Workers(store, self.agents, self._logs, self.options)
@@ -540,14 +540,14 @@ class TurnDesk:
         """What happens in a turn, from after the event of this number on; the last is its end.
 
         A turn of another process has only its end. Who stops reading stops nothing else. Without an end where the
-        desk was closed first.
+        queue was closed first.
         """
         log = self._follow(turn)
         async for event in log.read(after):
             yield event
 
     async def wait(self, turn: QueuedTurn, *, seconds: float | None = None) -> QueuedTurn:
-        """The turn when it is over, or as it is after these seconds or when the desk closes."""
+        """The turn when it is over, or as it is after these seconds or when the queue closes."""
         log = self._follow(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

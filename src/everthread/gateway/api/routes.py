@@ -16,7 +16,7 @@ from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, stream
-from everthread.gateway.api.queue import STATUS, TurnDesk
+from everthread.gateway.api.queue import STATUS, TurnQueue
 from everthread.gateway.api.schemas import (
     Cancelled,
     CommandView,
@@ -54,24 +54,24 @@ _TABLES = ("by_day", "by_model", "by_platform", "by_task")
 class AccountPages:
     """What is asked about everything that was said, and what it cost."""
 
-    def __init__(self, desk: TurnDesk) -> None:
-        self._desk = desk
-        self._store = desk.store
+    def __init__(self, queue: TurnQueue) -> None:
+        self._queue = queue
+        self._store = queue.store
 
     async def search_thread(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         return await self._search(request, first.id)
 
     async def search(self, request: ApiRequest) -> JsonAnswer:
         return await self._search(request, None)
 
     async def state(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         figures = state_figures(await load_thread_state(self._store, first.id))
         return JsonAnswer(StateView(thread=first.id, **figures))
 
     async def usage(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         parts = await load_thread_usage(self._store, first.id)
         sums = {key: usage_figures(sum_usage(key, [*map(usage_row, part)])) for key, part in parts.items()}
         return JsonAnswer(UsageView(thread=first.id, sums=sums))
@@ -104,14 +104,14 @@ class AccountPages:
 class ThreadPages:
     """What is asked about threads as such."""
 
-    def __init__(self, desk: TurnDesk) -> None:
-        self._desk = desk
-        self._store = desk.store
+    def __init__(self, queue: TurnQueue) -> None:
+        self._queue = queue
+        self._store = queue.store
 
     async def create(self, request: ApiRequest) -> JsonAnswer:
         new = NewThread(title=request.body.title, model=request.body.model, metadata=request.body.metadata)
         try:
-            session = await self._desk.create(request.tenant, new, tools=request.tools)
+            session = await self._queue.create(request.tenant, new, tools=request.tools)
         except InputError as error:
             if request.body.model is not None:
                 raise Refused(400, "invalid_model", redact(str(error))) from error
@@ -122,16 +122,16 @@ class ThreadPages:
         limit, offset = request.query.limit, request.query.offset
         threads = await self._store.list_threads(tenant=request.tenant, limit=limit + 1, offset=offset)
         rows, following = paged(threads, limit, offset)
-        settings = await asyncio.gather(*(self._desk.agents.settings(row.first.id) for row in rows))
+        settings = await asyncio.gather(*(self._queue.agents.settings(row.first.id) for row in rows))
         titles = await asyncio.gather(*(self._title(row.first) for row in rows))
         items = [thread_item(row, own, title) for row, own, title in zip(rows, settings, titles, strict=True)]
         return JsonAnswer(Threads(items=items, next=following))
 
     async def get(self, request: ApiRequest) -> JsonAnswer:
-        return JsonAnswer(await self._detail(await self._desk.thread(request.tenant, request.thread)))
+        return JsonAnswer(await self._detail(await self._queue.thread(request.tenant, request.thread)))
 
     async def history(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         tip = await self._store.get_compression_tip(first.id)
         limit, offset = request.query.limit, request.query.offset
         reading = self._store.history if request.query.view == "whole" else self._store.messages
@@ -140,7 +140,7 @@ class ThreadPages:
 
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
         """The receipts of a thread's compactions, the newest first."""
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         records, rewrites = await asyncio.gather(
             self._store.compactions(first.id), self._store.thread_rewrites(first.id)
         )
@@ -149,7 +149,7 @@ class ThreadPages:
         return JsonAnswer(Compactions(items=items))
 
     async def branch(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         tip = await self._tip(first)
         at = request.body.at_message
         if at is None:
@@ -165,7 +165,7 @@ class ThreadPages:
             session = await self._store.branch(tip.id, at, new=new)
         except InputError:
             raise Refused(404, "not_found", "The thread has no such message to branch at.") from None
-        await self._desk.agents.inherit(first.id, session.id)
+        await self._queue.agents.inherit(first.id, session.id)
         return JsonAnswer(await self._detail(session), 201, {"location": f"/api/threads/{session.id}"})
 
     async def _title(self, first: Session) -> str:
@@ -179,7 +179,7 @@ class ThreadPages:
         tip, title, settings, started, records, turns = await asyncio.gather(
             self._tip(first),
             self._title(first),
-            self._desk.agents.settings(first.id),
+            self._queue.agents.settings(first.id),
             self._store.started_by(first.id),
             self._store.compactions(first.id),
             self._store.turns(first.id, only_open=True, limit=100),
@@ -198,8 +198,8 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
 class TurnPages:
     """What is asked about turns."""
 
-    def __init__(self, desk: TurnDesk, heartbeat: float) -> None:
-        self._desk = desk
+    def __init__(self, queue: TurnQueue, heartbeat: float) -> None:
+        self._queue = queue
         self._heartbeat = heartbeat
 
     async def send(self, request: ApiRequest) -> JsonAnswer | None:
@@ -211,9 +211,9 @@ class TurnPages:
         return _answer(await self._wait_for_end(request, turn, request.query.wait))
 
     async def list(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         limit, offset = request.query.limit, request.query.offset
-        rows, following = paged(await self._desk.store.turns(first.id, limit=limit + 1, offset=offset), limit, offset)
+        rows, following = paged(await self._queue.store.turns(first.id, limit=limit + 1, offset=offset), limit, offset)
         return JsonAnswer(Turns(items=[turn_view(row) for row in rows], next=following))
 
     async def get(self, request: ApiRequest) -> JsonAnswer:
@@ -225,14 +225,14 @@ class TurnPages:
         await self._stream_events(request, turn, int(last) if re.fullmatch(r"[0-9]{1,15}", last) else 0)
 
     async def cancel(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
-        open_turns = await self._desk.store.turns(first.id, only_open=True, limit=1_000)
+        first = await self._queue.thread(request.tenant, request.thread)
+        open_turns = await self._queue.store.turns(first.id, only_open=True, limit=1_000)
         if request.body.turn is not None:
             named = await self._turn(request, request.body.turn)
             chosen = [named] if named.open else []
         else:
             chosen = [turn for turn in open_turns if turn.state == "running" or request.body.queued]
-        stopped = [await self._desk.cancel(request.tenant, turn.id) for turn in reversed(chosen)]
+        stopped = [await self._queue.cancel(request.tenant, turn.id) for turn in reversed(chosen)]
         return JsonAnswer(Cancelled(turns=[turn_view(turn) for turn in reversed(stopped)]))
 
     async def compress(self, request: ApiRequest) -> JsonAnswer:
@@ -240,11 +240,11 @@ class TurnPages:
         return await self._command(request, " ".join(words))
 
     async def undo(self, request: ApiRequest) -> JsonAnswer:
-        first = await self._desk.thread(request.tenant, request.thread)
+        first = await self._queue.thread(request.tenant, request.thread)
         if first.platform != PLATFORM:
             return await self._command(request, "/undo")
         try:
-            await self._desk.store.undo(first.id)
+            await self._queue.store.undo(first.id)
         except NothingToUndoError as error:
             raise Refused(STATUS["command_failed"], "command_failed", str(error)) from error
         words = "The last compaction was taken back: the next request goes on without it."
@@ -265,7 +265,7 @@ class TurnPages:
 
     async def _submit(self, request: ApiRequest, message: Given, key: str | None) -> QueuedTurn:
         try:
-            return await self._desk.submit(
+            return await self._queue.submit(
                 request.tenant, request.thread, message, key=key, tools=request.tools, payer=request.caller.key_id
             )
         except InputError as error:
@@ -273,7 +273,7 @@ class TurnPages:
 
     async def _wait_for_end(self, request: ApiRequest, turn: QueuedTurn, seconds: float) -> QueuedTurn:
         """Until it is over; a client that leaves does not stop it."""
-        waiting = asyncio.create_task(self._desk.wait(turn, seconds=seconds))
+        waiting = asyncio.create_task(self._queue.wait(turn, seconds=seconds))
         gone = asyncio.create_task(until_gone(request.receive, None))
         try:
             await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -287,14 +287,14 @@ class TurnPages:
 
     async def _turn(self, request: ApiRequest, turn_id: str | None = None) -> QueuedTurn:
         """A turn of the thread that is named."""
-        first = await self._desk.thread(request.tenant, request.thread)
-        turn = await self._desk.turn(request.tenant, turn_id or request.names["turn"])
+        first = await self._queue.thread(request.tenant, request.thread)
+        turn = await self._queue.turn(request.tenant, turn_id or request.names["turn"])
         if turn.thread != first.id:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
 
     async def _stream_events(self, request: ApiRequest, turn: QueuedTurn, after: int) -> None:
-        async with contextlib.aclosing(self._desk.events(turn, after=after)) as events:
+        async with contextlib.aclosing(self._queue.events(turn, after=after)) as events:
             await stream(request.sender, request.receive, turn, events, self._heartbeat)
 
 

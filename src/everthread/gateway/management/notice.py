@@ -16,7 +16,7 @@ from typing import Any
 
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
-from everthread.gateway.body import Sliced, encode_value, slice_text, splice_text
+from everthread.gateway.body import SlicedBody, encode_value, slice_text, splice_text
 from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
 
 OPEN = "[everthread "
@@ -57,7 +57,7 @@ def strip_notices(text: str, api: Api, key: bytes) -> str | None:
     return splice_text(text, sorted(changes)) if changes else None
 
 
-def _removal_changes(sliced: Sliced, is_kept: Sequence[bool]) -> list[tuple[int, int, str]]:
+def _removal_changes(sliced: SlicedBody, is_kept: Sequence[bool]) -> list[tuple[int, int, str]]:
     """The changes that remove elements, each with one of its commas."""
     elements = sliced.elements
     last = max((index for index, stays in enumerate(is_kept) if stays), default=-1)

@@ -22,7 +22,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
 from everthread.errors import WireError
 from everthread.gateway.base import decode_messages
-from everthread.gateway.body import LIST_FIELD, BodyLayout, Element, Fields, Sliced, Spans, encode_value, slice_text
+from everthread.gateway.body import LIST_FIELD, BodyLayout, Element, Fields, SlicedBody, Spans, encode_value, slice_text
 from everthread.gateway.management.identity import (
     History,
     IdentityCache,
@@ -281,7 +281,7 @@ class Sizes:
 class ParsedRequest:
     """A request that was read: its thread's history, its frame and its tokens."""
 
-    sliced: Sliced
+    sliced: SlicedBody
     first: int
     """How many messages at the start are the system prompt."""
     history: History
@@ -325,7 +325,7 @@ class BodyOutline:
     layout: BodyLayout | None
     """The layout of the part that agrees with the record; None where that holds no message."""
     rest: Rest
-    sliced: Sliced
+    sliced: SlicedBody
     holds: frozenset[str]
     """Which of `WATCHED` may stand in it."""
 
@@ -404,7 +404,7 @@ class RequestReader:
         before = record.history.until(min(count, len(elements))) if record else build_history(())
         return before.extend([self._pieces.read(api, element) for element in elements[len(before) :]])
 
-    def _frame(self, api: Api, sliced: Sliced, first: int, rest: bytes | None) -> tuple[Request, int]:
+    def _frame(self, api: Api, sliced: SlicedBody, first: int, rest: bytes | None) -> tuple[Request, int]:
         """Model, system prompt and tools, and their tokens."""
         start, end = sliced.spans[LIST_FIELD[api]]
         lead = sliced.elements[:first]

@@ -19,7 +19,7 @@ from everthread.core.redaction import redact
 from everthread.core.types import Api, Reply
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.base import encode_messages
-from everthread.gateway.body import Sliced, encode_value
+from everthread.gateway.body import SlicedBody, encode_value
 from everthread.gateway.management.identity import History
 from everthread.gateway.management.rounds import RECALL
 from everthread.store.store import Store
@@ -262,7 +262,7 @@ def _takes_blocks(turn: ManagedTurn, index: int) -> bool:
     return isinstance(content, list) and any(kind_of(part) == "tool_result" for part in content)
 
 
-def _tool_change(api: Api, sliced: Sliced, *, final: bool = False) -> Change:
+def _tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
     """The tool as the last one. `final`: described, and not to be called."""
     tool = encode_value(_tool(api))
     span, tools = sliced.spans.get("tools"), sliced.fields.get("tools")

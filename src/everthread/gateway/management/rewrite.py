@@ -29,7 +29,7 @@ from everthread.core.transcript import recognize
 from everthread.core.types import Api, Request
 from everthread.errors import EngineError, EverthreadError
 from everthread.gateway.base import Account, decode_messages, encode_messages
-from everthread.gateway.body import LIST_FIELD, Element, Sliced, encode_value
+from everthread.gateway.body import LIST_FIELD, Element, SlicedBody, encode_value
 from everthread.gateway.management.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.management.identity import History
 from everthread.store.models import NewCompaction, Rewrite, RewriteSearch
@@ -365,7 +365,7 @@ class Cover:
     replacement: list[Any]
 
 
-def frame_of(api: Api, sliced: Sliced, leading: Sequence[Element]) -> Request:
+def frame_of(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> Request:
     """The request without its messages: model, system prompt and tools, in core form."""
     field = LIST_FIELD[api]
     body = {**sliced.fields, field: [element.value for element in leading]}
@@ -421,7 +421,7 @@ def replacement_text(replacement: Sequence[Any], sent: Sequence[tuple[Any, str]]
     return ",".join(texts)
 
 
-def replacement_change(sliced: Sliced, first: int, covered: int, replacement: str) -> tuple[int, int, str]:
+def replacement_change(sliced: SlicedBody, first: int, covered: int, replacement: str) -> tuple[int, int, str]:
     """What puts the replacement in the place of the `covered` messages from `first` on."""
     return sliced.elements[first].start, sliced.elements[first + covered - 1].end, replacement
 
@@ -439,7 +439,7 @@ def takes_blocks(api: Api, model: str, upstream: str) -> bool:
     return api == "anthropic" or (api == "openai_chat" and cache_route(model, base_url=upstream) is not None)
 
 
-def note_change(api: Api, sliced: Sliced, first: int, note: str, *, blocks: bool) -> Change | None:
+def note_change(api: Api, sliced: SlicedBody, first: int, note: str, *, blocks: bool) -> Change | None:
     """Where the note goes, and as what. `first`: how many messages at the start are the system prompt."""
     field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
     if field is not None and sliced.fields.get(field):

@@ -18,7 +18,7 @@ from everthread.core.messages import content_text, json_value, kind_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
-from everthread.gateway.body import Element, Sliced, Values, encode_value, slice_body, splice_bytes, splice_text
+from everthread.gateway.body import Element, SlicedBody, Values, encode_value, slice_body, splice_bytes, splice_text
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.identity import History
 from everthread.gateway.management.recall import RecallTurn, recall_changes
@@ -66,7 +66,7 @@ class ManagedTurn:
 
     manager: ProxyManager
     incoming: Incoming
-    sliced: Sliced
+    sliced: SlicedBody
     first: int
     """How many messages at the start are the system prompt."""
     history: History
@@ -133,10 +133,10 @@ class ManagedTurn:
         """After an error of the provider: what to send instead, None where the client gets the error."""
         if not self.rewritable:
             return None
-        instead = await self.manager.recover(self, status, body)
-        if instead is not None:
-            self.sent = instead
-        return instead
+        outgoing = await self.manager.recover(self, status, body)
+        if outgoing is not None:
+            self.sent = outgoing
+        return outgoing
 
     async def resume(self, reply: Reply) -> Outgoing | None:
         """After a round that called our own tool: what goes upstream next."""
@@ -263,7 +263,7 @@ class ManagedTurn:
         return [(one.start, one.end, text) for one, text in places if one.start not in taken]
 
 
-def _unmanaged_reason(sliced: Sliced) -> str:
+def _unmanaged_reason(sliced: SlicedBody) -> str:
     fields = sliced.fields
     stated = next((name for name in STATEFUL if fields.get(name) is not None), "")
     if stated:

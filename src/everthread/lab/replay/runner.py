@@ -87,7 +87,7 @@ class Player:
                 setting = self.setting
                 setup = Setup(
                     store, route_for(setting.models[0], setting.window), self.engine,
-                    lambda desk: JournalWriter(desk.counter), self.options, setting.system, self._on_event,
+                    lambda context: JournalWriter(context.counter), self.options, setting.system, self._on_event,
                     clock=self.clock, wall=lambda: setting.began + self.clock.now,
                 )  # fmt: skip
                 async with await Conversation.open(setup, tools=setting.tools) as conversation:
