@@ -11,8 +11,8 @@ from everthread.conversation.toolbox import (
     CARD_CHARS,
     Card,
     card_of,
+    find_matching,
     left_out,
-    matching,
     name_of,
     presses,
     room_for,
@@ -76,12 +76,12 @@ def test_nothing_changes_as_long_as_the_others_fit() -> None:
 
 
 def test_a_search_finds_words_in_any_form_the_rarest_first() -> None:
-    assert [card.name for card in matching(CARDS, "mailing customers")] == ["create_invoice", "sendEmail"]
-    assert [card.name for card in matching(CARDS, "invoices")] == ["create_invoice", "refund"]
-    assert [card.name for card in matching(CARDS, "send_email")] == ["sendEmail"]
-    assert matching(CARDS, "the of a") == []
-    assert matching(CARDS, "quantum") == []
-    assert matching([], "x") == []
+    assert [card.name for card in find_matching(CARDS, "mailing customers")] == ["create_invoice", "sendEmail"]
+    assert [card.name for card in find_matching(CARDS, "invoices")] == ["create_invoice", "refund"]
+    assert [card.name for card in find_matching(CARDS, "send_email")] == ["sendEmail"]
+    assert find_matching(CARDS, "the of a") == []
+    assert find_matching(CARDS, "quantum") == []
+    assert find_matching([], "x") == []
 
 
 NAMES = st.sampled_from([f"tool_{index}" for index in range(12)])

@@ -31,7 +31,7 @@ from everthread.conversation.thread_state import (
     load_title,
     state_figures,
 )
-from everthread.core.messages import Message, calls_of, counted, excerpt, results_of
+from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import moment
 from everthread.core.tokens import TokenCounter
@@ -92,7 +92,7 @@ async def compress(scope: CommandScope, argument: str) -> CommandResult:
     if not compaction.changed:
         return CommandResult(f"Nothing was changed: {compaction.reason}.", _compaction_figures(compaction, before))
     after = len(scope.conversation.messages)
-    sizes = f"{counted(before, 'message')} → {after:,}, {compaction.tokens_before:,} → {compaction.tokens_after:,}"
+    sizes = f"{count_noun(before, 'message')} → {after:,}, {compaction.tokens_before:,} → {compaction.tokens_after:,}"
     text = paragraphs(
         f"Compacted: {sizes} tokens. The summary was written by {compaction.author}; {_describe_check(compaction)}.",
         [*compaction.steps, *(f"Warning: {warning}" for warning in compaction.warnings)],
@@ -107,7 +107,7 @@ async def undo(scope: CommandScope, _argument: str) -> CommandResult:
     except NothingToUndoError:
         return CommandResult("There is nothing to undo: this conversation has not been compacted.", {"undone": False})
     count, tokens = len(scope.conversation.messages), scope.conversation.tokens
-    text = f"The last compaction was taken back: {counted(count, 'message')}, about {tokens:,} tokens in view again."
+    text = f"The last compaction was taken back: {count_noun(count, 'message')}, about {tokens:,} tokens in view again."
     return CommandResult(text, {"session": session.id, "messages": count, "tokens": tokens})
 
 
@@ -117,7 +117,7 @@ def _describe_preview(compaction: Compaction, messages: Sequence[Message]) -> Co
     if not compaction.covered and not compaction.phases:
         return CommandResult(f"Nothing would be changed: {compaction.reason}.", figures)
     sizes = f"{compaction.tokens_before:,} tokens to at most {most:,}"
-    covered = f"of {counted(len(messages), 'message')} {len(compaction.covered):,} would be summarised"
+    covered = f"of {count_noun(len(messages), 'message')} {len(compaction.covered):,} would be summarised"
     phases = [f"{one.name}: {one.before:,} → {one.after:,} tokens. {one.note}".rstrip() for one in compaction.phases]
     removed = [messages[index] for index in compaction.covered]
     text = paragraphs(
@@ -256,7 +256,7 @@ async def resume(scope: CommandScope, argument: str) -> CommandResult:
     session = await scope.store.resolve(argument, tenant=scope.conversation.session.tenant)
     tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
     title = await _load_short_title(scope.store, tip)
-    text = f"Going on with `{tip.thread[:8]}` {title}: {counted(tip.messages, 'message')} in view."
+    text = f"Going on with `{tip.thread[:8]}` {title}: {count_noun(tip.messages, 'message')} in view."
     return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
 
 
@@ -282,7 +282,7 @@ async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]
 
 
 def _thread_line(item: dict[str, Any]) -> str:
-    sizes = f"{counted(item['messages'], 'message')}, {counted(item['compactions'], 'compaction')}"
+    sizes = f"{count_noun(item['messages'], 'message')}, {count_noun(item['compactions'], 'compaction')}"
     mark = " (this one)" if item["here"] else ""
     return f"- `{item['thread'][:8]}`{mark} {item['title'] or '(nothing said)'}: {sizes}, {moment(item['active'])}"
 
@@ -316,16 +316,16 @@ async def insights(scope: CommandScope, argument: str) -> CommandResult:
     days, until = int(argument or DAYS), time.time() + 1
     since = (until // DAY - days + 1) * DAY
     figures = await scope.store.insights(since=since, until=until, tenant=scope.conversation.session.tenant)
-    counts = [counted(figures.threads, "conversation"), counted(figures.messages, "message")]
-    counts += [counted(figures.compactions, "compaction"), f"{figures.tokens_saved:,} tokens saved by them"]
-    counts += [LOOKED_UP.format(counted(figures.lookups, "lookup"))] if figures.lookups else []
-    blocks: list[str | list[str]] = [f"The last {counted(days, 'day')}: {', '.join(counts)}."]
+    counts = [count_noun(figures.threads, "conversation"), count_noun(figures.messages, "message")]
+    counts += [count_noun(figures.compactions, "compaction"), f"{figures.tokens_saved:,} tokens saved by them"]
+    counts += [LOOKED_UP.format(count_noun(figures.lookups, "lookup"))] if figures.lookups else []
+    blocks: list[str | list[str]] = [f"The last {count_noun(days, 'day')}: {', '.join(counts)}."]
     blocks.append([_usage_line(replace(figures.total, key="all"))])
     for name in ("model", "platform"):
         rows = sorted(getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output))
         blocks += [f"**By {name}**", [_usage_line(row) for row in rows]] if rows else []
     if figures.by_tool:
-        tools = [f"{row.tool}: {counted(row.results, 'result')}, {row.tokens:,} tokens" for row in figures.by_tool]
+        tools = [f"{row.tool}: {count_noun(row.results, 'result')}, {row.tokens:,} tokens" for row in figures.by_tool]
         blocks += ["**By tool**", tools]
     names = ("threads", "messages", "compactions", "tokens_saved", "lookups")
     data = {"days": days, "total": usage_figures(figures.total)} | {name: getattr(figures, name) for name in names}
@@ -335,13 +335,13 @@ async def insights(scope: CommandScope, argument: str) -> CommandResult:
 
 def _describe_left_out_tools(conversation: Conversation) -> str:
     out, count = conversation.toolbox.out, len(conversation.toolbox.given)
-    return f"{len(out):,} of {counted(count, 'tool')} are left out: {', '.join(out)}." if out else ""
+    return f"{len(out):,} of {count_noun(count, 'tool')} are left out: {', '.join(out)}." if out else ""
 
 
 def _usage_line(row: UsageRow) -> str:
     hits = "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
     prompt = f"{row.prompt:,} tokens read{hits}, {row.output:,} written"
-    return f"{row.key or '(none)'}: {counted(row.calls, 'call')}, {prompt}, {_cost(row)}"
+    return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, {_cost(row)}"
 
 
 def _cost(row: UsageRow) -> str:
@@ -349,7 +349,7 @@ def _cost(row: UsageRow) -> str:
     if row.unpriced == row.calls and row.calls:
         return "cost unknown"
     cost = f"${row.cost:,.4f}" if Decimal(0) < row.cost < 1 else f"${row.cost:,.2f}"
-    return f"{cost} + {counted(row.unpriced, 'call')} without a known price" if row.unpriced else cost
+    return f"{cost} + {count_noun(row.unpriced, 'call')} without a known price" if row.unpriced else cost
 
 
 REASONS = {

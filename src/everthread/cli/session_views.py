@@ -34,7 +34,7 @@ from everthread.core.messages import (
     Message,
     calls_of,
     content_text,
-    counted,
+    count_noun,
     excerpt,
     images_in,
     kind_of,
@@ -307,7 +307,7 @@ def _draw_tree(members: list[FamilySession], now: float) -> Tree:
 
 def _label(member: FamilySession, now: float) -> Text:
     session = member.session
-    facts = [counted(session.messages, "message"), state_of(session), format_age(session.started, now)]
+    facts = [count_noun(session.messages, "message"), state_of(session), format_age(session.started, now)]
     label = Text.assemble((shorten_id(session.id), "cyan"), f" {session.kind}", ("  " + " · ".join(facts), "dim"))
     if member.compaction is not None:
         record = member.compaction.record

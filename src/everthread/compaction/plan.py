@@ -29,7 +29,7 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.user_words import UserMessage, entry_tokens, parse_words, user_message
 from everthread.compaction.verification import PATH, checkable_names
-from everthread.core.messages import Message, Messages, counted
+from everthread.core.messages import Message, Messages, count_noun
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import (
@@ -217,7 +217,7 @@ class Plan:
         short = self.tokens_before < budget.threshold
         lead = "the conversation is too short to compact" if short else "there is nothing that may be left out"
         return (
-            f"{lead}: {counted(len(self.messages), 'message')}, all kept at the start and at the end "
+            f"{lead}: {count_noun(len(self.messages), 'message')}, all kept at the start and at the end "
             f"({self.tokens_before:,} tokens, in a window of {budget.window:,})"
         )
 

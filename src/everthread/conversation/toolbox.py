@@ -108,7 +108,7 @@ def left_out(
     return tuple(card.name for card in cards if card.name in gone)
 
 
-def matching(cards: Sequence[Card], query: str) -> list[Card]:
+def find_matching(cards: Sequence[Card], query: str) -> list[Card]:
     """The tools that have words of the query, the best first."""
     points = scores(cards, query)
     order = sorted(range(len(cards)), key=lambda index: (-points[index], index))
@@ -330,7 +330,7 @@ class Toolbox:
         if not wanted or len(wanted) > QUERY_CHARS:
             raise InputError(f"say in up to {QUERY_CHARS:,} characters what the tool shall do, or its name")
         cards = [card for card in self._all() if card.name in self.out] if self.out else []
-        named = [card for card in cards if card.name == wanted] or matching(cards, wanted)[:NAMED]
+        named = [card for card in cards if card.name == wanted] or find_matching(cards, wanted)[:NAMED]
         chosen = {card.name for card in named}
         return FoundTools(wanted, tuple(named), tuple(card.name for card in cards if card.name not in chosen))
 

@@ -453,7 +453,7 @@ def clip(text: str, room: int) -> str:
     return text[: room - 1].rstrip() + "…" if room > 0 else ""
 
 
-def counted(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -242,12 +242,12 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
     if _is_sound(messages, in_flight=in_flight):
         return Repair(list(cast("Sequence[Message]", messages)), [], list(range(len(messages))))
     work = _Work()
-    shaped = list(work.shaped(messages))
-    calls = [calls_of(message) for _, message in shaped]
-    blocks = [_result_blocks(message) for _, message in shaped]
-    answers = work.answers([source for source, _ in shaped], calls, blocks)
-    tail = _trailing_group(shaped) if in_flight else None
-    for index, (source, message) in enumerate(shaped):
+    readable = list(work.keep_readable(messages))
+    calls = [calls_of(message) for _, message in readable]
+    blocks = [_result_blocks(message) for _, message in readable]
+    answers = work.answers([source for source, _ in readable], calls, blocks)
+    tail = _trailing_group(readable) if in_flight else None
+    for index, (source, message) in enumerate(readable):
         if calls[index]:
             work.emit_group(source, message, answers.get(index, {}), leave_open=index == tail)
         elif blocks[index]:
@@ -326,7 +326,7 @@ class _Work:
     def did(self, source: int, what: str) -> None:
         self.actions.append(f"message {source}: {what}")
 
-    def shaped(self, messages: Sequence[Any]) -> Iterator[tuple[int, Message]]:
+    def keep_readable(self, messages: Sequence[Any]) -> Iterator[tuple[int, Message]]:
         """Messages of a readable shape, each with its place in the source."""
         for source, message in enumerate(messages):
             role = message.get("role") if isinstance(message, Mapping) else None
@@ -547,10 +547,10 @@ def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
     return cast("Message", copy)
 
 
-def _trailing_group(shaped: Sequence[tuple[int, Message]]) -> int | None:
+def _trailing_group(readable: Sequence[tuple[int, Message]]) -> int | None:
     """The index of the last message with calls, if nothing but results comes after it."""
-    for index in range(len(shaped) - 1, -1, -1):
-        message = shaped[index][1]
+    for index in range(len(readable) - 1, -1, -1):
+        message = readable[index][1]
         if calls_of(message):
             return index
         if message["role"] != "tool" and not (_result_blocks(message) and _result_blocks(message) == parts_of(message)):

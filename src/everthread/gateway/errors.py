@@ -33,7 +33,7 @@ class Refused(Exception):  # noqa: N818  it is an answer, not a failure
         self.retry_after = retry_after
 
 
-def spoken(path: str, headers: Mapping[str, str]) -> Api:
+def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
     """The protocol a client speaks, by the path and, where that tells nothing, by its headers."""
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return "anthropic"

@@ -434,7 +434,7 @@ async def application(server: Server[Any], hosts: list[str] | None = None) -> As
 
 
 @asynccontextmanager
-async def serving(server: Server[Any], host: str, port: int) -> AsyncIterator[str]:
+async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator[str]:
     """The application alone, listening on an address of this machine; its URL."""
     listener = listen(port, host)
     port = listener.getsockname()[1]

@@ -55,7 +55,7 @@ from everthread.gateway.observability import (
     about_thread,
     printable,
 )
-from everthread.gateway.quotas import PassthroughMeter, charged_model, used_in
+from everthread.gateway.quotas import PassthroughMeter, charged_model, usage_to_charge
 from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
 from everthread.gateway.router import Routes, Upstream, family_of
 from everthread.gateway.streaming import (
@@ -832,7 +832,7 @@ class Proxy:
     def _record_outcome(self, exchange: ProxyExchange, incoming: Incoming, model: str) -> Outcome:
         """Have the manager record the outcome once the client has its answer, or the exchange broke off."""
         outcome = exchange.outcome()
-        if incoming.account is not None and (used := used_in(outcome, exchange.sent)) is not None:
+        if incoming.account is not None and (used := usage_to_charge(outcome, exchange.sent)) is not None:
             answered = outcome.reply.model if outcome.reply is not None else ""
             for one in (*outcome.hidden, used):
                 incoming.account.spend(one, charged_model(model, answered))

@@ -207,7 +207,7 @@ _BYTES_PER_TOKEN = 4
 _ONE = CanonicalUsage(1, 1)
 
 
-def used_in(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
+def usage_to_charge(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
     """The usage of a call; None where nothing was answered. An answer that broke off counts by its text."""
     if not 200 <= outcome.status < 300:
         return outcome.usage
@@ -327,7 +327,9 @@ class PassthroughMeter:
         reply = usage_reader.end()
         usage = usage_of(self._api, reply) if self._api else None
         sent = self._sent if isinstance(self._sent, bytes) else b""
-        return used_in(Outcome(self._status, reply, usage), Outgoing(sent)), reply.model if reply is not None else ""
+        return usage_to_charge(
+            Outcome(self._status, reply, usage), Outgoing(sent)
+        ), reply.model if reply is not None else ""
 
     def _read_usage(self) -> tuple[CanonicalUsage | None, str]:
         """Of embeddings, completions and the like. A stream that states none counts by its size and its events."""

@@ -15,7 +15,7 @@ from everthread.core.types import Api
 from everthread.gateway.base import Limits
 from everthread.gateway.deadlines import run_within
 from everthread.gateway.encoding import too_large
-from everthread.gateway.errors import Refused, spoken
+from everthread.gateway.errors import Refused, client_protocol
 from everthread.gateway.router import LOGIN_HEADER, PATHS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RequestHead:
 
     @property
     def speaks(self) -> Api:
-        return spoken(self.path, self.headers)
+        return client_protocol(self.path, self.headers)
 
     @property
     def conversation(self) -> Api | None:

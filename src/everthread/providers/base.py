@@ -41,7 +41,7 @@ class ModelEvent:
 Events = Callable[[ModelEvent], None]
 
 
-def nobody_listens(event: ModelEvent) -> None:
+def ignore_event(event: ModelEvent) -> None:
     """The default: events are dropped."""
 
 
@@ -141,7 +141,7 @@ class HttpModel(ABC):
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
         response = await self._send(request, stream=True)
-        reading = _Reading(CODECS[self.api].stream_decoder(model=request.model), self._route(request))
+        reading = _StreamReader(CODECS[self.api].stream_decoder(model=request.model), self._route(request))
         try:
             if not _is_stream(response):
                 with reading.connection():
@@ -223,7 +223,7 @@ class HttpModel(ABC):
         return ModelAddress(request.model, self.base_url, self._key_env, self._api_key)
 
 
-class _Reading:
+class _StreamReader:
     """One stream while it is read, and whether the answer is complete."""
 
     def __init__(self, decoder: StreamDecoder, route: ModelAddress) -> None:
@@ -275,7 +275,7 @@ class _Reading:
             raise errors.connection_error(self._route, error, self.partial()) from error
 
 
-async def _events(response: httpx2.Response, reading: _Reading) -> AsyncGenerator[SseEvent, None]:
+async def _events(response: httpx2.Response, reading: _StreamReader) -> AsyncGenerator[SseEvent, None]:
     parser = SseParser()
     with reading.connection():
         async with contextlib.aclosing(response.aiter_bytes()) as chunks:

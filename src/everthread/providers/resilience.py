@@ -13,7 +13,7 @@ from typing import Any
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
-from everthread.providers.base import Events, ModelEvent, close_model, closing, from_first_word, nobody_listens
+from everthread.providers.base import Events, ModelEvent, close_model, closing, from_first_word, ignore_event
 from everthread.providers.catalog import known_model, output_cap, own_cap, with_output_cap
 from everthread.providers.errors import is_out_of_service, is_passing
 
@@ -75,7 +75,7 @@ class RetryingModel(ModelWrapper):
         model: StreamingModel,
         options: RetryOptions | None = None,
         *,
-        events: Events = nobody_listens,
+        events: Events = ignore_event,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
@@ -235,7 +235,7 @@ class FallbackModel(ModelWrapper):
         models: Sequence[StreamingModel],
         *,
         refit: Refit = keep_request,
-        events: Events = nobody_listens,
+        events: Events = ignore_event,
         clock: Callable[[], float] = time.monotonic,
         rest_seconds: float = REST_SECONDS,
     ) -> None:

@@ -12,7 +12,7 @@ from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.gateway.mcp import LookupTools, Reach, make_server, serving
+from everthread.gateway.mcp import LookupTools, Reach, make_server, serve_http
 from everthread.store.models import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
@@ -58,7 +58,7 @@ async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path
     mine, theirs = await long_talk(store, "ann"), await long_talk(store, "bob")
     tools = LookupTools(store)
     server = make_server(tools, Reach("ann"))
-    async with serving(server, "127.0.0.1", 0) as url, client(url) as ann:
+    async with serve_http(server, "127.0.0.1", 0) as url, client(url) as ann:
         top = nodes_of(mine)
         whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
         shown = "\n".join(map(text_of, mine.messages))
@@ -74,7 +74,7 @@ async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path
         assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(f"expand {top[0]}: ")
         await _refused(ann, mine, theirs, store)
     confined = make_server(tools, Reach("ann", mine.id, confined=True))
-    async with serving(confined, "127.0.0.1", 0) as url, client(url) as bound:
+    async with serve_http(confined, "127.0.0.1", 0) as url, client(url) as bound:
         other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
         assert "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
         said, failed = await ask(bound, "lcm_grep", pattern="marigold", scope="all")

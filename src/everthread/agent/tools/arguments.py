@@ -79,7 +79,7 @@ def flag(arguments: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def encoded(value: str, name: str) -> bytes:
+def encode_text(value: str, name: str) -> bytes:
     """Encode a text as UTF-8; a lone surrogate is refused."""
     try:
         return value.encode("utf-8")

@@ -257,7 +257,7 @@ def _target(arguments: Mapping[str, Any], context: ToolContext) -> tuple[Workspa
     space = Workspace(context.workspace)
     path = space.resolve(args.text(arguments, "path"))
     space.check_writable(path, context.home)
-    return space, path, args.encoded(args.text(arguments, "content", empty=True), "content")
+    return space, path, args.encode_text(args.text(arguments, "content", empty=True), "content")
 
 
 def _write(space: Workspace, path: Path, content: bytes) -> ToolReply:
@@ -392,7 +392,7 @@ def _read_change(arguments: Mapping[str, Any], context: ToolContext) -> _TextCha
     if old == new:
         raise InputError("old_text and new_text are the same; nothing would change")
     for name, value in (("old_text", old), ("new_text", new)):
-        args.encoded(value, name)
+        args.encode_text(value, name)
     return _TextChange(space, path, old, new, args.flag(arguments, "replace_all"))
 
 

@@ -77,8 +77,8 @@ def _read_query(arguments: Mapping[str, Any], space: Workspace, seconds: float) 
     name = args.text(arguments, "name", default="", longest=1_000, empty=True)
     if not pattern and not name:
         raise InputError("give a pattern (what is in the file), a name (what it is called), or both")
-    args.encoded(pattern, "pattern")
-    args.encoded(name, "name")
+    args.encode_text(pattern, "pattern")
+    args.encode_text(name, "name")
     ignore_case = args.flag(arguments, "ignore_case")
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -79,7 +79,7 @@ def _read_command(arguments: Mapping[str, Any]) -> str:
     command = args.text(arguments, "command")
     if "\0" in command or not command.strip():
         raise InputError("the command is empty or holds a NUL character")
-    if len(args.encoded(command, "command")) > LONGEST:
+    if len(args.encode_text(command, "command")) > LONGEST:
         raise InputError(f"the command is longer than {LONGEST:,} bytes; write it to a file and run that")
     return command
 

@@ -33,7 +33,7 @@ from everthread.conversation.events import CompactionDone, CompactionVoid, Event
 from everthread.conversation.requests import Answer
 from everthread.conversation.thread_state import load_thread_usage
 from everthread.core.cache_control import caching_line
-from everthread.core.messages import Message, counted, excerpt, text_of
+from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
@@ -139,7 +139,7 @@ def render_greeting(conversation: Conversation, config: Config, workspace: Path,
     if not resumed and config.model.default is None and (why := explain_default(config, route.name)):
         lines.append(f"{visible(route.name)}: {why}; `everthread init` writes down another")
     thread = f"thread {shorten_id(conversation.id)}"
-    count = counted(len(conversation.messages), "message")
+    count = count_noun(len(conversation.messages), "message")
     lines.append(f"{thread} goes on: {count} in context" if resumed else f"{thread} · {visible(str(workspace))}")
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
@@ -280,12 +280,12 @@ async def render_farewell(store: Store, thread: str, options: str = "") -> Text 
         return None
     row = sum_usage("all", [*map(usage_row, (await load_thread_usage(store, thread))["all"])])
     compactions = [record for record in await store.compactions(thread) if record.reverted is None]
-    figures = [counted(row.calls, "call"), f"{row.prompt:,} tokens read", f"{row.output:,} written"]
+    figures = [count_noun(row.calls, "call"), f"{row.prompt:,} tokens read", f"{row.output:,} written"]
     if row.prompt:
         figures.append(f"{format_share(row.cache_read, row.prompt)} from the cache")
     figures.append(f"cost {format_cost(row)}" if row.calls else "no cost")
     if compactions:
-        figures.append(counted(len(compactions), "compaction"))
+        figures.append(count_noun(len(compactions), "compaction"))
     return Text.assemble(
         (", ".join(figures), "dim"),
         ("\nGo on with: ", "dim"),
@@ -356,7 +356,7 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
         return await find_latest_thread(store)
     now = time.time()
     for number, row in enumerate(rows, 1):
-        facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {counted(row.messages, 'message')}  "
+        facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {count_noun(row.messages, 'message')}  "
         title = await short_title(store, row.first)
         console.print(Text.assemble((f"{number:>3}  ", "bold"), facts, (title, "cyan")))
     try:

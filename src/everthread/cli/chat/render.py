@@ -39,7 +39,7 @@ from everthread.conversation.events import (
     ToolsChanged,
     UsageRecorded,
 )
-from everthread.core.messages import Call, clip, counted
+from everthread.core.messages import Call, clip, count_noun
 from everthread.store.models import CompactionRecord, UsageRecord, UsageRow
 from everthread.store.sql.usage import sum_usage, usage_row
 
@@ -93,14 +93,16 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case Recalled():
             return "⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET
         case ToolsChanged():
-            saving = f"{len(event.left_out)} of {counted(event.given, 'tool')} left out, {event.tokens_saved:,} tokens"
+            saving = (
+                f"{len(event.left_out)} of {count_noun(event.given, 'tool')} left out, {event.tokens_saved:,} tokens"
+            )
             changes = (("out", event.gone), ("back", event.back))
             names = "; ".join(f"{word}: {', '.join(tools)}" for word, tools in changes if tools)
             return "⚒", f"{saving} saved ({event.why}; {names})", QUIET
         case Notice():
             return "!", event.text, BAD
         case TurnEnded(reason="max_rounds"):
-            return "!", f"stopped after {counted(event.rounds, 'round')} of tools", BAD
+            return "!", f"stopped after {count_noun(event.rounds, 'round')} of tools", BAD
         case _:
             return None
 
@@ -138,7 +140,7 @@ def _render_compaction(event: CompactionDone) -> Text:
 
 def describe_verification(figures: Verification) -> str:
     """The result of a summary's verification, in words."""
-    text = f"{figures.present + figures.added} of {counted(figures.facts, 'top fact')} in it"
+    text = f"{figures.present + figures.added} of {count_noun(figures.facts, 'top fact')} in it"
     if figures.added:
         text += f", {figures.added} added"
     return text + (f", {figures.unverified} unverified" if figures.unverified else "")
@@ -442,7 +444,7 @@ class Status:
             price = format_cost(self.used)
             parts.append(f"cost {price}" if self.used.unpriced else price)
         if self.compactions:
-            parts.append(counted(self.compactions, "compaction"))
+            parts.append(count_noun(self.compactions, "compaction"))
         return " · ".join(parts)
 
 

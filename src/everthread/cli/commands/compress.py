@@ -15,7 +15,7 @@ from everthread.cli.options import AsJson, number_option, resolve_window_option
 from everthread.cli.output import console, print_json, print_notes, print_table, visible
 from everthread.compaction.summary import Compaction
 from everthread.config import load_config
-from everthread.core.messages import counted, excerpt
+from everthread.core.messages import count_noun, excerpt
 from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
 from everthread.wire import anthropic, openai_chat, openai_responses
@@ -131,7 +131,7 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         console.print(f"  {excerpt(line, 200)}", markup=False, soft_wrap=True)
     stored = len(result.to_store)
     if stored:
-        console.print(f"  {counted(stored, 'output')} cited; `--out FILE` writes them beside it", soft_wrap=True)
+        console.print(f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it", soft_wrap=True)
     verb = "would be" if result.reason == "preview" else "are"
     author = f" by {result.author}" if result.author else ""
     console.print(

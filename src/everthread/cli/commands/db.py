@@ -10,7 +10,7 @@ import typer
 
 from everthread.cli.options import AsJson, StoreUrl, store_address, with_store
 from everthread.cli.output import format_size, print_json, print_text
-from everthread.core.messages import counted
+from everthread.core.messages import count_noun
 from everthread.errors import InputError, StoreError
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
             health.backend,
             f"schema {health.schema}",
             format_size(health.size),
-            counted(health.sessions, "session"),
-            counted(health.messages, "message"),
+            count_noun(health.sessions, "session"),
+            count_noun(health.messages, "message"),
         ]
         print_text(f"{health.location}: {', '.join(facts)}")
         for problem in health.problems:

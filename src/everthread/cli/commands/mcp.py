@@ -87,9 +87,9 @@ def _parse_address(text: str) -> tuple[str, int]:
 
 
 async def _listen(app: Server[Any], host: str, port: int) -> None:
-    from everthread.gateway.mcp import serving
+    from everthread.gateway.mcp import serve_http
 
     ended = watch_end_signals()
-    async with serving(app, host, port) as url:
+    async with serve_http(app, host, port) as url:
         typer.echo(visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."), err=True)
         await ended.wait()

@@ -14,7 +14,7 @@ import typer
 from everthread.cli.options import AsJson, StoreUrl, with_store
 from everthread.cli.output import print_json, print_table, print_text, visible
 from everthread.config import home_directory, load_config
-from everthread.core.messages import counted
+from everthread.core.messages import count_noun
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import Window
@@ -91,7 +91,7 @@ def forget(
 ) -> None:
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
     count = with_store(store, lambda opened: opened.forget_limits(base_url=base_url, model=name), or_empty=True)
-    typer.echo(f"{counted(count, 'learnt limit')} forgotten")
+    typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")
 
 
 def _make_lookup(choice: Choice, setting: int | None, *, offline: bool) -> Any:

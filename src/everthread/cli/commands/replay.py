@@ -15,7 +15,7 @@ import typer
 
 from everthread.cli.options import number_option
 from everthread.cli.output import format_money, print_json, print_table, print_text, show_progress
-from everthread.core.messages import counted
+from everthread.core.messages import count_noun
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _compare_thresholds(
         print_json({"thresholds": [dict(zip(("threshold", *FIGURES), row, strict=True)) for row in rows]})
         return
     weighed = "weighed in dollars" if options.economics else "at the threshold only"
-    title = f"{counted(len(logs), 'conversation')}, {replays[shares[0]][0].model}, compaction {weighed}"
+    title = f"{count_noun(len(logs), 'conversation')}, {replays[shares[0]][0].model}, compaction {weighed}"
     print_table(
         title,
         ["threshold>", "dollars>", "mean context>", "peak>", "compactions>", "in context>", "by recall>", "lost>"],
@@ -202,7 +202,7 @@ WAY_COLUMNS = (
 def _print_replay(result: Replay, *, uncached: bool) -> None:
     ours = result.ours
     ways = [way for way in result.ways if uncached or way.name != "uncached"]
-    calls = counted(len(ours.calls), "call")
+    calls = count_noun(len(ours.calls), "call")
     title = f"{result.source}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
     print_table(f"{title}, {result.engine}", WAY_COLUMNS, [_way_row(result, way) for way in ways])
     saved = result.caching_saves()

@@ -39,7 +39,7 @@ from everthread.cli.output import (
     visible,
 )
 from everthread.cli.session_views import list_thread_ids, short_title, state_of
-from everthread.core.messages import counted, excerpt
+from everthread.core.messages import count_noun, excerpt
 from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
 
 if TYPE_CHECKING:
@@ -85,11 +85,13 @@ def export(
     with _open_target(output) as write:
         exported = with_store(store, work)
     if output is not None:
-        typer.echo(f"{counted(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {visible(output)}")
+        typer.echo(
+            f"{count_noun(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {visible(output)}"
+        )
     if lost:
         for item in lost[:MOST_LOST]:
             typer.echo(f"cannot be read: {visible(item)}", err=True)
-        summary = f"The store is damaged: {counted(len(lost), 'item')} could not be read, all else was written."
+        summary = f"The store is damaged: {count_noun(len(lost), 'item')} could not be read, all else was written."
         typer.echo(summary, err=True)
         raise typer.Exit(1)
 
@@ -160,7 +162,7 @@ def import_(
     print_notes(notes)
     new = sum(count for _, count in imported)
     ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
-    typer.echo(f"{counted(len(imported), 'thread')} imported, {counted(new, 'message')} new: {ids or 'none'}")
+    typer.echo(f"{count_noun(len(imported), 'thread')} imported, {count_noun(new, 'message')} new: {ids or 'none'}")
 
 
 def _import_all(
@@ -350,7 +352,7 @@ def state(
         return
     most = None if every else 20
     branch = f"branch {figures['branch']}" if figures["branch"] else ""
-    facts = (counted(figures["messages"], "message"), figures["directory"], branch)
+    facts = (count_noun(figures["messages"], "message"), figures["directory"], branch)
     title = ", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts)))
     print_text(Text(visible(title), "bold"))
     files = figures["files"] if every else changed_files(figures)
@@ -384,7 +386,7 @@ def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, a
         print_json({"thread": session.thread, "session": session.id, "messages": session.messages})
     else:
         text = f"thread {shorten_id(session.thread)} goes on in session {shorten_id(session.id)}"
-        console.print(Text(f"undone: {text}, with {counted(session.messages, 'message')}"), soft_wrap=True)
+        console.print(Text(f"undone: {text}, with {count_noun(session.messages, 'message')}"), soft_wrap=True)
 
 
 def delete(
@@ -399,7 +401,7 @@ def delete(
     async def describe(opened: Store) -> tuple[str, str]:
         session = await opened.resolve(session_id, tenant=tenant)
         subagents = len(await opened.subagents(session.thread))
-        also = f" and {counted(subagents, 'subagent thread')}" if subagents else ""
+        also = f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
         title = await short_title(opened, session)
         return session.thread, f"thread {shorten_id(session.thread)}{also}" + (f" ({title})" if title else "")
 
@@ -414,7 +416,7 @@ def delete(
     if as_json:
         print_json({"thread": thread, "sessions": count})
     else:
-        console.print(Text(f"deleted: {description}, {counted(count, 'session')}"), soft_wrap=True)
+        console.print(Text(f"deleted: {description}, {count_noun(count, 'session')}"), soft_wrap=True)
 
 
 app.command("list")(listing)

@@ -25,7 +25,7 @@ from everthread.cli.options import (
 )
 from everthread.cli.output import console, format_cost, format_share, print_bars, print_json, print_table, shorten_id
 from everthread.conversation.thread_state import load_thread_usage
-from everthread.core.messages import counted
+from everthread.core.messages import count_noun
 from everthread.errors import InputError
 from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 
@@ -102,7 +102,7 @@ def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRe
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
     if total.unpriced:
-        console.print(f"{total.unpriced:,} of {counted(total.calls, 'call')} without a known price")
+        console.print(f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price")
     if records:
         calls = [(record, usage_row(record)) for record in records]
         table = [
@@ -117,7 +117,9 @@ def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRe
         print_table("calls", ["when", "model…", "task", *(f"{name}>" for name in BUCKETS)], table)
         estimated = sum(record.estimated for record in records)
         if estimated:
-            console.print(f"{estimated:,} of {counted(len(records), 'call')} estimated: nothing was reported for them")
+            console.print(
+                f"{estimated:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them"
+            )
 
 
 MOST_DAYS, MOST_WEEKS = 62, 400
@@ -164,15 +166,15 @@ def _insights_as_json(figures: Insights) -> dict[str, Any]:
 
 
 def _print_insights(figures: Insights, first: date, days: int) -> None:
-    console.print(f"[bold]{counted(days, 'day')} from {first} on[/bold] (UTC)")
-    counts = [counted(getattr(figures, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
-    console.print(f"{', '.join(counts)}, {counted(figures.tokens_saved, 'token')} saved", soft_wrap=True)
+    console.print(f"[bold]{count_noun(days, 'day')} from {first} on[/bold] (UTC)")
+    counts = [count_noun(getattr(figures, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
+    console.print(f"{', '.join(counts)}, {count_noun(figures.tokens_saved, 'token')} saved", soft_wrap=True)
     if figures.lookups:
-        console.print(f"{counted(figures.lookups, 'lookup')} of what had left the context", soft_wrap=True)
+        console.print(f"{count_noun(figures.lookups, 'lookup')} of what had left the context", soft_wrap=True)
     total = figures.total
     if total.calls:
         console.print(
-            f"{counted(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
+            f"{count_noun(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
             f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n",
             soft_wrap=True,
         )

@@ -34,7 +34,7 @@ from everthread.gateway.api.schemas import (
     UsageView,
     compaction_view,
     message_view,
-    paged,
+    split_page,
     thread_item,
     thread_view,
     turn_view,
@@ -97,7 +97,7 @@ class AccountPages:
         )  # fmt: skip
         hits = await self._store.search(wanted)
         near = [] if hits else await self._store.search_closest(replace(wanted, limit=limit))
-        rows, following = paged(hits or near, limit, offset)
+        rows, following = split_page(hits or near, limit, offset)
         return JsonAnswer(Hits(items=[HitView.model_validate(hit) for hit in rows], next=following, near=bool(near)))
 
 
@@ -121,7 +121,7 @@ class ThreadPages:
     async def list(self, request: ApiRequest) -> JsonAnswer:
         limit, offset = request.query.limit, request.query.offset
         threads = await self._store.list_threads(tenant=request.tenant, limit=limit + 1, offset=offset)
-        rows, following = paged(threads, limit, offset)
+        rows, following = split_page(threads, limit, offset)
         settings = await asyncio.gather(*(self._queue.agents.settings(row.first.id) for row in rows))
         titles = await asyncio.gather(*(self._title(row.first) for row in rows))
         items = [thread_item(row, own, title) for row, own, title in zip(rows, settings, titles, strict=True)]
@@ -135,7 +135,7 @@ class ThreadPages:
         tip = await self._store.get_compression_tip(first.id)
         limit, offset = request.query.limit, request.query.offset
         reading = self._store.history if request.query.view == "whole" else self._store.messages
-        rows, following = paged(await reading(tip, start=offset, limit=limit + 1), limit, offset)
+        rows, following = split_page(await reading(tip, start=offset, limit=limit + 1), limit, offset)
         return JsonAnswer(Messages(items=[message_view(row) for row in rows], next=following))
 
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
@@ -213,7 +213,9 @@ class TurnPages:
     async def list(self, request: ApiRequest) -> JsonAnswer:
         first = await self._queue.thread(request.tenant, request.thread)
         limit, offset = request.query.limit, request.query.offset
-        rows, following = paged(await self._queue.store.turns(first.id, limit=limit + 1, offset=offset), limit, offset)
+        rows, following = split_page(
+            await self._queue.store.turns(first.id, limit=limit + 1, offset=offset), limit, offset
+        )
         return JsonAnswer(Turns(items=[turn_view(row) for row in rows], next=following))
 
     async def get(self, request: ApiRequest) -> JsonAnswer:

@@ -387,6 +387,6 @@ def message_view(stored: StoredMessage) -> MessageView:
     )
 
 
-def paged(rows: Sequence[Any], limit: int, offset: int) -> tuple[Sequence[Any], int | None]:
+def split_page(rows: Sequence[Any], limit: int, offset: int) -> tuple[Sequence[Any], int | None]:
     """A page of rows, of which one more than the page holds was asked for; where the next begins."""
     return rows[:limit], offset + limit if len(rows) > limit else None

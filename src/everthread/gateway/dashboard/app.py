@@ -534,7 +534,7 @@ def _trial_rows(result: TrialResult) -> dict[str, Any]:
 
 def _trial_chart(result: TrialResult, window: int, threshold: int) -> str:
     most = max((len(run.prompts) for run in result.runs), default=0)
-    places = views.thinned(range(most))
+    places = views.pick_points(range(most))
     lines = [
         Line(run.name, style, [run.prompts[at] for at in places if at < len(run.prompts)])
         for run, style in zip(result.runs, "cab", strict=False)

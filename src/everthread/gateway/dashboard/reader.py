@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from everthread.compaction.state import ThreadState, state_of
 from everthread.conversation.thread_state import load_title
-from everthread.core.messages import Message, counted, text_of
+from everthread.core.messages import Message, count_noun, text_of
 from everthread.core.pricing import Prices, prices_for
 from everthread.core.redaction import redact
 from everthread.core.transcript import is_summary
@@ -534,7 +534,7 @@ def _window_bar(window: views.WindowView) -> str:
 
 
 def _calls_chart(view: views.CallsView, size: WindowSize) -> str:
-    places = views.thinned(view.calls)
+    places = views.pick_points(view.calls)
     calls = [view.calls[at] for at in places]
     nearest = {at: number for number, at in enumerate(places)}
 
@@ -553,8 +553,8 @@ def _calls_chart(view: views.CallsView, size: WindowSize) -> str:
     limits = [Limit("compaction from here on", size.threshold)]
     limits += [Limit("window", size.tokens)] if size.tokens < 3 * max(top, size.threshold) else []
     description = (
-        f"{counted(len(view.calls), 'call')}; the largest prompt has {top:,} tokens; "
-        f"{counted(len(view.marks), 'compaction')}; {counted(len(view.misses), 'cache miss')[:-1]}."
+        f"{count_noun(len(view.calls), 'call')}; the largest prompt has {top:,} tokens; "
+        f"{count_noun(len(view.marks), 'compaction')}; {count_noun(len(view.misses), 'cache miss')[:-1]}."
     )
     names = [f"{at + 1:,}" for at in places]
     return draw(

@@ -577,7 +577,7 @@ def total_savings(savings: Sequence[CostComparison], *, since: float, day: Calla
     return CostComparison(cost, without, calls, outgrown, by=by)
 
 
-def thinned(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:
+def pick_points(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:
     """Which of many values a chart shows: the first, the last, and evenly between."""
     if len(values) <= most:
         return list(range(len(values)))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import counted, kind_of
+from everthread.core.messages import count_noun, kind_of
 from everthread.core.pricing import normalize_usage
 from everthread.errors import WireError
 from everthread.lab.importers.log import Log, LoggedMessage, first_model, format_line_numbers, parse_time, text_in
@@ -39,7 +39,7 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
             entries.append((number, value))
     messages, bad = _decode_entries(entries)
     notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; skipped"] if bad else [])]
-    notes += [f"{counted(count, 'line')} left out: {reason}" for reason, count in left_out.items()]
+    notes += [f"{count_noun(count, 'line')} left out: {reason}" for reason, count in left_out.items()]
     session = next((text for _, value in lines if (text := text_in(value, "sessionId"))), "")
     title = next((text for _, value in lines if (text := text_in(value, "summary"))), "")
     return Log(

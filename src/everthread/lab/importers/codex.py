@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.messages import counted, kind_of
+from everthread.core.messages import count_noun, kind_of
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
 from everthread.lab.importers.log import Log, LoggedMessage, format_line_numbers, parse_time
@@ -93,7 +93,7 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
     if reading.bad:
         notes.append(f"{format_line_numbers(reading.bad)}: no item that can be read; skipped")
     if reading.compacted:
-        count = counted(reading.compacted, "line")
+        count = count_noun(reading.compacted, "line")
         notes.append(f"{count} left out: summaries of the client itself; what they cover is in the file")
     return Log(
         source, "codex", reading.messages, reading.system, model=reading.model, warnings=notes, session=reading.session

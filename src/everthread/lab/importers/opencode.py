@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from everthread.core.messages import Message, counted
+from everthread.core.messages import Message, count_noun
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import TranscriptError
 from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, first_model, parse_time, text_in
@@ -45,7 +45,9 @@ def read(value: Mapping[str, Any], source: str) -> Log:
         messages += _read_message(info, [part for part in parts if isinstance(part, Mapping)])
     info = value["info"]
     notes = (
-        [f"{counted(skipped, 'message')} left out: summaries of the client itself, or not readable"] if skipped else []
+        [f"{count_noun(skipped, 'message')} left out: summaries of the client itself, or not readable"]
+        if skipped
+        else []
     )
     return Log(
         source, "opencode", messages, model=first_model(messages), warnings=notes, session=str(info.get("id", "")),

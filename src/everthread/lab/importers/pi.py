@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import Message, counted
+from everthread.core.messages import Message, count_noun
 from everthread.core.pricing import CanonicalUsage
 from everthread.lab.importers.log import (
     Log,
@@ -52,8 +52,8 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
             else:
                 messages.append(entry)
     notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; skipped"] if bad else [])]
-    notes += [f"{counted(skipped, 'line')} left out: branches that were given up"] if skipped else []
-    notes += [f"{counted(summaries, 'message')} left out: summaries of the client itself"] if summaries else []
+    notes += [f"{count_noun(skipped, 'line')} left out: branches that were given up"] if skipped else []
+    notes += [f"{count_noun(summaries, 'message')} left out: summaries of the client itself"] if summaries else []
     return Log(source, "pi", messages, model=first_model(messages), warnings=notes, session=text_in(header, "id"))
 
 

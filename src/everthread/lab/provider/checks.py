@@ -92,7 +92,7 @@ def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Map
         if body.get("previous_response_id"):
             yield f"Previous response with id '{body['previous_response_id']}' not found."
         yield from (_responses_words(problem) for problem in validate_messages(request.messages))
-        yield from _torn_reasoning(body["input"], reasoned)
+        yield from _reasoning_problems(body["input"], reasoned)
 
 
 def _thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _compaction_problems(items: Any) -> Iterator[str]:
             yield f"The encrypted content of item '{item.get('id')}' could not be verified."
 
 
-def _torn_reasoning(items: Any, reasoned: Mapping[str, str]) -> Iterator[str]:
+def _reasoning_problems(items: Any, reasoned: Mapping[str, str]) -> Iterator[str]:
     """Reasoning and what follows it go together: neither comes back without the other."""
     listed: list[Mapping[str, Any]] = items if isinstance(items, list) else []
     ids = {str(item.get("id")) for item in listed}
@@ -183,7 +183,7 @@ def _anthropic_problems(messages: Sequence[Any]) -> Iterator[Problem]:
 
 
 def _anthropic_words(problem: Problem) -> str:
-    where, call = f"messages.{problem.index}", _quoted(problem.message)
+    where, call = f"messages.{problem.index}", _call_id_in(problem.message)
     match problem.rule:
         case "missing-result":
             return (
@@ -203,7 +203,7 @@ def _anthropic_words(problem: Problem) -> str:
 
 
 def _chat_words(problem: Problem) -> str:
-    call = _quoted(problem.message)
+    call = _call_id_in(problem.message)
     match problem.rule:
         case "missing-result":
             return (
@@ -221,7 +221,7 @@ def _chat_words(problem: Problem) -> str:
 
 
 def _responses_words(problem: Problem) -> str:
-    call = _quoted(problem.message)
+    call = _call_id_in(problem.message)
     match problem.rule:
         case "missing-result":
             return f"No tool output found for function call {call}."
@@ -230,7 +230,7 @@ def _responses_words(problem: Problem) -> str:
     return f"Invalid 'input[{problem.index}]': {problem.message}."
 
 
-def _quoted(text: str) -> str:
+def _call_id_in(text: str) -> str:
     """The call id a problem names."""
     return text.partition("'")[2].rpartition("'")[0]
 
