@@ -14,7 +14,7 @@ import pytest
 
 from everthread.core.pricing import CanonicalUsage
 from everthread.gateway.auth import Caller
-from everthread.gateway.body import ExcessError, OuterFields, refuse_duplicates, slice_body
+from everthread.gateway.body import ExcessError, OuterFields, slice_body
 from everthread.gateway.encoding import readable_encodings
 from everthread.gateway.errors import Refused
 from everthread.gateway.quotas import charged_model
@@ -142,10 +142,10 @@ async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(name: byte
 )
 async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
     if fine:
-        refuse_duplicates(body)
+        OuterFields(body)
         return
     with pytest.raises(Refused, match="twice"):
-        refuse_duplicates(body)
+        OuterFields(body)
     async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
         answer = await ask(url, post(CHAT, body))
     assert (answer.status, upstream.heard) == (400, [])

@@ -502,11 +502,6 @@ def _outer_spans(body: bytes) -> Spans | None:
     return spans if not fields or (body[at : at + 1] == b"}" and not body[at + 1 :].strip()) else None
 
 
-def refuse_duplicates(body: bytes) -> None:
-    """`Refused` for a field that matters and stands there twice."""
-    OuterFields(body)
-
-
 def _refuse_slowly(body: bytes, *, is_excessive: bool) -> None:
     escaped = _ESCAPED_KEY.search(body) if b"\\u00" in body else None
     if escaped is not None:
