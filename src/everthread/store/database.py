@@ -14,6 +14,7 @@ import os
 import re
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -53,7 +54,7 @@ class Dialect:
     """A SELECT that tells the newest row of the table `{0}` from every other; empty where that would cost a search."""
 
 
-class Tx(Protocol):
+class Tx(ABC):
     """An open transaction.
 
     What is `run` may be on its way to a server when that returns: an error in it is raised by a later call, at the
@@ -62,51 +63,73 @@ class Tx(Protocol):
 
     dialect: Dialect
 
+    @abstractmethod
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]: ...
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None: ...
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        rows = self.all(sql, values)
+        return rows[0] if rows else None
+
     def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
         """The rows of several SELECTs, each seeing what the ones before have locked; in one message to a server."""
-        ...
+        return [self.all(*question) for question in questions]
 
+    @abstractmethod
     def run(self, sql: str, values: Sequence[Any] = ()) -> None: ...
+
+    @abstractmethod
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
 
 
-class Connection(Tx, Protocol):
-    """One connection to the database, used by one thread at a time."""
+class Connection(Tx):
+    """One connection to the database, used by one thread at a time. `begin`: the SQL that begins a transaction."""
 
-    in_doubt: int | None
+    in_doubt: int | None = None
     """The number of the batch whose commit was asked for and never answered: nobody knows how it ended."""
 
+    def __init__(self, begin: str) -> None:
+        self._begin = begin
+
     def committed(self, batch: int) -> bool:
-        """Whether a batch in doubt was committed."""
-        ...
+        """Whether a batch in doubt was committed; only a server that writes leaves one in doubt."""
+        raise StoreError(f"no batch can be in doubt here, so nothing is known of batch {batch}")
 
     @property
+    @abstractmethod
     def in_transaction(self) -> bool:
         """Whether a transaction is open: some errors end it, with every savepoint."""
-        ...
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        self.run(self._begin)
+
     def commit(self) -> None:
         """From here on everybody sees it, and the end of this process takes nothing back."""
-        ...
+        self.run("COMMIT")
 
+    @abstractmethod
     def sync(self) -> None:
         """What was committed is on the disk afterwards, and stays where the machine fails."""
-        ...
 
+    @abstractmethod
     def tidy(self) -> None:
         """Regular maintenance, done while no request waits."""
-        ...
 
-    def rollback(self) -> None: ...
-    def savepoint(self) -> None: ...
-    def release(self) -> None: ...
+    def rollback(self) -> None:
+        if self.in_transaction:
+            self.run("ROLLBACK")
+
+    def savepoint(self) -> None:
+        self.run("SAVEPOINT item")
+
+    def release(self) -> None:
+        self.run("RELEASE SAVEPOINT item")
+
     def rollback_to_savepoint(self) -> None:
         """Take back what was done since the savepoint, and the savepoint."""
-        ...
+        self.run("ROLLBACK TO SAVEPOINT item")
+        self.run("RELEASE SAVEPOINT item")
 
+    @abstractmethod
     def close(self) -> None: ...
 
 

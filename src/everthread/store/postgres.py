@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
 
 
-class PostgresConnection:
+class PostgresConnection(Connection):
     """One psycopg connection in autocommit mode; transactions are begun and ended by hand."""
 
     dialect = DIALECT
@@ -77,10 +77,9 @@ class PostgresConnection:
     def __init__(
         self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], begin: str
     ) -> None:
+        super().__init__(begin)
         self.raw = raw
-        self.in_doubt: int | None = None
         self._give_back = give_back
-        self._begin = begin
 
     def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         # The statements are our own constants; psycopg wants them typed as literals.
@@ -88,10 +87,6 @@ class PostgresConnection:
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return self.ask([(sql, values)])[0]
-
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        rows = self.all(sql, values)
-        return rows[0] if rows else None
 
     def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
         cursors = [self._execute(*question) for question in questions]
@@ -104,38 +99,15 @@ class PostgresConnection:
         with self.raw.cursor() as cursor:
             cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), [tuple(row) for row in rows])
 
-    def begin(self) -> None:
-        self.run(self._begin)
-
-    def commit(self) -> None:
-        self.run("COMMIT")
-
     def sync(self) -> None:
         """A commit is answered when it is on the server's disk."""
 
     def tidy(self) -> None:
         """Do nothing: the server does that."""
 
-    def committed(self, batch: int) -> bool:
-        raise NotImplementedError(f"nothing is written here, so batch {batch} cannot be in doubt")
-
     @property
     def in_transaction(self) -> bool:
         return self.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-
-    def rollback(self) -> None:
-        if self.in_transaction:
-            self.run("ROLLBACK")
-
-    def savepoint(self) -> None:
-        self.run("SAVEPOINT item")
-
-    def release(self) -> None:
-        self.run("RELEASE SAVEPOINT item")
-
-    def rollback_to_savepoint(self) -> None:
-        self.run("ROLLBACK TO SAVEPOINT item")
-        self.run("RELEASE SAVEPOINT item")
 
     def close(self) -> None:
         self._give_back(self.raw)

@@ -25,7 +25,6 @@ from everthread.errors import (
 from everthread.store.database import (
     Connection,
     Dialect,
-    Query,
     Row,
     Tx,
     apply_missing,
@@ -63,15 +62,14 @@ CHECKPOINT_PAGES = 1_000
 """From so many pages on what was written ahead is moved into the file itself."""
 
 
-class SqliteConnection:
+class SqliteConnection(Connection):
     """One apsw connection."""
 
     dialect = DIALECT
-    in_doubt: int | None = None
 
     def __init__(self, raw: apsw.Connection, *, begin: str) -> None:
+        super().__init__(begin)
         self.raw = raw
-        self._begin = begin
         self._ahead: int | None = None
         """The file that is written ahead, where this connection syncs it."""
         self._is_unsynced = False
@@ -90,24 +88,11 @@ class SqliteConnection:
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return list(self.raw.execute(sql, tuple(values)))
 
-    def one(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        rows = self.all(sql, values)
-        return rows[0] if rows else None
-
-    def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
-        return [self.all(*question) for question in questions]
-
     def run(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.raw.execute(sql, tuple(values))
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self.raw.executemany(sql, (tuple(row) for row in rows))
-
-    def begin(self) -> None:
-        self.raw.execute(self._begin)
-
-    def commit(self) -> None:
-        self.raw.execute("COMMIT")
 
     def sync(self) -> None:
         if not self._is_unsynced:
@@ -123,26 +108,9 @@ class SqliteConnection:
                 self.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._pages = 0
 
-    def committed(self, batch: int) -> bool:
-        raise NotImplementedError(f"a commit to a file is always answered; batch {batch} cannot be in doubt")
-
     @property
     def in_transaction(self) -> bool:
         return self.raw.in_transaction
-
-    def rollback(self) -> None:
-        if self.in_transaction:
-            self.raw.execute("ROLLBACK")
-
-    def savepoint(self) -> None:
-        self.raw.execute("SAVEPOINT item")
-
-    def release(self) -> None:
-        self.raw.execute("RELEASE item")
-
-    def rollback_to_savepoint(self) -> None:
-        self.raw.execute("ROLLBACK TO item")
-        self.raw.execute("RELEASE item")
 
     def close(self) -> None:
         with suppress(OSError):  # who waited for it was told
