@@ -7,6 +7,7 @@ answer, every event goes on as it came.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ RECALL = "recall"
 _GAP = "\n\n"
 
 
-class MergedStream:
+class MergedStream(ABC):
     """The streams of a response's rounds, one after the other."""
 
     api: Api
@@ -84,15 +85,16 @@ class MergedStream:
         self._end_events.append(event)
         return None
 
+    @abstractmethod
     def _begin_round(self) -> None:
         """Reset what is counted per round."""
 
+    @abstractmethod
     def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
         """The event to send instead: the same one if nothing changes, None to drop it."""
-        raise NotImplementedError
 
-    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int: ...
 
 
 class MergedMessages(MergedStream):
