@@ -103,7 +103,7 @@ def _filled(text: str) -> str:
 def _naive(text: str) -> int:
     """Every form with a start or a literal of its own, each with a pass over the text; nothing by name or place."""
     tokens = {form.pattern.pattern for forms in rules().tokens.values() for form in forms}
-    patterns = [form.pattern.pattern for _, form in rules().patterns]
+    patterns = [form.pattern.pattern for form in rules().patterns]
     return sum(len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens) + sum(
         len(re.findall(pattern, text, re.ASCII)) for pattern in patterns
     )

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from everthread.core.credentials import Says, is_published, is_random, is_sequence, rules, says, shannon
-from everthread.core.redaction import MARK, Secret, find_secrets, redact, redact_part, redact_value
+from everthread.core.redaction import MARK, LineRedactor, Secret, find_secrets, redact, redact_part, redact_value
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared
 
@@ -536,6 +536,23 @@ def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> Non
     part = redact_part(text, first + 10, second + 10, margin=200)
     assert part == f"{MARK} between {MARK}"
     assert redact_part(text, 0, 6, margin=200) == "before"
+
+
+def test_a_text_that_grows_is_redacted_whatever_was_read_before() -> None:
+    redactor, token = LineRedactor(), "ghp_" + "a1B2c3D4e5" * 4
+    text = "first\nsecond\nthird"
+    assert redactor.redact(text) is text
+    assert redactor.redact(f"first\nsecond {token}\nthird") == f"first\nsecond {MARK}\nthird"
+    assert redactor.redact(f"first\n{token}\nsecond {MARK}\nthird\nfourth") == (
+        f"first\n{MARK}\nsecond {MARK}\nthird\nfourth"
+    )
+    command = "curl https://example.com \\"
+    assert redactor.redact(command) == command
+    assert redactor.redact(f"{command}\n  -u me:s3cretPa55") == f"{command}\n  -u me:{MARK}"
+
+
+def test_a_sign_that_is_not_ascii_begins_no_query() -> None:
+    assert find_secrets("see https://example.com/ and …sig=" + chance(40)) == []
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,8 @@ def task_lines(plan: Plan) -> str:
     for index in open_requests(plan.history.facts):
         one = plan.history.facts[index]
         if one.beginning is None:
-            one.beginning = redact(one.words[:_READ]) or "(an image or a file without words)"
+            words = redact(one.words[:_READ]) if one.redacted is None else one.redacted
+            one.beginning = words or "(an image or a file without words)"
         lines.append(f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING))}")
     return "\n".join(lines)
 

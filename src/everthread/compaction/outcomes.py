@@ -159,22 +159,19 @@ _COUNTS = re.compile(
 )
 _CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
-_COUNT_AFTER = re.compile(r"[:=]\s{0,8}[0-9]")
-_COUNT_BEFORE = ("run", "passed", "failed", "failure", "error", "skipped")
-_COUNT_PLACES = (
-    (("pass", "fail", "error", "skipped", "ignored", "pending", "example"),
-     re.compile(r"[0-9]\s{1,2}(?:pass|fail|error|skipped|ignored|pending|example)")),
-    (("# ", "ℹ "), re.compile(r"[#ℹ] (?:tests|pass|fail|skipped|todo) \d")),
-    (("ran ",), re.compile(r"ran \d")),
+_COUNT_WORDS = (
+    "pass", "fail", "error", "skipped", "ignored", "pending", "example", "tests run", "ran ", "# tests ", "# todo ",
+    "ℹ ",
 )  # fmt: skip
-"""Where, in lower case, a count may stand, and words that must be there; each begins with few characters, which a scan
-skips to."""
+"""What, in lower case, a line that counts tests has in it."""
+_COUNT = re.compile(r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}[pfesiPFESI]|(?<=[:=])\s{0,8}[0-9]|(?<=^.)(?:[Aa][Nn])? )")
+"""A number beside a sign or a letter that a count begins with."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
 def count_tests(text: str) -> str:
     """The figures of a test run: `3 failed, 12 passed`; empty where there was none."""
-    counts = _several_runs(text) or _last_report(text[-800:], is_end=len(text) > 800) or _last_report(text[-4_000:])
+    counts = _several_runs(text) or _last_report(text[-4_000:])
     shown = []
     for name in ("failed", "error", "passed", "skipped", "test"):
         number = counts.get(name)
@@ -194,48 +191,27 @@ def _several_runs(text: str) -> dict[str, int]:
     return {"passed": sum(bool(ok) for ok, _ in go), "failed": sum(bool(fail) for _, fail in go)} if go else {}
 
 
-def _last_report(text: str, *, is_end: bool = False) -> dict[str, int]:
-    """The last few lines that state figures, where one of them is about tests, not just errors.
-
-    None, where the text is only the end of what it is looked for in and the report may have begun before.
-    """
-    starts = _lines_with_counts(text)
-    if not starts:
+def _last_report(text: str) -> dict[str, int]:
+    """The last few lines that state figures, where one of them is about tests, not just errors."""
+    if not has_any(text.lower(), _COUNT_WORDS):
         return {}
     stated: list[tuple[int, dict[str, int]]] = []
     last = None
-    line_number, position = text.count("\n"), len(text)
-    for start in sorted(starts, reverse=True):  # from the end: what stands far before the last report is not read
-        line_number -= text.count("\n", start, position)
-        position = start
+    lines = text.split("\n")
+    for line_number in range(len(lines) - 1, -1, -1):  # what stands far before the last report is not read
         if last is not None and line_number < last - 6:
             break
-        line = text[start : start + 500].split("\n", 1)[0]
-        line_counts = {} if _SUITES.match(line) else _read_counts(line)
+        line = lines[line_number][:500]
+        line_counts = {} if _COUNT.search(line) is None or _SUITES.match(line) else _read_counts(line)
         if line_counts:
             stated.insert(0, (line_number, line_counts))
         if last is None and line_counts.keys() - {"error", "skipped"}:
             last = line_number
     counts: dict[str, int] = {}
-    if is_end and (last is None or last <= 6):
-        return counts
     for line_number, line_counts in stated:
         if last is not None and line_number <= last + 3:
             counts |= line_counts
     return counts
-
-
-def _lines_with_counts(text: str) -> set[int]:
-    """Where the lines start that may state how many tests there were."""
-    lowered = text.lower()
-    if len(lowered) != len(text):
-        lowered = text
-    patterns = [pattern for words, pattern in _COUNT_PLACES if has_any(lowered, words)]
-    places = [match.start() for pattern in patterns for match in pattern.finditer(lowered)]
-    if has_any(lowered, _COUNT_BEFORE):
-        after = (match.start() for match in _COUNT_AFTER.finditer(lowered))
-        places += (position for position in after if has_any(lowered[max(position - 12, 0) : position], _COUNT_BEFORE))
-    return {text.rfind("\n", 0, position) + 1 for position in places}
 
 
 def _read_counts(line: str) -> dict[str, int]:
@@ -277,7 +253,7 @@ def error_line(text: str, *, failed: bool = False) -> str:
         named = next((line for line in lines if line[:1].strip()), "")
         if named:
             return named.strip()
-    parts = (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:])
+    parts = (text,) if len(text) <= _SEARCHED else (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:])
     for pattern, words in ((_CLEAR, _CLEAR_WORDS), (_VAGUE, _VAGUE_WORDS)) if failed else ((_CLEAR, _CLEAR_WORDS),):
         for part in parts:
             for start in sorted(_lines_with(part, words)):
@@ -330,29 +306,38 @@ _SUSPECT_WORDS = (
     "cannot find", "no module", "enoent", "eacces", "econnrefused", "eaddrinuse", "aborted", "fault", "interrupt",
     "undefined reference", "not recognized", "exit", "return", "\ne  ", "***", "err!", "✗", "✘", "×", "✖", "❌",
 )  # fmt: skip
-_STATES_ERROR = re.compile(
-    r"^\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
+_STARTS_ERROR = re.compile(
+    r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
     r"FAIL[: \t]|--- FAIL|[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
     r"Killed\b|Aborted\b|make(?:\[\d+\])?: \*\*\*)"
-    r"|\b[A-Za-z_.]{0,80}(?:Error|Exception|Fault|Panic|Interrupt)\b(?:: |\s*\[|$)"
-    r"|[:\])] (?:fatal )?[Ee]rror\b|\berror (?:TS|C|CS|E|LNK|MSB)?\d+\b|\b(?:ERROR|FATAL|CRITICAL)\b[\] :|-]"
+)
+_STATES_ERROR = re.compile(
+    r"(?:Error|Exception|Fault|Panic|Interrupt)\b(?:: |\s*\[|$)"
+    r"|[:\])] (?:fatal )?[Ee]rror\b|error(?<!\werror) (?:TS|C|CS|E|LNK|MSB)?\d+\b"
+    r"|(?:ERROR|FATAL|CRITICAL)(?<!\wERROR)(?<!\wFATAL)(?<!\wCRITICAL)[\] :|-]"
     r"|command not found|No such file or directory|[Pp]ermission denied|[Cc]onnection refused|is not recognized as"
     r"|[Cc]annot find module|undefined reference to|[Nn]o module named|ENOENT|EACCES|ECONNREFUSED|EADDRINUSE"
     r"|(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: non-zero)?(?: exit)? (?:code|status)[: ]+[1-9]"
-    r"|\b[1-9]\d* (?:failed|failures?|errors?)\b"
+    r"|[1-9](?<!\w.)\d* (?:failed|failures?|errors?)\b"
 )
+"""Every way begins with letters or a sign, so that few places of a line are looked at closely."""
 # Source code that speaks of errors, counts of none, what npm prints around the error.
-_SOURCE_CODE = re.compile(
-    r"[;{]\s*$|=>|^npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
-    r"|^\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
+_STARTS_CODE = re.compile(
+    r"npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
+    r"|\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
     r"raise|except|catch|if|elif|else|for|while|const|let|var|function|export|try|assert|case|async|await|"
-    r"public|private|func|fn|pub)\b)|\b(?:console|logger|log|logging)\.\w+\(|\bcatch\s*\(|\bnew \w*Error\(|"
+    r"public|private|func|fn|pub)\b)",
+    re.IGNORECASE,
+)
+_CODE_WORDS = ("log", "catch", "new ", "raise ", "no error", "0 error", "0 fail")
+_SOURCE_CODE = re.compile(
+    r"\b(?:console|logger|log|logging)\.\w+\(|\bcatch\s*\(|\bnew \w*Error\(|"
     r"\braise \w+|\bno errors?\b|\b0 (?:errors?|failed|failures?)\b(?!.*\b[1-9]\d* (?:failed|errors?))",
     re.IGNORECASE,
 )
 _DIAGNOSTIC = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
 """A compiler's message: the source code that it quotes does not make it source code."""
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+|\s+", re.IGNORECASE)
+_NUMBERS = re.compile(r"[\d\s]+(?:(?<=0)[xX][0-9a-fA-F]+)?")
 
 
 def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) -> list[str]:
@@ -366,7 +351,7 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
     for start in sorted(_lines_with(text, _SUSPECT_WORDS)):
         line = text[start : start + MAX_LINE].split("\n", 1)[0]
         key = _NUMBERS.sub("", line)
-        if key not in stated and _STATES_ERROR.search(line) and not _is_code(line):
+        if key not in stated and (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) and not _is_code(line):
             stated[key] = line.strip()
             telling += not says_nothing(stated[key])
             if telling == enough and len(stated) <= MAX_ERRORS // 2:
@@ -380,7 +365,10 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
 
 def _is_code(line: str) -> bool:
     """Whether a line that speaks of an error is source code, or what npm prints around the error."""
-    return _SOURCE_CODE.search(line) is not None and _DIAGNOSTIC.search(line) is None
+    is_code = line.rstrip().endswith((";", "{")) or "=>" in line or _STARTS_CODE.match(line) is not None
+    if not is_code and has_any(line.lower(), _CODE_WORDS):
+        is_code = _SOURCE_CODE.search(line) is not None
+    return is_code and _DIAGNOSTIC.search(line) is None
 
 
 _SAYS_NOTHING = re.compile(

@@ -26,6 +26,7 @@ from everthread.core.messages import (
     clip,
     content_text,
     edit_results,
+    json_value,
     kind_of,
     off_the_wire,
     part_text,
@@ -41,7 +42,7 @@ from everthread.core.transcript import gist, is_lookup
 CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE
 """A tool result, or a string in a call's arguments, of more characters is long."""
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"(\s*:)?', re.DOTALL)
+_STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
 
@@ -294,9 +295,7 @@ def _cut_json(text: str) -> str:
     """JSON text with long strings cut, the rest byte for byte. What is no JSON becomes a JSON object that says so."""
     if len(text) <= LONG:
         return text
-    try:
-        json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+    if json_value(text) is None:
         cut = json.dumps({"unreadable_arguments": _cut_text(text)}, ensure_ascii=False)
     else:
         cut = _STRING.sub(_cut_literal, text)
@@ -306,8 +305,8 @@ def _cut_json(text: str) -> str:
 def _cut_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG:
         return match[0]
-    cut = _cut_text(json.loads(f'"{match[1]}"', strict=False))
-    lone = any("\ud800" <= character <= "\udfff" for character in cut)
+    cut = _cut_text(json_value(match[0]))
+    lone = not cut.isascii() and any("\ud800" <= character <= "\udfff" for character in cut)
     literal = json.dumps(cut, ensure_ascii=lone)
     return literal if len(literal) < len(match[0]) else match[0]
 

@@ -13,7 +13,11 @@ Count = Callable[[str], int]
 GAP = "[…]"
 """Stands where something was left out."""
 
-_END = re.compile(r"(?<![\s(*_]\d)(?<![\s(*_]\d\d)[.!?…]{1,3}[\"'”’)\]]{0,3}(?=\s)|[。！？]{1,3}[」』”’）]{0,3}")
+_END = re.compile(
+    r"[.!?…。！？](?:(?<=[.!?…])(?<![\s(*_]\d.)(?<![\s(*_]\d\d.)[.!?…]{0,2}[\"'”’)\]]{0,3}(?=\s)"
+    r"|(?<=[。！？])[。！？]{0,2}[」』”’）]{0,3})"
+)
+"""It begins with a set of few characters, which a scan skips to; a number before the sign is looked for last."""
 _WORD = re.compile(r"\w+")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
@@ -83,15 +87,17 @@ def _is_technical(line: str) -> bool:
     body = line[:300].strip()
     if not body:
         return False
-    plain = sum(map(str.isalpha, body)) + body.count(" ")
-    return line[:1] in (" ", "\t") or plain < 0.75 * len(body)
+    return line[:1] in (" ", "\t") or sum(map(str.isalpha, body)) + body.count(" ") < 0.75 * len(body)
 
 
 @lru_cache(maxsize=4_096)
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text, without case; writing without spaces in pairs of characters."""
+    spaced: list[str] = _WORD.findall(text.casefold())
+    if _CJK.search(text) is None:
+        return tuple(spaced)
     words: list[str] = []
-    for word in _WORD.findall(text.casefold()):
+    for word in spaced:
         if _CJK.search(word):
             words += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
         else:

@@ -14,7 +14,7 @@ from everthread.compaction.plan import Earlier, Plan, make_plan, read_earlier, r
 from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.messages import Messages
 from everthread.core.pricing import CanonicalUsage
-from everthread.core.redaction import redact
+from everthread.core.redaction import LineRedactor
 from everthread.core.transcript import seal_summary
 from everthread.core.types import System
 
@@ -42,6 +42,7 @@ class SummaryEngine(ContextEngine):
         self._services = services
         self._reports = PromptReports()
         self._memory = Memory()
+        self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
 
     @abc.abstractmethod
@@ -89,7 +90,7 @@ class SummaryEngine(ContextEngine):
         else:
             marker = marker_text(plan, self.marker, services, tools)
             text, result = await self.write(plan, SummaryOrder(marker, self._notes, focus_topic, ids, manual))
-            result = self._assemble(plan, seal_summary(redact(text), services.summary_key), result)
+            result = self._assemble(plan, seal_summary(self._redactor.redact(text), services.summary_key), result)
         after = plan.fixed + plan.count(result.messages, result.kept, services.counter)
         return plan.settled(result, after, reason_for(manual=manual, level=level), services.clock() - started)
 

@@ -157,7 +157,7 @@ def outcome_of(kind: str, text: str, *, failed: bool = False, room: int = LINE /
 
 
 def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, parts: Sequence[str], *, room: int) -> str:
-    end = _size(kind, stored or _measure(_strip_frame(output.body) if kind == "shell" else output.body))
+    end = _size(kind, stored or Persisted("", len(output.body), _count_lines(kind, output.body), ""))
     if stored:
         end += f", stored as {stored.id}"
     text = clip(one_line(", ".join(part for part in parts if part)), room - len(end) - 2)
@@ -199,20 +199,17 @@ def _gist(output: UnwrappedOutput) -> str:
 
 
 _FRAME = re.compile(
-    r"^(?:\[?exit code:? ?-?\d{1,6}\]?|\(no output\)|process exited with code -?\d{1,6}|chunk id: .*|wall time: .*|"
-    r"output:)(?:\n|\Z)",
-    re.MULTILINE | re.IGNORECASE,
+    r"\n(?:\[?exit code:? ?-?\d{1,6}\]?|\(no output\)|process exited with code -?\d{1,6}|chunk id: .*|wall time: .*|"
+    r"output:)(?=\n|\Z)"
 )
-"""Lines that a tool puts around a command's output: they are no output."""
+"""Lines, in lower case, that a tool puts around a command's output: they are no output."""
 _FRAME_WORDS = ("exit code", "(no output)", "exited with code", "chunk id: ", "wall time: ", "output:")
 
 
-def _strip_frame(body: str) -> str:
-    return _FRAME.sub("", body) if has_any(body.lower(), _FRAME_WORDS) else body
-
-
-def _measure(text: str) -> Persisted:
-    return Persisted("", len(text), line_count(text), "")
+def _count_lines(kind: str, body: str) -> int:
+    """The lines of an output, those of the frame around a command's aside."""
+    lines, lowered = line_count(body), body.lower()
+    return lines - len(_FRAME.findall(f"\n{lowered}")) if kind == "shell" and has_any(lowered, _FRAME_WORDS) else lines
 
 
 def _size(kind: str, output: Persisted) -> str:

@@ -115,14 +115,18 @@ class Rules:
     """Finds (group 1) what any of the tokens may begin with; something must stand before it."""
     tokens: Mapping[str, list[Form]]
     """By the start that was found: the forms it may be."""
-    patterns: list[tuple[str, Form]]
-    """A literal that must occur, and the form to search for where it does."""
+    patterns: list[Form]
+    """Forms that stand around a literal, with which their patterns begin."""
     published: frozenset[str]
     providers: re.Pattern[str]
     uuids: frozenset[str]
     digits: Mapping[str, int]
     stems: tuple[str, ...]
     """What a name that announces a secret has in it, in lower case."""
+    foreign_stems: tuple[str, ...]
+    """Those that are not ASCII."""
+    foreign_letters: frozenset[str]
+    """A letter of each of these that ASCII does not have, in both cases."""
     foreign: Mapping[str, Says]
     """Names in other languages, and what they say."""
     password_name: re.Pattern[str]
@@ -146,16 +150,19 @@ def rules() -> Rules:
     names, providers, placeholders = data["names"], data["providers"], data["placeholders"]
     either = {key: "|".join(words) for key, words in names.items()}
     foreign = dict.fromkeys(names["foreign"], Says.PASSWORD) | dict.fromkeys(names["foreign_secret"], Says.SECRET)
+    other_script = [stem for stem in foreign if not stem.isascii()]
     trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
     return Rules(
         starts=_start_pattern(starts),
         tokens={token: [form for start, form in forms if token.startswith(start)] for token in starts},
-        patterns=[(row["has"], _form(row, re.escape(row["has"]) + row["after"])) for row in data["pattern"]],
+        patterns=[_form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]],
         published=frozenset(data["published"]),
         providers=re.compile(trie(providers["names"])),
         uuids=frozenset(providers["uuid"]),
         digits=providers["digits"],
-        stems=("key", "pass", "pwd", "secret", "token", "auth", "cred", *foreign),
+        stems=("key", "pass", "pwd", "secret", "token", "auth", "cred", *filter(str.isascii, foreign)),
+        foreign_stems=tuple(other_script),
+        foreign_letters=frozenset(letter for stem in other_script for letter in _first_beyond_ascii(stem)),
         foreign=foreign,
         password_name=re.compile(rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}"),
         secret_name=re.compile(
@@ -168,13 +175,23 @@ def rules() -> Rules:
     )
 
 
+def _first_beyond_ascii(stem: str) -> str:
+    """The first letter that ASCII does not have, in lower and upper case."""
+    letter = next(letter for letter in stem if not letter.isascii())
+    return letter + letter.upper()
+
+
+LEAST_TOKEN = 12
+"""So many characters of a token follow each other, its start included."""
+
+
 def _start_pattern(starts: Iterable[str]) -> re.Pattern[str]:
-    """Any of these (group 1) behind a sign that is no letter, twelve characters or more of a token following.
+    """Any of these (group 1) behind a sign that is no letter, `LEAST_TOKEN` characters or more of a token following.
 
     It begins with a set of few characters, which a scan skips to; which start it is is asked last, for few get there.
     """
     part = r"[\w.~$/+=-]"
-    return re.compile(rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{12}})({trie(starts)}))", re.A)
+    return re.compile(rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{LEAST_TOKEN}}})({trie(starts)}))", re.A)
 
 
 def _form(row: dict[str, Any], pattern: str) -> Form:
