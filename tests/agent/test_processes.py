@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import OUTPUT_BYTES, Family, ProcessExit, ProcessOutput, run
+from everthread.agent.processes import OUTPUT_BYTES, ProcessExit, ProcessFamily, ProcessOutput, run
 from everthread.errors import InputError
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
@@ -193,7 +193,7 @@ def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], kept: int) -> 
 
 
 async def test_only_the_family_is_ended(tmp_path: Path) -> None:
-    family, other = Family(ENVIRONMENT), Family(ENVIRONMENT)
+    family, other = ProcessFamily(ENVIRONMENT), ProcessFamily(ENVIRONMENT)
     stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
     command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
     await run(["bash", "-c", command], folder=tmp_path, environment=family.environment, seconds=60)

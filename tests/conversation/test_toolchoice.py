@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from everthread.conversation.toolbox import (
     CARD_CHARS,
-    Card,
+    ToolCard,
     card_of,
     find_matching,
     left_out,
@@ -99,7 +99,7 @@ def test_the_rest_fits_unless_all_of_it_is_used(
 ) -> None:
     cards = [card_of(tool(name), size) for name, size in sizes.items()]
     gone = left_out(cards, room=room, used=used, wanted=wanted, before=before)
-    rest: list[Card] = [card for card in cards if card.name not in gone]
+    rest: list[ToolCard] = [card for card in cards if card.name not in gone]
     assert not set(gone) & used
     assert sum(card.tokens for card in rest) <= room or all(card.name in used for card in rest)
     again = left_out(cards, room=room, used=used, wanted="", before=gone)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.credentials import Says, is_published, is_random, is_sequence, rules, says, shannon
+from everthread.core.credentials import NameHint, is_published, is_random, is_sequence, rules, says, shannon
 from everthread.core.redaction import MARK, LineRedactor, Secret, find_secrets, redact, redact_part, redact_value
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared
@@ -345,25 +345,25 @@ def test_deep_values() -> None:
 @pytest.mark.parametrize(
     ("name", "level"),
     [
-        ("dbPassword", Says.PASSWORD),
-        ("MYSQL_PWD", Says.PASSWORD),
-        ("password_confirmation", Says.PASSWORD),
-        ("bypass", Says.NOTHING),
-        ("aws_secret_access_key", Says.SECRET),
-        ("X-Api-Key", Says.SECRET),
-        ("githubtoken", Says.SECRET),
-        ("TOKEN_2", Says.SECRET),
-        ("tokens", Says.NOTHING),
-        ("token_count", Says.NOTHING),
-        ("credentialsId", Says.NOTHING),
-        ("publicKey", Says.NOTHING),
-        ("key", Says.KEY),
-        ("my_key", Says.KEY),
-        ("monkey", Says.NOTHING),
-        ("", Says.NOTHING),
+        ("dbPassword", NameHint.PASSWORD),
+        ("MYSQL_PWD", NameHint.PASSWORD),
+        ("password_confirmation", NameHint.PASSWORD),
+        ("bypass", NameHint.NOTHING),
+        ("aws_secret_access_key", NameHint.SECRET),
+        ("X-Api-Key", NameHint.SECRET),
+        ("githubtoken", NameHint.SECRET),
+        ("TOKEN_2", NameHint.SECRET),
+        ("tokens", NameHint.NOTHING),
+        ("token_count", NameHint.NOTHING),
+        ("credentialsId", NameHint.NOTHING),
+        ("publicKey", NameHint.NOTHING),
+        ("key", NameHint.KEY),
+        ("my_key", NameHint.KEY),
+        ("monkey", NameHint.NOTHING),
+        ("", NameHint.NOTHING),
     ],
 )
-def test_the_last_words_of_a_name_decide(name: str, level: Says) -> None:
+def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
     assert says(name) is level
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everthread.core.types import Api
 from everthread.errors import WireError
 from everthread.gateway.body import slice_text
-from everthread.gateway.management.reader import ParsedRequest, RequestReader, Sizes
+from everthread.gateway.management.reader import ParsedRequest, RequestReader, SizeCache
 
 TOOLS = [{"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}} for index in range(3)]
 WORDS = st.text('abcé漢 "\\', max_size=30)
@@ -55,11 +55,11 @@ def test_what_is_known_changes_nothing(
     """Histories that grow, shrink, and go on otherwise from some message on."""
     messages = [message(index, text) for index, text in enumerate(words)]
     other = [*messages[:changed], *(message(index, "other") for index in range(changed, len(words)))]
-    knowing = RequestReader(Sizes())
+    knowing = RequestReader(SizeCache())
     for history in (messages[:2], messages, other, messages[:-1], [*messages, message(len(words), "more")]):
         body = written(api, history, lead=lead, indent=indent, first=first)
         for _ in range(2):
-            assert seen(knowing.read(api, body)) == seen(RequestReader(Sizes()).read(api, body))
+            assert seen(knowing.read(api, body)) == seen(RequestReader(SizeCache()).read(api, body))
 
 
 @pytest.mark.parametrize("end", [b"]", b"", b",]}", b" 1]}", b'],"messages":[]}', b'],"a":1}', b"]} x"])
@@ -68,7 +68,7 @@ def test_a_known_beginning_does_not_excuse_a_broken_end(end: bytes) -> None:
     start = b'{"model":"m","a":0,"messages":[' + b",".join(
         json.dumps(message(index, "words")).encode() for index in range(9)
     )
-    reader = RequestReader(Sizes())
+    reader = RequestReader(SizeCache())
     reader.read("openai_chat", start + b"]}")
     for broken in (start + end, start + b"]," + rest):
         with pytest.raises(WireError, match="the request"):

@@ -6,7 +6,7 @@ import json
 import tracemalloc
 
 from everthread.gateway.management.clients import scope_of
-from everthread.gateway.management.reader import ByteCache, RequestReader, Sizes, TableCache
+from everthread.gateway.management.reader import ByteCache, RequestReader, SizeCache, TableCache
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:
@@ -24,7 +24,7 @@ def test_the_values_used_last_fit_into_so_many_bytes() -> None:
 
 def test_many_requests_with_other_tools_keep_little() -> None:
     """The attack: each request has two megabytes of tools that were never seen before."""
-    reader = RequestReader(Sizes())
+    reader = RequestReader(SizeCache())
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -43,7 +43,7 @@ def test_many_requests_with_other_tools_keep_little() -> None:
 
 def test_many_tables_keep_little() -> None:
     """The attack: each request has another result of a megabyte that goes as a table."""
-    tables, reader = TableCache(most=4_000_000), RequestReader(Sizes())
+    tables, reader = TableCache(most=4_000_000), RequestReader(SizeCache())
     for number in range(8):
         rows = [{"identifier": f"{number} {row}", "owner": "somebody"} for row in range(2_000)]
         messages = [
@@ -57,7 +57,7 @@ def test_many_tables_keep_little() -> None:
 
 
 def test_sizes_keep_no_text() -> None:
-    sizes = Sizes()
+    sizes = SizeCache()
     sizes.values("openai_chat", "gpt-4o", ("hidden", "x" * 100_000), [{"role": "user", "content": "Hello"}])
     assert len(repr(sizes.__dict__)) < 1_000
 

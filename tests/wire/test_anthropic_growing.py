@@ -10,7 +10,7 @@ import pytest
 
 from everthread.core.types import Request
 from everthread.wire.anthropic import decode_messages, encode_request
-from everthread.wire.anthropic.messages import Written
+from everthread.wire.anthropic.messages import EncodedHistory
 
 
 def _said(rng: random.Random, index: int) -> list[Any]:
@@ -33,7 +33,7 @@ def _said(rng: random.Random, index: int) -> list[Any]:
 @pytest.mark.parametrize("seed", range(6))
 def test_what_was_written_before_changes_nothing(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a test's own chance
-    written, history = Written(), list[Any]()
+    written, history = EncodedHistory(), list[Any]()
     for index in range(160):
         history += _said(rng, index)
         sent = list(history)
@@ -51,7 +51,7 @@ def test_a_list_that_was_given_out_can_be_extended_and_shortened() -> None:
     history: list[Any] = [
         {"role": ("user", "assistant")[index % 2], "content": f"Say {index}."} for index in range(200)
     ]
-    written, request = Written(), Request("claude-sonnet-4-5", history)
+    written, request = EncodedHistory(), Request("claude-sonnet-4-5", history)
     first = encode_request(request, written=written)
     original = copy.deepcopy(first)
     assert written.messages, "something was kept"
@@ -66,6 +66,6 @@ def test_where_nothing_is_sure_everything_is_written_anew(calls: Any) -> None:
     mute = {"role": "assistant", "content": None, "tool_calls": calls}
     history: list[Any] = [{"role": "user", "content": f"Say {index}."} for index in range(200)]
     history[100] = mute
-    written, request = Written(), Request("claude-sonnet-4-5", history)
+    written, request = EncodedHistory(), Request("claude-sonnet-4-5", history)
     assert encode_request(request, written=written) == encode_request(request)
     assert not written.messages

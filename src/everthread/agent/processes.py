@@ -73,7 +73,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
         return False
 
 
-class Family:
+class ProcessFamily:
     """All processes started with one environment: they carry a mark in it, by which they are found.
 
     A child of a child belongs to both families.
@@ -146,10 +146,10 @@ class ProcessOutput:
         del self._tail[:surplus]
 
 
-class Child:
+class ChildProcess:
     """A running program. Threads wait for it and read it, so that a cancelled task loses no output."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reading: int, family: Family) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], reading: int, family: ProcessFamily) -> None:
         self.process = process
         self.output = ProcessOutput()
         self.exited, self.drained = asyncio.Event(), asyncio.Event()
@@ -202,9 +202,9 @@ class Child:
             self._loop.call_soon_threadsafe(event.set)
 
 
-def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Child:
+def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> ChildProcess:
     reading, writing = os.pipe()
-    family = Family(environment)
+    family = ProcessFamily(environment)
     try:
         process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
             list(argv), cwd=folder, env=family.environment, stdin=subprocess.DEVNULL, stdout=writing,
@@ -215,7 +215,7 @@ def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
         raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
     finally:
         os.close(writing)
-    return Child(process, reading, family)
+    return ChildProcess(process, reading, family)
 
 
 CHILD_VARIABLES = {

@@ -13,7 +13,16 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from everthread.compaction.summary import Summarizer
 from everthread.core.cache_control import CACHE_SECONDS
-from everthread.core.pricing import EARLIEST, CallPattern, CanonicalUsage, Case, Decision, Rates, prices_for, weigh
+from everthread.core.pricing import (
+    EARLIEST,
+    CallPattern,
+    CanonicalUsage,
+    CompactionCase,
+    Decision,
+    Rates,
+    prices_for,
+    weigh,
+)
 from everthread.core.tokens import budget as defaults
 from everthread.core.tokens.budget import Budget, Calibration
 
@@ -372,11 +381,11 @@ class CompactionPolicy:
         )
         return Rates.of(list_prices, ttl=self._options.cache_ttl, marked=prices.marked)
 
-    def _case(self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates) -> Case:
+    def _case(self, size: PromptSize, state: ContextState, prices: CallPrices, rates: Rates) -> CompactionCase:
         budget, writer = size.budget, prices.summarizer
         summary = budget.summary(max(0, size.tokens - size.fixed - budget.tail))
         remaining = max(size.fixed + budget.tail + summary, min(state.compacted, budget.compacted_limit))
-        return Case(
+        return CompactionCase(
             tokens=size.tokens,
             after=min(size.tokens, remaining),
             fixed=size.fixed,

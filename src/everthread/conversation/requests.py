@@ -47,7 +47,7 @@ from everthread.core.validation import is_empty, with_call_ids
 from everthread.errors import InputError, ModelError, StoreError
 from everthread.providers.catalog import cap_field
 from everthread.store.models import NewMessage, RecallPassage, RecallQuery, new_id
-from everthread.wire.anthropic.messages import Written
+from everthread.wire.anthropic.messages import EncodedHistory
 from everthread.wire.codecs import CODECS
 
 # Messages of a caller
@@ -207,7 +207,7 @@ class PreparedRequest:
     """Its prompt tokens, as estimated here."""
     tokens: int
     """The estimate, corrected by what the provider reported before."""
-    written: Written = field(default_factory=Written, repr=False, compare=False)
+    written: EncodedHistory = field(default_factory=EncodedHistory, repr=False, compare=False)
     """The part of the conversation that is encoded already."""
 
     def __repr__(self) -> str:

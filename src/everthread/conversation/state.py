@@ -25,7 +25,7 @@ from everthread.core.transcript import mark_summary
 from everthread.core.types import Request, System
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.models import NewMessage, NewSession, NewUsage, Session, StoredMessage
-from everthread.wire.anthropic.messages import Written
+from everthread.wire.anthropic.messages import EncodedHistory
 
 ENGINE, CALIBRATION, TOOLS = "engine", "calibration", "tools"
 LEFT_OUT = "tools_left_out"
@@ -51,7 +51,7 @@ class ConversationState:
         self.last_request: Request | None = None
         self.marked: int | None = None
         """Which message the last request had its last cache mark on."""
-        self.written = Written()
+        self.written = EncodedHistory()
         self.compactions = 0
         self.toolbox = Toolbox(self, tools)
         self.stored: list[StoredMessage] = []

@@ -41,7 +41,7 @@ _IN_NAME = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ToolCard:
     """The parts of a tool that the choice needs."""
 
     name: str
@@ -60,7 +60,7 @@ def name_of(tool: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def card_of(tool: Mapping[str, Any], tokens: int = 0) -> Card:
+def card_of(tool: Mapping[str, Any], tokens: int = 0) -> ToolCard:
     holder = _holder(tool)
     name, raw_description = name_of(tool), holder.get("description")
     description = raw_description if isinstance(raw_description, str) else ""
@@ -69,7 +69,7 @@ def card_of(tool: Mapping[str, Any], tokens: int = 0) -> Card:
     parameters = [name for name in properties if isinstance(name, str)] if isinstance(properties, Mapping) else []
     about = clip(" ".join(description.split()), CARD_CHARS)
     named = frozenset(terms(name))
-    return Card(name, about, named, named | frozenset(terms(" ".join((description, *parameters)))), tokens)
+    return ToolCard(name, about, named, named | frozenset(terms(" ".join((description, *parameters)))), tokens)
 
 
 def presses(tools: int, *, threshold: int, others: int, share: float = TOOLS_SHARE) -> bool:
@@ -83,7 +83,7 @@ def room_for(threshold: int, system: int, share: float = TOOLS_SHARE) -> int:
 
 
 def left_out(
-    cards: Sequence[Card], *, room: int, used: Collection[str], wanted: str, before: Collection[str] = ()
+    cards: Sequence[ToolCard], *, room: int, used: Collection[str], wanted: str, before: Collection[str] = ()
 ) -> tuple[str, ...]:
     """The names of the tools to leave out, in the order they were given.
 
@@ -108,14 +108,14 @@ def left_out(
     return tuple(card.name for card in cards if card.name in gone)
 
 
-def find_matching(cards: Sequence[Card], query: str) -> list[Card]:
+def find_matching(cards: Sequence[ToolCard], query: str) -> list[ToolCard]:
     """The tools that have words of the query, the best first."""
     points = scores(cards, query)
     order = sorted(range(len(cards)), key=lambda index: (-points[index], index))
     return [cards[index] for index in order if points[index] > 0]
 
 
-def scores(cards: Sequence[Card], text: str) -> list[float]:
+def scores(cards: Sequence[ToolCard], text: str) -> list[float]:
     """How well each tool matches a text: the words they share, in whatever form, weighed by how rare they are."""
     words = dict.fromkeys(terms(text))
     empty = stop_words(list(words))
@@ -172,7 +172,7 @@ class FoundTools:
     """What a search among the tools left out found."""
 
     query: str
-    tools: tuple[Card, ...]
+    tools: tuple[ToolCard, ...]
     others: tuple[str, ...]
     """The names of the rest that is left out."""
     now: bool = False
@@ -219,7 +219,7 @@ class Toolbox:
         self._settled = ""
         """For which model and tools the choice was made."""
         self._mark = ""
-        self._cards: list[Card] = []
+        self._cards: list[ToolCard] = []
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -367,7 +367,7 @@ class Toolbox:
             self._mark = hashlib.blake2b(json_text(self.given).encode("utf-8", "replace"), digest_size=8).hexdigest()
         return f"{self._live.route.name} {self._mark}" if self.given else ""
 
-    def _all(self) -> list[Card]:
+    def _all(self) -> list[ToolCard]:
         """Counted anew: another model counts otherwise; its counter knows what it has counted."""
         count = self._live.counter.tools
         if not self._cards:

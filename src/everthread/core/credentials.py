@@ -82,7 +82,7 @@ def is_random(text: str) -> bool:
 # --- forms and names --------------------------------------------------------------------------------------------------
 
 
-class Says(IntEnum):
+class NameHint(IntEnum):
     """What a name says about the value it is given."""
 
     NOTHING = 0
@@ -95,7 +95,7 @@ class Says(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CredentialForm:
     """A credential with a form of its own, and how what it matches must look: `random`, `varied` or `any`."""
 
     kind: str
@@ -113,9 +113,9 @@ class Form:
 class Rules:
     starts: re.Pattern[str]
     """Finds (group 1) what any of the tokens may begin with; something must stand before it."""
-    tokens: Mapping[str, list[Form]]
+    tokens: Mapping[str, list[CredentialForm]]
     """By the start that was found: the forms it may be."""
-    patterns: list[Form]
+    patterns: list[CredentialForm]
     """Forms that stand around a literal, with which their patterns begin."""
     published: frozenset[str]
     providers: re.Pattern[str]
@@ -127,7 +127,7 @@ class Rules:
     """Those that are not ASCII."""
     foreign_letters: frozenset[str]
     """A letter of each of these that ASCII does not have, in both cases."""
-    foreign: Mapping[str, Says]
+    foreign: Mapping[str, NameHint]
     """Names in other languages, and what they say."""
     password_name: re.Pattern[str]
     secret_name: re.Pattern[str]
@@ -149,7 +149,9 @@ def rules() -> Rules:
     starts = {start for start, _ in forms}
     names, providers, placeholders = data["names"], data["providers"], data["placeholders"]
     either = {key: "|".join(words) for key, words in names.items()}
-    foreign = dict.fromkeys(names["foreign"], Says.PASSWORD) | dict.fromkeys(names["foreign_secret"], Says.SECRET)
+    foreign = dict.fromkeys(names["foreign"], NameHint.PASSWORD) | dict.fromkeys(
+        names["foreign_secret"], NameHint.SECRET
+    )
     other_script = [stem for stem in foreign if not stem.isascii()]
     trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
     return Rules(
@@ -194,9 +196,9 @@ def _start_pattern(starts: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"\W(?=(?:(?<=\\)[nrt])?(?={part}{{{LEAST_TOKEN}}})({trie(starts)}))", re.A)
 
 
-def _form(row: dict[str, Any], pattern: str) -> Form:
+def _form(row: dict[str, Any], pattern: str) -> CredentialForm:
     before = re.compile(row.get("before", ""), re.A)
-    return Form(row["kind"], re.compile(pattern, re.A), row.get("looks", "varied"), before)
+    return CredentialForm(row["kind"], re.compile(pattern, re.A), row.get("looks", "varied"), before)
 
 
 def trie(words: Iterable[str]) -> str:
@@ -221,16 +223,16 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @lru_cache(4096)
-def says(name: str) -> Says:
+def says(name: str) -> NameHint:
     """What a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`) announces: the words it ends in decide."""
     words = "_".join(_WORD.findall(name)).lower()
     if rules().harmless_name.search(words):
-        return Says.NOTHING
+        return NameHint.NOTHING
     if rules().password_name.search(words):
-        return Says.PASSWORD
+        return NameHint.PASSWORD
     if rules().secret_name.search(words):
-        return Says.SECRET
-    return Says.KEY if words == "key" or words.endswith("_key") else Says.NOTHING
+        return NameHint.SECRET
+    return NameHint.KEY if words == "key" or words.endswith("_key") else NameHint.NOTHING
 
 
 _REFERENCE = re.compile(
@@ -278,20 +280,25 @@ def is_uuid(value: str) -> bool:
     return _UUID.fullmatch(value) is not None
 
 
-def is_issued(value: str, level: Says, *, quoted: bool) -> bool:
+def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
     """Whether a value is a secret after a name that says so much. Unquoted, it may as well be code."""
     value = value[:ENOUGH]
-    if level is Says.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value) or (not quoted and _is_code(value)):
+    if (
+        level is NameHint.NOTHING
+        or is_placeholder(value)
+        or _ADDRESS.fullmatch(value)
+        or (not quoted and _is_code(value))
+    ):
         return False
-    if level is Says.KEY:
+    if level is NameHint.KEY:
         part = max(_ALNUM.findall(value), key=len, default="")
         return len(part) >= 20 and is_random(part) and not _HASH.fullmatch(part) and not _ID.match(value)
-    if level is Says.SECRET or is_random(value):
+    if level is NameHint.SECRET or is_random(value):
         return is_random(value)
     return len(value) >= 6 and value.isascii() and _STRONG.match(value) is not None
 
 
-def is_passphrase(value: str, level: Says) -> bool:
+def is_passphrase(value: str, level: NameHint) -> bool:
     """Whether quoted words after a password's name are one: one holds a figure or a sign, or they make no sentence.
 
     Four words or more without one that makes a sentence are a passphrase if one is a figure or all could be drawn.
@@ -299,7 +306,7 @@ def is_passphrase(value: str, level: Says) -> bool:
     What names a password itself is a label or a message.
     """
     words = value.split()
-    if level is not Says.PASSWORD or not 2 <= len(words) <= 12 or is_placeholder(value):
+    if level is not NameHint.PASSWORD or not 2 <= len(words) <= 12 or is_placeholder(value):
         return False
     letters = [_NO_LETTERS.sub("", word).lower() for word in words]
     if not rules().plain_words.isdisjoint(letters):

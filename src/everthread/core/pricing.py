@@ -476,7 +476,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CompactionCase:
     """The figures for a decision before a call."""
 
     tokens: int
@@ -511,7 +511,7 @@ class Decision:
         return f"{self.action}: {self.why}"
 
 
-def weigh(case: Case) -> Decision:
+def weigh(case: CompactionCase) -> Decision:
     """Whether to compact before this call."""
     if case.tokens >= case.limit:
         return Decision("now", f"{case.tokens:,} tokens are at the limit of {case.limit:,}; nothing can wait")
@@ -545,7 +545,7 @@ def weigh(case: Case) -> Decision:
     return Decision("now", balance, *figures)
 
 
-def _calls(case: Case, end: int) -> int:
+def _calls(case: CompactionCase, end: int) -> int:
     """Over how many further calls a rewrite pays: until the prompt would have to be rewritten anyway."""
     until = (end - case.tokens) / max(case.rhythm.growth, 1.0)
     return max(1, min(case.rhythm.further, int(until)))

@@ -19,7 +19,7 @@ from typing import Any
 
 from everthread.core.credentials import (
     LEAST_TOKEN,
-    Says,
+    NameHint,
     is_issued,
     is_passphrase,
     is_placeholder,
@@ -327,7 +327,7 @@ def _find_words(text: str, words: Iterable[str]) -> list[tuple[int, str]]:
     return sorted(positions)
 
 
-def _is_assigned(text: str, level: Says, match: re.Match[str]) -> bool:
+def _is_assigned(text: str, level: NameHint, match: re.Match[str]) -> bool:
     quoted, value = bool(match[2]), match[2] or match[3]
     if not is_issued(value, level, quoted=quoted):
         return False
@@ -373,7 +373,7 @@ def _flags(text: str, plain: str) -> Iterator[Secret]:
         short = _SHORT_FLAG.match(text, start)
         if short is not None:
             claimed = short.end()
-            if is_issued(short[3], Says.PASSWORD, quoted=False):
+            if is_issued(short[3], NameHint.PASSWORD, quoted=False):
                 yield Secret(short.start(3), claimed, "flag")
 
 

@@ -61,7 +61,7 @@ async def open_agent(
     from everthread.agent.events import CauseLog
     from everthread.agent.loop import Agent
     from everthread.agent.memory import MemoryFiles, memory_folder
-    from everthread.agent.processes import Family, child_environment
+    from everthread.agent.processes import ProcessFamily, child_environment
 
     _check_tools(tools, builtin_tools)
     settings, home = config or load_config(), home_directory()
@@ -91,7 +91,7 @@ async def open_agent(
             opened.insert(0, closing_of(route.model))
         return route
 
-    children = Family(child_environment(os.environ, _list_key_variables(settings)))
+    children = ProcessFamily(child_environment(os.environ, _list_key_variables(settings)))
     opened.insert(0, children.end)
     equipment.agent = Agent(
         conversation, equipment.tools,

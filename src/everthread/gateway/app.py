@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
 from everthread.gateway.api.http import Sender, error_answer
-from everthread.gateway.auth import Anybody, Authenticator, Caller
+from everthread.gateway.auth import Authenticator, Caller, OpenAuthenticator
 from everthread.gateway.dashboard.app import Dashboard, is_page
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import PathMiddleware, RequestIdMiddleware, SiteMiddleware, SitePolicy, is_loopback
@@ -23,7 +23,7 @@ from everthread.gateway.proxy import Proxy
 from everthread.gateway.requests import ClientGone, RequestHead, header_map
 from everthread.gateway.streaming import ResponseWriter
 
-__all__ = ["Anybody", "Authenticator", "Caller", "GatewayApp", "Refused"]
+__all__ = ["Authenticator", "Caller", "GatewayApp", "OpenAuthenticator", "Refused"]
 
 Ready = Callable[[], Awaitable[str | None]]
 """Why it cannot serve now; None when it can."""
@@ -175,7 +175,7 @@ class GatewayApp:
         self.proxy = proxy
         self.health = HealthApp(proxy.metrics, ready)
         self.has_keys = authenticator is not None
-        self._authenticator: Authenticator = authenticator or Anybody()
+        self._authenticator: Authenticator = authenticator or OpenAuthenticator()
         self._watch = watch
         self.pages = pages
         """For people, at `/`; they let in whom they know themselves."""

@@ -73,7 +73,7 @@ class Authenticator(Protocol):
         ...
 
 
-class Anybody:
+class OpenAuthenticator:
     """No keys: whoever reaches the loopback address is the one user of this machine."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters

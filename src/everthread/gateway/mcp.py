@@ -58,7 +58,7 @@ from everthread.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class LookupReach:
     """One tenant; `confined`: of it only the thread."""
 
     tenant: str
@@ -67,7 +67,7 @@ class Reach:
     confined: bool = False
 
 
-async def find_thread(store: Store, reach: Reach, named: str) -> str | None:
+async def find_thread(store: Store, reach: LookupReach, named: str) -> str | None:
     """The thread a call is about; None if none is named. `UnknownIdError` for another tenant's thread too."""
     if reach.thread is None:
         return await _resolve_thread(store, reach.tenant, named) if named else None
@@ -242,7 +242,7 @@ class LookupTools:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._cache = LookupCache()
-        self._tools: dict[str, Callable[[Reach, Mapping[str, Any]], Awaitable[str]]] = {
+        self._tools: dict[str, Callable[[LookupReach, Mapping[str, Any]], Awaitable[str]]] = {
             "search": self._search,
             "expand": self._expand,
             "pin": self._pin,
@@ -251,7 +251,7 @@ class LookupTools:
             **{name: partial(self._lossless, name) for name in NAMES},
         }
 
-    async def call(self, reach: Reach, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+    async def call(self, reach: LookupReach, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         tool = self._tools.get(name)
         if tool is None:
             return ToolAnswer(f"There is no tool {name[:80]!r}; there are {', '.join(self._tools)}.", failed=True)
@@ -266,7 +266,7 @@ class LookupTools:
             _LOG.warning("%s failed: %s", name, redact(str(error)))
             return ToolAnswer("This could not be looked up now: the store does not answer as it should.", failed=True)
 
-    async def _search(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
+    async def _search(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         query = argument.text(arguments, "query", longest=1_000).strip()
         mode = cast(SearchMode, _one_of(arguments, "mode", ("text", "regex"), "text"))
         thread = await self._thread(reach, arguments)
@@ -285,7 +285,7 @@ class LookupTools:
         where = "this thread" if scope == "thread" else "all threads"
         return page_text(hits, query, tool="search", where=where, offset=offset, threads=scope == "all")
 
-    async def _expand(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
+    async def _expand(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         wanted = argument.text(arguments, "id", longest=200)
         offset = argument.number(arguments, "offset", default=0)
         limit = argument.number(arguments, "limit", default=CHARS, least=1, most=MOST_CHARS)
@@ -293,7 +293,7 @@ class LookupTools:
         passage = await expand(self._lookup(reach, thread), wanted, offset=offset, limit=limit)
         return passage_text(passage, tool="expand")
 
-    async def _pin(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
+    async def _pin(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         text, wanted, removed = (
             argument.text(arguments, key, default="", empty=True, longest=100_000) for key in ("text", "id", "remove")
         )
@@ -311,13 +311,13 @@ class LookupTools:
         pin = await add_pin(self.store, thread, text)
         return f"Pinned as {pin.id}: every later compaction of thread {thread} carries it word for word."
 
-    async def _status(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
+    async def _status(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         thread = await self._thread(reach, arguments)
         if thread is None:
             return await latest_text(self.store, reach.tenant)
         return await status_text(self.store, thread)
 
-    async def _state(self, reach: Reach, arguments: Mapping[str, Any]) -> str:
+    async def _state(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         thread = await self._thread(reach, arguments)
         if thread is None:
             raise InputError("name the thread: `status` lists the latest ones")
@@ -325,7 +325,7 @@ class LookupTools:
         text = json.dumps(figures, ensure_ascii=False, indent=1)
         return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}\n[cut: {len(text):,} characters in all]"
 
-    async def _lossless(self, name: str, reach: Reach, arguments: Mapping[str, Any]) -> str:
+    async def _lossless(self, name: str, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         """A tool of the lossless engine, with the engine's own answers. Without a thread it searches them all."""
         thread = await self._thread(reach, arguments)
         rest = {key: value for key, value in arguments.items() if key != "thread"}
@@ -334,11 +334,11 @@ class LookupTools:
         lookup = self._lookup(reach, thread)
         return await Tools(lookup, ThreadGraph(lookup)).call(name, rest)
 
-    def _lookup(self, reach: Reach, thread: str | None) -> StoreLookup:
+    def _lookup(self, reach: LookupReach, thread: str | None) -> StoreLookup:
         scope: SearchScope = "thread" if reach.confined else "all"
         return StoreLookup(self.store, reach.tenant, thread, reach=scope, cache=self._cache)
 
-    async def _thread(self, reach: Reach, arguments: Mapping[str, Any]) -> str | None:
+    async def _thread(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str | None:
         named = argument.text(arguments, "thread", default="", empty=True, longest=400).strip()
         return await find_thread(self.store, reach, named)
 
@@ -367,7 +367,7 @@ INSTRUCTIONS = (
 )
 
 
-def make_server(tools: LookupTools, fixed: Reach | None = None) -> Server[Any]:
+def make_server(tools: LookupTools, fixed: LookupReach | None = None) -> Server[Any]:
     """The MCP server. `fixed`: what every call may see; None: the tenant of the gateway's caller."""
 
     async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -457,9 +457,9 @@ async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator
             await running.stop()
 
 
-def _reach_of(scope: Scope) -> Reach:
+def _reach_of(scope: Scope) -> LookupReach:
     caller: Caller = scope["state"]["caller"]
-    return Reach(caller.tenant, header_map(scope).get(SESSION_HEADER) or None)
+    return LookupReach(caller.tenant, header_map(scope).get(SESSION_HEADER) or None)
 
 
 def _tool(name: str, function: Mapping[str, Any]) -> Tool:

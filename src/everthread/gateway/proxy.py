@@ -60,8 +60,8 @@ from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_bo
 from everthread.gateway.router import Routes, Upstream, family_of
 from everthread.gateway.streaming import (
     Filters,
-    Head,
     Pieces,
+    ResponseHead,
     ResponseWriter,
     StreamKeepAlive,
     UsageChunkFilter,
@@ -82,7 +82,7 @@ from everthread.gateway.upstream import (
 from everthread.wire.codecs import CODECS
 
 if TYPE_CHECKING:
-    from everthread.gateway.telemetry import Observed, Telemetry
+    from everthread.gateway.telemetry import ObservedCall, Telemetry
 
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -241,7 +241,7 @@ class ProxyExchange:
         """Of the last of several rounds."""
         self._hidden: list[CanonicalUsage] = []
         """Of those before it."""
-        self._observed: Observed | None = None
+        self._observed: ObservedCall | None = None
         self._added = 0.0
         """Seconds that a client waited for our own part, until its request was sent."""
         self.turn: ProxyTurn = UnmanagedTurn(incoming)
@@ -439,7 +439,7 @@ class ProxyExchange:
         head = None
         if not compressed:
             await self._update_headers()
-            head = Head(response.status_code, _drop_length(for_client(response.headers.raw)), self.sent.headers)
+            head = ResponseHead(response.status_code, _drop_length(for_client(response.headers.raw)), self.sent.headers)
         error = await keep_alive.wait_for_words(pieces.peek_error(usage_reader, services.limits.hold_seconds), head)
         if error is None:
             return None

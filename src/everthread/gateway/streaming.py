@@ -312,7 +312,7 @@ _OWN: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cach
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """The first lines of an answer."""
 
     status: int = 200
@@ -335,20 +335,22 @@ class StreamKeepAlive:
     async def wait_for_gateway(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work of the gateway, before the upstream has answered."""
         first = self._limits.keepalive_seconds if self.has_started else self._limits.silence_seconds
-        return await self._run_with_beats(work, first, Head)
+        return await self._run_with_beats(work, first, ResponseHead)
 
-    async def wait_for_words(self, work: Coroutine[Any, Any, T], head: Head | None) -> T:
+    async def wait_for_words(self, work: Coroutine[Any, Any, T], head: ResponseHead | None) -> T:
         """Wait for the first words of a stream; None: it is compressed, and a comment would break it."""
         return await self._run_with_beats(work, self._limits.keepalive_seconds, lambda: head)
 
-    async def _run_with_beats(self, work: Coroutine[Any, Any, T], first: float, head: Callable[[], Head | None]) -> T:
+    async def _run_with_beats(
+        self, work: Coroutine[Any, Any, T], first: float, head: Callable[[], ResponseHead | None]
+    ) -> T:
         async def beat() -> None:
             while await self._beat(head()):  # noqa: ASYNC110  a comment at each interval
                 await asyncio.sleep(self._limits.keepalive_seconds)
 
         return await run_beside(work, beat, after=first)
 
-    async def _beat(self, head: Head | None) -> bool:
+    async def _beat(self, head: ResponseHead | None) -> bool:
         """Send one comment; False where the response cannot carry one."""
         if not self.has_started:
             if head is None or not self._streams():

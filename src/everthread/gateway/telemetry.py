@@ -53,7 +53,7 @@ class Telemetry:
             ),
         )  # fmt: skip
 
-    def begin(self, upstream: Upstream, family: Family, model: str | None, headers: Mapping[str, str]) -> Observed:
+    def begin(self, upstream: Upstream, family: Family, model: str | None, headers: Mapping[str, str]) -> ObservedCall:
         """A call to an upstream; a client's own trace goes on with it."""
         address = urlsplit(upstream.root)
         common: dict[str, Any] = {
@@ -67,11 +67,11 @@ class Telemetry:
         attributes = {**common, "everthread.request.id": request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(name, extract(headers), SpanKind.CLIENT, attributes)
-        return Observed(self, span, common, time.monotonic())
+        return ObservedCall(self, span, common, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedCall:
     """One call, with all its tries."""
 
     telemetry: Telemetry

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing import EARLIEST, CallPattern, Case, Prices, Rates, weigh
+from everthread.core.pricing import EARLIEST, CallPattern, CompactionCase, Prices, Rates, weigh
 
 CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
 UNCACHED = Rates(input=1e-6, output=4e-6, read=1e-6, write=1e-6)
 STEADY = CallPattern(calls=60, pauses=0, run=60, last=0.0, prompt=100_000, growth=1_000.0)
-AT_T = Case(
+AT_T = CompactionCase(
     tokens=101_000, after=30_000, fixed=8_000, threshold=100_000, limit=170_000, summary=0.07, rates=CLAUDE,
     rhythm=STEADY,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.gateway.mcp import LookupTools, Reach, make_server, serve_http
+from everthread.gateway.mcp import LookupReach, LookupTools, make_server, serve_http
 from everthread.store.models import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
@@ -57,7 +57,7 @@ async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path
     store = open_store(tmp_path / "store.db")
     mine, theirs = await long_talk(store, "ann"), await long_talk(store, "bob")
     tools = LookupTools(store)
-    server = make_server(tools, Reach("ann"))
+    server = make_server(tools, LookupReach("ann"))
     async with serve_http(server, "127.0.0.1", 0) as url, client(url) as ann:
         top = nodes_of(mine)
         whole = "".join([await read_whole(ann, node, thread=mine.id) for node in top])
@@ -73,7 +73,7 @@ async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path
         assert about.startswith(f"lcm_describe {top[0]}: turns ")
         assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(f"expand {top[0]}: ")
         await _refused(ann, mine, theirs, store)
-    confined = make_server(tools, Reach("ann", mine.id, confined=True))
+    confined = make_server(tools, LookupReach("ann", mine.id, confined=True))
     async with serve_http(confined, "127.0.0.1", 0) as url, client(url) as bound:
         other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
         assert "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]

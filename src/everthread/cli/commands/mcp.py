@@ -16,7 +16,7 @@ from everthread.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from everthread.gateway.mcp import Reach
+    from everthread.gateway.mcp import LookupReach
     from everthread.store.store import Store
 
 
@@ -61,14 +61,14 @@ def mcp(
         asyncio.run(run())
 
 
-async def _reach(store: Store, tenant: str | None, thread: str | None) -> Reach:
-    from everthread.gateway.mcp import Reach
+async def _reach(store: Store, tenant: str | None, thread: str | None) -> LookupReach:
+    from everthread.gateway.mcp import LookupReach
     from everthread.store.models import DEFAULT_TENANT
 
     if thread is None:
-        return Reach(tenant or DEFAULT_TENANT)
+        return LookupReach(tenant or DEFAULT_TENANT)
     session = await store.resolve(thread, tenant=tenant)
-    return Reach(session.tenant, session.thread, confined=True)
+    return LookupReach(session.tenant, session.thread, confined=True)
 
 
 def _parse_address(text: str) -> tuple[str, int]:

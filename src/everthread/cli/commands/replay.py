@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from everthread.config import Config
     from everthread.conversation.options import SessionOptions
     from everthread.lab.importers.log import Log
-    from everthread.lab.replay.result import Replay, Way
+    from everthread.lab.replay.result import Replay, ReplayWay
 
 
 def replay(
@@ -236,7 +236,7 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     print_text(f"Replayed in {result.seconds:.1f} s; times: {result.timed}.")
 
 
-def _way_row(result: Replay, way: Way) -> tuple[object, ...]:
+def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:
     saved = None if way is result.ours else result.saved(way)
     return (
         way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,

@@ -164,7 +164,7 @@ IDENTIFIER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SearchWord:
     """One word or identifier in all the forms it may stand in."""
 
     forms: tuple[str, ...]
@@ -175,7 +175,7 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    sought: tuple[Sought, ...]
+    sought: tuple[SearchWord, ...]
     spans: tuple[DateSpan, ...] = ()
 
 
@@ -184,10 +184,10 @@ def read_question(text: str, now: float) -> Question:
         text = f"{text[: MOST_CHARS // 2]}\n{text[-MOST_CHARS // 2 :]}"
     spans = named_spans(text, now)
     rest, of_dates = _split_dates(text, spans)
-    sought = [Sought((name,), IDENTIFIER) for name in identifier_terms(rest)]
-    sought += (Sought(variants) for variants in sorted(_subjects(rest), key=lambda variants: -len(variants[0])))
+    sought = [SearchWord((name,), IDENTIFIER) for name in identifier_terms(rest)]
+    sought += (SearchWord(variants) for variants in sorted(_subjects(rest), key=lambda variants: -len(variants[0])))
     sought = sorted(sought[:MOST_SOUGHT], key=lambda item: -item.weight)
-    sought += (Sought((word,), counted=False) for word in of_dates)
+    sought += (SearchWord((word,), counted=False) for word in of_dates)
     return Question(tuple(sought), tuple(spans))
 
 

@@ -123,7 +123,7 @@ SPOKEN = ("text", "reasoning", "refusal")
 
 
 @dataclass(slots=True)
-class Spent:
+class TurnUsage:
     """What the calls of a turn used."""
 
     used: CanonicalUsage = field(default_factory=CanonicalUsage)
@@ -151,7 +151,7 @@ class Spent:
 class MessageRunner:
     """Answers one message and writes its events to the log."""
 
-    def __init__(self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: Spent) -> None:
+    def __init__(self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage) -> None:
         if slot.agent is None:
             raise AssertionError("a slot that was taken has an agent")
         self._pool, self._seat, self._log, self._spent = pool, slot, log, spent
@@ -250,11 +250,11 @@ class ThreadLease:
 
 
 @dataclass(slots=True)
-class Run:
+class RunningTurn:
     """A turn at work here."""
 
     work: asyncio.Task[dict[str, Any]]
-    spent: Spent
+    spent: TurnUsage
     why: Why | None = None
     """Why it was stopped."""
 
@@ -264,7 +264,7 @@ class Run:
             self.work.cancel()
 
 
-class Workers:
+class ThreadWorkers:
     """The tasks of this process, one for each thread with open turns."""
 
     def __init__(self, store: Store, pool: AgentPool, logs: TurnLogs, options: QueueOptions) -> None:
@@ -272,7 +272,7 @@ class Workers:
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bells: dict[str, asyncio.Event] = {}
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, RunningTurn] = {}
         self._closing = False
 
     def wake(self, thread: str) -> None:
@@ -378,8 +378,10 @@ class Workers:
     async def _run(self, turn: QueuedTurn, thread_lease: ThreadLease) -> None:
         log = self._logs.of(turn)
         log.tell("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
-        spent = Spent()
-        run = self._runs[turn.id] = Run(asyncio.create_task(self._answer_turn(turn, thread_lease, log, spent)), spent)
+        spent = TurnUsage()
+        run = self._runs[turn.id] = RunningTurn(
+            asyncio.create_task(self._answer_turn(turn, thread_lease, log, spent)), spent
+        )
         watch = asyncio.create_task(self._watch(turn, thread_lease, run))
         try:
             await asyncio.wait([run.work])
@@ -397,12 +399,12 @@ class Workers:
         await self._end(turn, thread_lease, state, result)
 
     async def _answer_turn(
-        self, turn: QueuedTurn, thread_lease: ThreadLease, log: TurnLog, spent: Spent
+        self, turn: QueuedTurn, thread_lease: ThreadLease, log: TurnLog, spent: TurnUsage
     ) -> dict[str, Any]:
         slot = await self._pool.take(turn, thread_lease.lease)
         return await MessageRunner(self._pool, slot, log, spent).answer(turn)
 
-    async def _charge(self, turn: QueuedTurn, spent: Spent) -> None:
+    async def _charge(self, turn: QueuedTurn, spent: TurnUsage) -> None:
         """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
         payer = turn.options.get("payer")
         if isinstance(payer, str) and spent.calls:
@@ -412,7 +414,7 @@ class Workers:
             except StoreError as error:
                 _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
 
-    def _outcome(self, turn: QueuedTurn, run: Run) -> tuple[TurnState, dict[str, Any]]:
+    def _outcome(self, turn: QueuedTurn, run: RunningTurn) -> tuple[TurnState, dict[str, Any]]:
         if run.work.cancelled():
             if run.why == "cancelled":
                 return "cancelled", {"code": "cancelled", "message": "It was cancelled."}
@@ -430,7 +432,7 @@ class Workers:
         ended = await self._store.end_turn(turn.id, state, result, lease=thread_lease.lease)
         self._logs.of(ended).end(ended)
 
-    async def _watch(self, turn: QueuedTurn, thread_lease: ThreadLease, run: Run) -> None:
+    async def _watch(self, turn: QueuedTurn, thread_lease: ThreadLease, run: RunningTurn) -> None:
         """Renew the lease, and stop the turn if it was cancelled in another process."""
         options, now = self._options, asyncio.get_running_loop().time
         renewed = now()
@@ -457,7 +459,7 @@ class TurnQueue:
         self.options = options or QueueOptions()
         self.agents = AgentPool(store, open_agent, self.options)
         self._logs = TurnLogs(self.options.kept_logs, self.options.log_events)
-        self._workers = Workers(store, self.agents, self._logs, self.options)
+        self._workers = ThreadWorkers(store, self.agents, self._logs, self.options)
         self._sweeping: asyncio.Task[None] | None = None
         self._closing = False
 

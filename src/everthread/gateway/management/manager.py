@@ -67,7 +67,7 @@ from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, RecallAnswered, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
-from everthread.gateway.management.reader import MARK, OURS, BodyOutline, RequestReader, Sizes, TableCache
+from everthread.gateway.management.reader import MARK, OURS, BodyOutline, RequestReader, SizeCache, TableCache
 from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
 from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
 from everthread.gateway.management.responses_state import Responses
@@ -157,7 +157,7 @@ class ProxyManager:
         self._threads = ThreadIndex(setup.store)
         self._recorder = ThreadRecorder(self._threads, setup.listener)
         self._rewrites = RewriteStore(setup.store, setup.listener, self.accounting, self.worker)
-        self._sizes = Sizes()
+        self._sizes = SizeCache()
         self._reader = RequestReader(self._sizes)
         self._responses = Responses(setup.store)
         self._recall = RecallService(setup.store, enabled=setup.recall)

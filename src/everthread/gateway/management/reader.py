@@ -113,7 +113,7 @@ class _Body(Generic[T]):
     digests: set[bytes]
 
 
-class Beginnings(Generic[T]):
+class BodyPrefixCache(Generic[T]):
     """A cache of bodies by how they begin. `find` also says how many characters agree."""
 
     def __init__(self, most: int = _BEGINNINGS_BYTES) -> None:
@@ -174,7 +174,7 @@ class TableCache:
         return tables
 
 
-class Rests:
+class TailFieldsCache:
     """A cache of the fields that follow the list of messages, by their text."""
 
     def __init__(self, most: int = _RESTS_BYTES) -> None:
@@ -187,10 +187,10 @@ class Rests:
         self._cache.keep(digest, (fields, spans), size)
 
 
-class Rest:
+class TailFields:
     """What follows the list of messages in one body: read from the cache, or to be kept there."""
 
-    def __init__(self, rests: Rests) -> None:
+    def __init__(self, rests: TailFieldsCache) -> None:
         self._rests = rests
         self._at = 0
         self._missed = False
@@ -247,7 +247,7 @@ def _pieces(text: str, body: bytes, positions: list[int]) -> Iterator[bytes | me
 _MOST = 50_000
 
 
-class Sizes:
+class SizeCache:
     def __init__(self, most: int = _MOST) -> None:
         self._tokens: OrderedDict[tuple[str, Any], int] = OrderedDict()
         self._most = most
@@ -324,18 +324,18 @@ class BodyOutline:
     record: _BodyRecord | None
     layout: BodyLayout | None
     """The layout of the part that agrees with the record; None where that holds no message."""
-    rest: Rest
+    rest: TailFields
     sliced: SlicedBody
     holds: frozenset[str]
     """Which of `WATCHED` may stand in it."""
 
 
 class RequestReader:
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: SizeCache) -> None:
         self._pieces = IdentityCache()
         self._sizes = sizes
-        self._beginnings: Beginnings[_BodyRecord] = Beginnings()
-        self._rests = Rests()
+        self._beginnings: BodyPrefixCache[_BodyRecord] = BodyPrefixCache()
+        self._rests = TailFieldsCache()
         self._frames: ByteCache[bytes, tuple[Request, int]] = ByteCache(_FRAMES_BYTES)
 
     def read(self, api: Api, body: bytes) -> ParsedRequest:
@@ -365,7 +365,7 @@ class RequestReader:
         marks = marks_of(api, text, body)
         record, alike = self._beginnings.find(marks) or (None, 0)
         layout = record.layout.until(LIST_FIELD[api], record.alike(text, alike)) if record else None
-        rest = Rest(self._rests)
+        rest = TailFields(self._rests)
         sliced = slice_text(text, api, layout, rest)
         if layout is None or record is None or not layout.ends:
             return BodyOutline(marks, record, None, rest, sliced, frozenset(word for word in WATCHED if word in text))

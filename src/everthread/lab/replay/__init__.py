@@ -6,7 +6,7 @@ found = replay(messages, model="claude-sonnet-4-5", window=200_000)
 found.ours.cost, found.ours.peak, found.compactions
 """
 
-from everthread.lab.replay.result import Compacted, FactCounts, Played, Replay, Way
+from everthread.lab.replay.result import FactCounts, PlayedCall, PlayedCompaction, Replay, ReplayWay
 from everthread.lab.replay.runner import areplay, replay
 
-__all__ = ["Compacted", "FactCounts", "Played", "Replay", "Way", "areplay", "replay"]
+__all__ = ["FactCounts", "PlayedCall", "PlayedCompaction", "Replay", "ReplayWay", "areplay", "replay"]

@@ -30,7 +30,7 @@ from everthread.lab.provider.cache import (
 from everthread.lab.provider.models import cache_minimum
 from everthread.lab.replay import result
 from everthread.lab.replay.plan import PlannedCall
-from everthread.lab.replay.result import Played, Way
+from everthread.lab.replay.result import PlayedCall, ReplayWay
 from everthread.testing import SteppedClock
 
 
@@ -132,12 +132,12 @@ class CallLedger:
     caching: bool = True
     _before: tuple[Request, CacheUse, float] | None = None
 
-    def record_call(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> Played:
+    def record_call(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> PlayedCall:
         """Record a call. `reshaped`: why its history does not extend that of the previous call."""
         cause, missed = self._miss(request, use, at, reshaped) if self.caching else ("", 0)
         self._before = request, use, at
         spent = self._costs(request.model, use, output, at)
-        return Played(at, len(request.messages), use, output, *spent, cause, missed)
+        return PlayedCall(at, len(request.messages), use, output, *spent, cause, missed)
 
     def _costs(self, model: str, use: CacheUse, output: int, at: float) -> tuple[Decimal | None, Decimal | None]:
         moment = datetime.fromtimestamp(self.began + at, UTC)
@@ -189,7 +189,7 @@ UNCACHED, CACHED, TRUNCATED = "uncached", "cached", "truncated"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ReplaySetting:
     """What all ways of holding one conversation have in common."""
 
     calls: tuple[PlannedCall, ...]
@@ -212,14 +212,14 @@ class Setting:
         return self.window - min(SPARE_OUTPUT, self.window // 8)
 
 
-def play_unmanaged(setting: Setting) -> tuple[Way, Way]:
+def play_unmanaged(setting: ReplaySetting) -> tuple[ReplayWay, ReplayWay]:
     """Play the whole history in every request, without and with a cache, until it no longer fits the window."""
     uncached, cached = CallLedger(setting.ttl, setting.began, caching=False), CallLedger(setting.ttl, setting.began)
     clock, marker = SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
-    uncached_calls: list[Played] = []
-    cached_calls: list[Played] = []
+    uncached_calls: list[PlayedCall] = []
+    cached_calls: list[PlayedCall] = []
     refused: int | None = None
     for number, call in enumerate(setting.calls):
         history += call.inputs
@@ -235,12 +235,12 @@ def play_unmanaged(setting: Setting) -> tuple[Way, Way]:
         history.append(call.answer)
         setting.step()
     return (
-        Way(UNCACHED, "no management, no caching", uncached_calls, refused),
-        Way(CACHED, "caching, no compaction", cached_calls, refused),
+        ReplayWay(UNCACHED, "no management, no caching", uncached_calls, refused),
+        ReplayWay(CACHED, "caching, no compaction", cached_calls, refused),
     )
 
 
-def play_truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
+def play_truncated(setting: ReplaySetting, cached: ReplayWay) -> tuple[ReplayWay, list[Message]]:
     """Play with a cache, dropping the oldest messages to fit; also return the messages left at the end."""
     if cached.refused is None and cached.peak <= setting.fits:  # nothing is dropped, so it is the same
         messages = [message for call in setting.calls for message in (*call.inputs, call.answer)]
@@ -248,7 +248,7 @@ def play_truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
     ledger, clock, marker = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
     cache = Cache(clock)
     history: list[Message] = []
-    record_call: list[Played] = []
+    record_call: list[PlayedCall] = []
     for number, call in enumerate(setting.calls):
         history += call.inputs
         end_of_history = _fit_history(setting, history, setting.models[number])
@@ -257,17 +257,17 @@ def play_truncated(setting: Setting, cached: Way) -> tuple[Way, list[Message]]:
         request = marker.request(setting.models[number], history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
-            return Way(TRUNCATED, result.DROPPED, record_call, number), history
+            return ReplayWay(TRUNCATED, result.DROPPED, record_call, number), history
         clock.now = call.at
         use = cache.use(request.model, prompt)
         reshaped = result.DROPPED if has_dropped else ""
         record_call.append(ledger.record_call(request, use, setting.outputs[number], call.at, reshaped=reshaped))
         history.append(call.answer)
         setting.step()
-    return Way(TRUNCATED, result.DROPPED, record_call), history
+    return ReplayWay(TRUNCATED, result.DROPPED, record_call), history
 
 
-def _fit_history(setting: Setting, history: list[Message], model: str) -> list[Message]:
+def _fit_history(setting: ReplaySetting, history: list[Message], model: str) -> list[Message]:
     """The end of the history that fits, in whole groups of calls and results."""
     counter = setting.prompts.counter(model)
     size = counter.request((), system=setting.system, tools=setting.tools) + counter.messages(history)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from everthread._version import __version__
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
 from everthread.gateway.dashboard.text import clean, dollars, line_of, part, summary_sections
-from everthread.lab.replay.result import FactCounts, Replay, Way, total
+from everthread.lab.replay.result import FactCounts, Replay, ReplayWay, total
 
 STYLES = {"everthread": "a", "uncached": "b", "cached": "c", "truncated": "d"}
 MOST_FACTS = 400
@@ -111,7 +111,7 @@ def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _way_row(replay: Replay, way: Way) -> tuple[str, ...]:
+def _way_row(replay: Replay, way: ReplayWay) -> tuple[str, ...]:
     answered = f"{len(way.calls):,}" + ("" if way.refused is None else ", then refused")
     return (
         way.what, answered, f"{way.peak:,}", f"{way.mean:,.0f}", f"{way.read:,}", f"{way.written:,}",
@@ -147,7 +147,7 @@ def _context_chart(replay: Replay, number: int) -> Chart:
     return Chart(f"context-{number}", "Context, call by call", text, "tokens", lines, limits, marks)
 
 
-def _cost_chart(ways: Sequence[Way], number: int) -> Chart:
+def _cost_chart(ways: Sequence[ReplayWay], number: int) -> Chart:
     priced = [way for way in ways if way.cost is not None]
     lines = [
         Line(way.what, STYLES[way.name], [*accumulate(float(call.cost or 0) for call in way.calls)]) for way in priced

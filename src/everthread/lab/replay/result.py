@@ -26,7 +26,7 @@ FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedCall:
     """One call as the provider would have answered it."""
 
     at: float
@@ -47,7 +47,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class PlayedCompaction:
     """One compaction, before the call with this index."""
 
     call: int
@@ -88,12 +88,12 @@ class FactCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ReplayWay:
     """One way of holding the conversation: ours, or a baseline."""
 
     name: str
     what: str
-    calls: Sequence[Played]
+    calls: Sequence[PlayedCall]
     refused: int | None = None
     """The call that the provider refused for its size, which ended the conversation."""
     facts: FactCounts | None = None
@@ -146,8 +146,8 @@ class Replay:
     engine: str
     timed: str
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
-    ways: Sequence[Way]
-    compactions: Sequence[Compacted]
+    ways: Sequence[ReplayWay]
+    compactions: Sequence[PlayedCompaction]
     notes: Sequence[str] = ()
     recorded_cost: float | None = None
     """The dollars in the log, where it has those of every call."""
@@ -155,13 +155,13 @@ class Replay:
     """The duration of the replay."""
 
     @property
-    def ours(self) -> Way:
+    def ours(self) -> ReplayWay:
         return self.ways[0]
 
-    def way(self, name: str) -> Way:
+    def way(self, name: str) -> ReplayWay:
         return next(way for way in self.ways if way.name == name)
 
-    def saved(self, way: Way) -> float | None:
+    def saved(self, way: ReplayWay) -> float | None:
         """The share of the dollars that our way saves, over the calls that both answered; None where unknown."""
         count = min(len(way.calls), len(self.ours.calls))
         ours, theirs = self.ours.cost_of_first(count), way.cost_of_first(count)
@@ -195,7 +195,7 @@ def total(costs: Iterable[Decimal | None]) -> Decimal | None:
     return amount
 
 
-def _way_as_dict(replay: Replay, way: Way) -> dict[str, Any]:
+def _way_as_dict(replay: Replay, way: ReplayWay) -> dict[str, Any]:
     names = ("name", "what", "peak", "read", "written", "uncached")
     return {name: getattr(way, name) for name in names} | {
         "answered": len(way.calls),
@@ -216,7 +216,7 @@ def _fact_figures(facts: FactCounts) -> dict[str, Any]:
     return {place: getattr(facts, place) for place in places} | {"kinds": kinds}
 
 
-def _call_as_dict(call: Played) -> dict[str, Any]:
+def _call_as_dict(call: PlayedCall) -> dict[str, Any]:
     return {
         "at": round(call.at, 3),
         "messages": call.messages,

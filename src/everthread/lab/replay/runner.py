@@ -35,9 +35,9 @@ from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.provider.cache import Prompt
 from everthread.lab.provider.models import PROTOCOLS
 from everthread.lab.replay import baselines, facts, result
-from everthread.lab.replay.baselines import Cache, CallLedger, Prompts, Setting, cache_seconds, caches_by_marks
+from everthread.lab.replay.baselines import Cache, CallLedger, Prompts, ReplaySetting, cache_seconds, caches_by_marks
 from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, ReplayPlan, plan_replay
-from everthread.lab.replay.result import Compacted, Played, Replay, Way
+from everthread.lab.replay.result import PlayedCall, PlayedCompaction, Replay, ReplayWay
 from everthread.providers.catalog import catalogue_window
 from everthread.testing import SteppedClock
 
@@ -63,13 +63,13 @@ def fast_folder() -> str | None:
 class Player:
     """Replays one conversation."""
 
-    setting: Setting
+    setting: ReplaySetting
     options: SessionOptions
     engine: Callable[[Services], ContextEngine]
     compact: Compact = ()
     clock: SteppedClock = field(default_factory=lambda: SteppedClock(0.0))
-    played: list[Played] = field(default_factory=list)
-    compactions: list[Compacted] = field(default_factory=list)
+    played: list[PlayedCall] = field(default_factory=list)
+    compactions: list[PlayedCompaction] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refused: int | None = None
     _noted: set[str] = field(default_factory=set)
@@ -101,7 +101,7 @@ class Player:
             self._started = time.perf_counter()
         elif isinstance(event, CompactionDone):
             self.compactions.append(
-                Compacted(
+                PlayedCompaction(
                     len(self.played), event.reason, event.tokens_before, event.tokens_after, event.messages_before,
                     event.messages_after, event.author, time.perf_counter() - self._started,
                 )
@@ -210,7 +210,7 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     size = window or catalogue_window(models[0]).tokens
     prompts = Prompts()
     outputs = tuple(_output_tokens(call, prompts.counter(name)) for call, name in zip(plan.calls, models, strict=True))
-    setting = baselines.Setting(
+    setting = baselines.ReplaySetting(
         plan.calls, models, outputs, size, settings.cache_ttl, time.time() if plan.began is None else plan.began,
         log.system, log.tools, prompts, _count_steps(progress, len(plan.calls) * (3 if compared else 1)),
     )  # fmt: skip
@@ -223,7 +223,7 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
         texts = [record.record.summary for record in await replayed.store.compactions(replayed.id)]
     texts += [""] * len(player.compactions)
     compactions = [replace(one, summary=text) for one, text in zip(player.compactions, texts, strict=False)]
-    ways = [Way(OURS, "Everthread", player.played, player.refused, fact_counts)]
+    ways = [ReplayWay(OURS, "Everthread", player.played, player.refused, fact_counts)]
     if compared:
         ways += _play_baselines(setting, facts_stated)
     name = engine if isinstance(engine, str) else "given"
@@ -238,7 +238,7 @@ def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
     return run_sync(areplay(conversation, **arguments))
 
 
-def _play_baselines(setting: baselines.Setting, facts_stated: Sequence[facts.StatedFact]) -> list[Way]:
+def _play_baselines(setting: baselines.ReplaySetting, facts_stated: Sequence[facts.StatedFact]) -> list[ReplayWay]:
     uncached, cached = baselines.play_unmanaged(setting)
     truncated, messages = baselines.play_truncated(setting, cached)
     return [uncached, cached, replace(truncated, facts=facts.judge_messages(facts_stated, messages))]

@@ -20,7 +20,7 @@ from everthread.core.search.query import (
     NEAR,
     OF_A_DAY,
     Question,
-    Sought,
+    SearchWord,
     closeness,
     dilution,
     is_telling,
@@ -144,7 +144,7 @@ COMMON_COUNT = 64
 class RecallWord:
     """A word of the question, its weight, and the pieces that hold it."""
 
-    sought: Sought
+    sought: SearchWord
     weight: float
     pieces: frozenset[int]
     telling: bool
@@ -154,7 +154,7 @@ class RecallWord:
 
 
 def look_up_words(
-    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought], thread: str | None, *, by_role: bool
+    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[SearchWord], thread: str | None, *, by_role: bool
 ) -> list[RecallWord]:
     """The words with the pieces that hold them; of many words the rarest."""
     total = _count_pieces(tx, thread)
@@ -207,15 +207,15 @@ def _discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
     return reduced
 
 
-def _encode_forms(item: Sought) -> tuple[str, ...]:
+def _encode_forms(item: SearchWord) -> tuple[str, ...]:
     return tuple(map(encode_term, item.forms))
 
 
 def _pick_telling_words(
-    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[Sought]
-) -> tuple[list[Sought], Sequence[Sought]]:
+    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[SearchWord]
+) -> tuple[list[SearchWord], Sequence[SearchWord]]:
     """The words to look up, and the rest of those that no piece holds as typed."""
-    counts: list[tuple[int, Sought]] = []
+    counts: list[tuple[int, SearchWord]] = []
     for item in sought:
         wanted = replace(scope, one_of=((encode_term(item.forms[0]),),))
         counts.append((len(database.holding(tx, wanted, COMMON_COUNT)), item))
@@ -388,7 +388,7 @@ class RecallRanking:
     first: list[RecallCandidate] = field(default_factory=list)
     scores: Mapping[int, float] = field(default_factory=dict)
     close: Mapping[int, float] = field(default_factory=dict)
-    exchanges: Sequence[Exchange] = ()
+    exchanges: Sequence[CallPieces] = ()
     """Calls with their results, where both were looked at."""
 
 
@@ -472,22 +472,22 @@ def _rank_by_words(
 
 
 @dataclass(slots=True)
-class Exchange:
+class CallPieces:
     """Pieces of an assistant's message with calls, and of the results that follow it."""
 
     calls: list[RecallCandidate] = field(default_factory=list)
     results: list[RecallCandidate] = field(default_factory=list)
 
 
-def _find_exchanges(pieces: Iterable[RecallCandidate]) -> list[Exchange]:
+def _find_exchanges(pieces: Iterable[RecallCandidate]) -> list[CallPieces]:
     """The exchanges among pieces in order. Messages of one exchange follow each other."""
-    exchanges = [Exchange()]
+    exchanges = [CallPieces()]
     last = -1
     for piece in pieces:
         follows = piece.message is not None and piece.message - last in (0, 1)
         last = piece.message if piece.message is not None else -1
         if not follows or not (piece.is_result or (piece.role == "assistant" and not exchanges[-1].results)):
-            exchanges.append(Exchange())
+            exchanges.append(CallPieces())
         if piece.is_result:
             exchanges[-1].results.append(piece)
         elif piece.role == "assistant":

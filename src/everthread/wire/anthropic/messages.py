@@ -310,13 +310,13 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode_messages(
-    messages: Messages, *, model: str | None = None, written: Written | None = None
+    messages: Messages, *, model: str | None = None, written: EncodedHistory | None = None
 ) -> list[dict[str, Any]]:
     """Wire messages for `model`; without one, reasoning is kept whoever wrote it.
 
     `written`: what was written for an earlier, shorter list; what both begin with is not written again.
     """
-    reused = written if written and written.begins(messages, model) else Written()
+    reused = written if written and written.begins(messages, model) else EncodedHistory()
     wire, calls, at = reused.wire[:], reused.calls.copy(), len(reused.messages)
     settled = _settled_length(messages, at) if written else at
     if written and settled > at:
@@ -433,7 +433,7 @@ _SETTLED_AT_ONCE = 16
 
 
 @dataclass(slots=True)
-class Written:
+class EncodedHistory:
     """The start of a growing history as it was encoded last.
 
     Its wire messages are given out again with every request, in a list of its own: they are treated as immutable, as

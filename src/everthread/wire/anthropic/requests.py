@@ -13,7 +13,7 @@ from everthread.core.types import Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.messages import (
     API,
-    Written,
+    EncodedHistory,
     arguments_object,
     assistant_blocks,
     decode_message,
@@ -44,7 +44,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     return Request(model, messages, system, tools, params)
 
 
-def encode_request(request: Request, *, written: Written | None = None) -> dict[str, Any]:
+def encode_request(request: Request, *, written: EncodedHistory | None = None) -> dict[str, Any]:
     """The body to send. Instructions the messages begin with join the system prompt.
 
     `written`: of one conversation, so that its earlier messages are not written again for every request.
