@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.types import Api
@@ -31,13 +30,6 @@ class Refused(Exception):  # noqa: N818  it is an answer, not a failure
         self.code = code
         self.message = message
         self.retry_after = retry_after
-
-
-def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
-    """The protocol a client speaks, by the path and, where that tells nothing, by its headers."""
-    if path.startswith("/v1/messages") or "anthropic-version" in headers:
-        return "anthropic"
-    return "openai_responses" if path.startswith("/v1/responses") else "openai_chat"
 
 
 def error_body(api: Api, refused: Refused) -> bytes:

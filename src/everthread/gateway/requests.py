@@ -15,7 +15,7 @@ from everthread.core.types import Api
 from everthread.gateway.base import Limits
 from everthread.gateway.deadlines import run_within
 from everthread.gateway.encoding import too_large
-from everthread.gateway.errors import Refused, client_protocol
+from everthread.gateway.errors import Refused
 from everthread.gateway.router import LOGIN_HEADER, PATHS
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ class RequestHead:
 def without_keys(text: bytes) -> bytes:
     """A header's value or a query in which no key of ours stands."""
     return _KEY_BYTES.sub(b"", text) if KEY_PREFIX.encode() in text else text
+
+
+def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
+    """The protocol a client speaks, by the path and, where that tells nothing, by its headers."""
+    if path.startswith("/v1/messages") or "anthropic-version" in headers:
+        return "anthropic"
+    return "openai_responses" if path.startswith("/v1/responses") else "openai_chat"
 
 
 def header_map(scope: Scope) -> dict[str, str]:
