@@ -30,7 +30,6 @@ from everthread.errors import EverthreadError, InputError
 from everthread.gateway.observability import METRICS_VARIABLE
 from everthread.gateway.server import listen
 
-MOST_WORKERS = 64
 END_SECONDS = 40.0
 """For a worker to end after what it is answering; then it is killed."""
 START_SECONDS = 180.0
@@ -127,11 +126,6 @@ class Supervisor:
         self._keepers: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ending = asyncio.Event()
-
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of the running workers."""
-        return [slot.process.pid for slot in self._slots if slot.process is not None and slot.ready.is_set()]
 
     async def __aenter__(self) -> Self:
         """All are up. `InputError` where one cannot start: then none does."""
