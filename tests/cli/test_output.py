@@ -22,7 +22,6 @@ from everthread.cli.options import DAY, HOUR, format_age, format_duration, forma
 from everthread.cli.output import (
     console,
     draw_bar,
-    format_money,
     format_size,
     hang,
     json_text,
@@ -116,14 +115,6 @@ def test_a_date_is_the_local_one() -> None:
 )
 def test_sizes(count: int, words: str) -> None:
     assert format_size(count) == words
-
-
-@pytest.mark.parametrize(
-    ("dollars", "words"),
-    [(None, "unknown"), ("0", "$0.00"), ("0.00001", "< $0.0001"), ("0.0012", "$0.0012"), ("1234.567", "$1,234.57")],
-)
-def test_money(dollars: str | None, words: str) -> None:
-    assert format_money(None if dollars is None else Decimal(dollars)) == words
 
 
 def test_ids_are_short_only_where_that_is_enough() -> None:

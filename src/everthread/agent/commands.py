@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
 from typing import Any
 
 from everthread.agent.events import CauseLog
@@ -32,6 +31,7 @@ from everthread.conversation.thread_state import (
     state_figures,
 )
 from everthread.core.messages import Message, calls_of, count_noun, excerpt, results_of
+from everthread.core.pricing import format_dollars
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import moment
 from everthread.core.tokens import TokenCounter
@@ -348,7 +348,7 @@ def _cost(row: UsageRow) -> str:
     """A missing price is unknown, never zero."""
     if row.unpriced == row.calls and row.calls:
         return "cost unknown"
-    cost = f"${row.cost:,.4f}" if Decimal(0) < row.cost < 1 else f"${row.cost:,.2f}"
+    cost = format_dollars(row.cost)
     return f"{cost} + {count_noun(row.unpriced, 'call')} without a known price" if row.unpriced else cost
 
 

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,20 +194,9 @@ def format_size(count: int) -> str:
     return f"{amount:.1f} {units[0]}"
 
 
-def format_money(dollars: Decimal | None) -> str:
-    """Format dollars, sums under a dollar with four digits. A missing price is `unknown`, never zero."""
-    if dollars is None:
-        return "unknown"
-    if 0 < dollars < Decimal("0.0001"):
-        return "< $0.0001"
-    return f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
-
-
 def format_cost(row: UsageRow) -> str:
     """Format a cost. Where some calls have no price, say so beside the rest."""
-    if not row.unpriced:
-        return format_money(row.cost) if row.calls else "-"
-    return "unknown" if row.unpriced == row.calls else f"{format_money(row.cost)} + unknown"
+    return row.cost_text if row.calls else "-"
 
 
 def format_share(part: int, total: int) -> str:

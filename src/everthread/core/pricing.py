@@ -553,3 +553,13 @@ def _calls(case: CompactionCase, end: int) -> int:
 
 def _dollars(amount: float) -> Decimal:
     return Decimal(f"{amount:.6f}")
+
+
+def format_dollars(amount: Decimal | float | None) -> str:
+    """Dollars for a reader, sums under a dollar with four digits. A missing price is `unknown`, never zero."""
+    if amount is None:
+        return "unknown"
+    size, sign = abs(float(amount)), "−" if amount < 0 else ""
+    if 0 < size < 0.0001:
+        return "< $0.0001"
+    return f"{sign}${size:,.4f}" if 0 < size < 1 else f"{sign}${size:,.2f}"

@@ -52,7 +52,6 @@ from everthread.gateway.management.clients import SESSION_HEADER
 from everthread.gateway.management.threads import named_thread_id
 from everthread.gateway.requests import ClientGone, collect_body, header_map, replay_body
 from everthread.gateway.server import LoopServer, listen
-from everthread.store.models import UsageRow
 from everthread.store.sql.usage import sum_usage, usage_row
 from everthread.store.store import Store
 
@@ -190,7 +189,7 @@ async def status_text(store: Store, thread: str) -> str:
             f"  - compaction:{record.id}, {moment(record.created)}: {len(compaction.covered):,} messages covered, "
             f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
         )
-    lines.append(f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {_cost(total)}")
+    lines.append(f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {total.cost_text}")
     lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await store.pins(thread))
     return redact("\n".join(lines))
 
@@ -212,12 +211,6 @@ async def latest_text(store: Store, tenant: str) -> str:
 
 def _tokens(count: int) -> str:
     return f", {count:,} tokens" if count else ""
-
-
-def _cost(row: UsageRow) -> str:
-    if not row.unpriced:
-        return f"${row.cost:.4f}"
-    return "unknown" if row.unpriced == row.calls else f"${row.cost:.4f} + unknown"
 
 
 def _line(text: str, width: int = 100) -> str:

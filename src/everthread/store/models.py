@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from everthread.core.messages import Message
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.pricing import CanonicalUsage, format_dollars
 from everthread.core.transcript import is_lookup
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System
@@ -234,6 +234,13 @@ class UsageRow:
     @property
     def prompt(self) -> int:
         return self.input + self.cache_read + self.cache_write
+
+    @property
+    def cost_text(self) -> str:
+        """Its dollars; `unknown` for calls without a price."""
+        if self.unpriced and self.unpriced == self.calls:
+            return "unknown"
+        return f"{format_dollars(self.cost)}{' + unknown' if self.unpriced else ''}"
 
     @property
     def cache_share(self) -> float | None:

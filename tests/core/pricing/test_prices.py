@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing import CanonicalUsage, Prices, cost, cost_of, normalize_usage, prices_for, stated_window
+from everthread.core.pricing import (
+    CanonicalUsage,
+    Prices,
+    cost,
+    cost_of,
+    format_dollars,
+    normalize_usage,
+    prices_for,
+    stated_window,
+)
 from tests.shared_data import shared
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -128,3 +137,14 @@ def test_what_a_real_session_cost() -> None:
 def test_the_window_a_price_table_states() -> None:
     assert stated_window("claude-sonnet-4-5") in (None, 200_000, 1_000_000)
     assert stated_window("no-such-model") is None
+
+
+@pytest.mark.parametrize(
+    ("dollars", "words"),
+    [
+        (None, "unknown"), ("0", "$0.00"), ("0.00001", "< $0.0001"), ("0.0012", "$0.0012"), ("1234.567", "$1,234.57"),
+        ("-0.25", "−$0.2500"), ("-3", "−$3.00"),
+    ],
+)  # fmt: skip
+def test_dollars_are_written_for_a_reader(dollars: str | None, words: str) -> None:
+    assert format_dollars(None if dollars is None else Decimal(dollars)) == words

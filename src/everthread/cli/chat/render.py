@@ -19,7 +19,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import format_cost, format_money, hang, visible
+from everthread.cli.output import format_cost, hang, visible
 from everthread.compaction.summary import Verification
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
@@ -40,6 +40,7 @@ from everthread.conversation.events import (
     UsageRecorded,
 )
 from everthread.core.messages import Call, clip, count_noun
+from everthread.core.pricing import format_dollars
 from everthread.store.models import CompactionRecord, UsageRecord, UsageRow
 from everthread.store.sql.usage import sum_usage, usage_row
 
@@ -129,7 +130,7 @@ def _render_compaction(event: CompactionDone) -> Text:
     if event.verification.facts or event.verification.checked:
         facts.append(describe_verification(event.verification))
     facts.append(f"{event.duration:.1f} s")
-    facts += [format_money(event.cost)] if event.cost else []
+    facts += [format_dollars(event.cost)] if event.cost else []
     line = Text.assemble((head, f"bold {LOUD}"), (f" ({'; '.join(facts)})", LOUD))
     for step in event.steps:
         line.append(f"\n  {visible(step)}", QUIET)

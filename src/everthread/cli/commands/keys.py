@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl, Tenant, format_age, format_iso, number_option, with_store
-from everthread.cli.output import console, format_money, print_json, print_table, print_text, visible
+from everthread.cli.output import console, print_json, print_table, print_text, visible
+from everthread.core.pricing import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,9 +121,9 @@ def _key_row(one: StoredKey, now: float) -> list[object]:
         "revoked" if one.revoked is not None else "never" if one.last_used is None else format_age(one.last_used, now)
     )
     dollars = (
-        format_money(used.dollars)
+        format_dollars(used.dollars)
         if limits.dollars is None
-        else f"{format_money(used.dollars)} / {format_money(limits.dollars)}"
+        else f"{format_dollars(used.dollars)} / {format_dollars(limits.dollars)}"
     )
     return [
         f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), key.mode or "",

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from everthread.cli.options import number_option
-from everthread.cli.output import format_money, print_json, print_table, print_text, show_progress
+from everthread.cli.output import print_json, print_table, print_text, show_progress
 from everthread.core.messages import count_noun
+from everthread.core.pricing import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _sum_figures(replays: Sequence[Replay]) -> tuple[float | None, int, int, int
 
 def _format_row(row: tuple[Any, ...]) -> list[object]:
     threshold, dollars, mean, peak, compactions, *shares = row
-    cost = format_money(None if dollars is None else Decimal(str(dollars)))
+    cost = format_dollars(dollars)
     return [f"{threshold:.0%}", cost, mean, peak, compactions, *(f"{share:.1%}" for share in shares)]
 
 
@@ -240,7 +240,7 @@ def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:
     saved = None if way is result.ours else result.saved(way)
     return (
         way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,
-        way.written, way.uncached, format_money(way.input_cost), format_money(way.cost),
+        way.written, way.uncached, format_dollars(way.input_cost), format_dollars(way.cost),
         "" if saved is None else f"{saved:.1%}",
     )  # fmt: skip
 
@@ -265,7 +265,7 @@ def _print_sums(results: list[Replay], *, uncached: bool) -> None:
         (
             what,
             sum(len(one.way(name).calls) for one in results),
-            format_money(total(one.way(name).cost for one in results)),
+            format_dollars(total(one.way(name).cost for one in results)),
         )
         for name, what in names
     ]

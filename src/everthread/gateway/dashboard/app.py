@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from everthread._version import __version__
 from everthread.conversation.thread_state import add_pin
+from everthread.core.pricing import format_dollars
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
@@ -506,7 +507,7 @@ def _environment(static: Mapping[str, _StaticFile]) -> Environment:
     pages.filters |= {
         "comma": lambda number: f"{number:,}",
         "short": text.short,
-        "dollars": text.dollars,
+        "dollars": format_dollars,
         "part": text.part,
         "moment": text.moment,
         "iso": text.iso,
@@ -526,7 +527,7 @@ def _trial_rows(result: TrialResult) -> dict[str, Any]:
         rows.append(
             (
                 run.name, calls, f"{max(run.prompts, default=0):,}", f"{mean:,.0f}", f"{len(run.compactions):,}",
-                text.dollars(run.cost), *facts,
+                format_dollars(run.cost), *facts,
             )
         )  # fmt: skip
     return {"rows": rows, "notes": [text.clean(note) for note in result.notes]}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 from everthread.core.messages import calls_of, content_text, json_text, results_of, text_of
@@ -66,15 +65,6 @@ def body_text(message: Mapping[str, Any]) -> str:
 
 
 # Figures
-
-
-def dollars(amount: Decimal | float | None) -> str:
-    """What has no price is unknown, never nothing."""
-    if amount is None:
-        return "unknown"
-    size = abs(float(amount))
-    sign = "−" if amount < 0 else ""
-    return f"{sign}${size:,.4f}" if 0 < size < 1 else f"{sign}${size:,.2f}"
 
 
 def part(share: float | None) -> str:

@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from everthread._version import __version__
+from everthread.core.pricing import format_dollars
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
-from everthread.gateway.dashboard.text import clean, dollars, line_of, part, summary_sections
+from everthread.gateway.dashboard.text import clean, line_of, part, summary_sections
 from everthread.lab.replay.result import FactCounts, Replay, ReplayWay, total
 
 STYLES = {"everthread": "a", "uncached": "b", "cached": "c", "truncated": "d"}
@@ -43,7 +44,7 @@ def _overview_row(one: Replay) -> tuple[str, ...]:
     facts, cached = one.ours.facts, one.way("cached")
     return (
         clean(one.source), f"{len(one.ours.calls):,}", f"{one.ours.peak:,}", f"{len(one.compactions):,}",
-        dollars(one.ours.cost), part(one.saved(cached)), "" if cached.refused is None else "yes",
+        format_dollars(one.ours.cost), part(one.saved(cached)), "" if cached.refused is None else "yes",
         part(facts.retained / facts.total) if facts is not None and facts.total else "\u2013",
     )  # fmt: skip
 
@@ -68,16 +69,16 @@ def _headline(replays: Sequence[Replay]) -> Headline:
     if ours is None or not theirs:
         figure, words = "unknown", f"saved by compaction: the model has no price in the table{more}"
     else:
-        figure = dollars(theirs - ours)
+        figure = format_dollars(theirs - ours)
         words = (
-            f"saved by compaction: {part(float(1 - ours / theirs))} of the {dollars(theirs)} that the same "
+            f"saved by compaction: {part(float(1 - ours / theirs))} of the {format_dollars(theirs)} that the same "
             f"{sum(counts):,} calls cost with caching alone{more}"
         )
     others = [
         (f"{sum(len(one.ours.calls) for one in replays):,}", "calls answered"),
         (f"{max(one.ours.peak for one in replays):,}", "tokens at most"),
         (f"{sum(len(one.compactions) for one in replays):,}", "compactions"),
-        (dollars(total(one.ours.cost for one in replays)), "in all"),
+        (format_dollars(total(one.ours.cost for one in replays)), "in all"),
     ]
     facts = [one.ours.facts for one in replays if one.ours.facts is not None and one.ours.facts.total]
     if facts:
@@ -115,7 +116,7 @@ def _way_row(replay: Replay, way: ReplayWay) -> tuple[str, ...]:
     answered = f"{len(way.calls):,}" + ("" if way.refused is None else ", then refused")
     return (
         way.what, answered, f"{way.peak:,}", f"{way.mean:,.0f}", f"{way.read:,}", f"{way.written:,}",
-        f"{way.uncached:,}", dollars(way.input_cost), dollars(way.cost),
+        f"{way.uncached:,}", format_dollars(way.input_cost), format_dollars(way.cost),
         "" if way is replay.ours else part(replay.saved(way)),
     )  # fmt: skip
 
@@ -152,7 +153,7 @@ def _cost_chart(ways: Sequence[ReplayWay], number: int) -> Chart:
     lines = [
         Line(way.what, STYLES[way.name], [*accumulate(float(call.cost or 0) for call in way.calls)]) for way in priced
     ]
-    text = "Dollars spent up to each call. " + " ".join(f"{way.what}: {dollars(way.cost)}." for way in priced)
+    text = "Dollars spent up to each call. " + " ".join(f"{way.what}: {format_dollars(way.cost)}." for way in priced)
     return Chart(f"cost-{number}", "Cost so far", text, "$", lines)
 
 
