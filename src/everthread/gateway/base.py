@@ -19,6 +19,9 @@ PLAN = "x-everthread-plan"
 RECEIPT = "x-everthread-receipt"
 """Headers of ours in an answer."""
 
+CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key")
+"""Headers in which a client shows a credential."""
+
 Mode = Literal["managed", "observe", "off"]
 """Rewritten where needed; only recorded; neither."""
 Auth = Literal["keys", "passthrough", "none"]

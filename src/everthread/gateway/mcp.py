@@ -41,6 +41,7 @@ from everthread.conversation.thread_state import (
     load_thread_state,
     state_figures,
 )
+from everthread.core.messages import excerpt
 from everthread.core.redaction import redact
 from everthread.core.search.lookup import SearchMode, SearchScope, moment, page_text, passage_text
 from everthread.errors import AmbiguousIdError, EverthreadError, InputError, UnknownIdError
@@ -190,7 +191,7 @@ async def status_text(store: Store, thread: str) -> str:
             f"{compaction.tokens_before:,} → {compaction.tokens_after:,} tokens"
         )
     lines.append(f"- {total.calls:,} calls: {total.prompt:,} tokens in, {total.output:,} out, cost {total.cost_text}")
-    lines += (f"- pinned as {note.id}: {_line(note.text)}" for note in await store.pins(thread))
+    lines += (f"- pinned as {note.id}: {excerpt(note.text, 100)}" for note in await store.pins(thread))
     return redact("\n".join(lines))
 
 
@@ -201,7 +202,7 @@ async def latest_text(store: Store, tenant: str) -> str:
         return "Nothing was said yet: there is no thread."
     lines = ["The latest threads:"]
     for row in rows:
-        title = f", {_line(row.tip.title)}" if row.tip.title else ""
+        title = f", {excerpt(row.tip.title, 100)}" if row.tip.title else ""
         lines.append(
             f"- {row.first.id}{title}: {row.messages:,} messages{_tokens(row.tokens)}, {row.compactions:,} "
             f"compactions, last used {moment(row.active)}"
@@ -211,11 +212,6 @@ async def latest_text(store: Store, tenant: str) -> str:
 
 def _tokens(count: int) -> str:
     return f", {count:,} tokens" if count else ""
-
-
-def _line(text: str, width: int = 100) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 _LOG = logging.getLogger("everthread.mcp")

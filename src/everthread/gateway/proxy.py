@@ -21,6 +21,7 @@ from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import (
+    CREDENTIAL_HEADERS,
     NOTICE,
     THREAD,
     Incoming,
@@ -192,7 +193,7 @@ class FailOpenTurn:
 
 def _without_credentials(words: str, incoming: Incoming) -> str:
     """An error's words for the log: the client's own credential cannot be in them, whatever it looks like."""
-    for name in ("authorization", "x-api-key", "api-key"):
+    for name in CREDENTIAL_HEADERS:
         for secret in incoming.headers.get(name, "").split():
             if len(secret) >= 8:  # a shorter one is no secret, and may be a part of any word
                 words = words.replace(secret, "[REDACTED]")

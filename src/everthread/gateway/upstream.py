@@ -22,7 +22,7 @@ import aiohttp
 import httpx2
 import yarl
 
-from everthread.gateway.base import Limits
+from everthread.gateway.base import CREDENTIAL_HEADERS, Limits
 from everthread.gateway.encoding import readable_encodings
 from everthread.gateway.errors import Refused
 from everthread.gateway.requests import without_keys
@@ -39,7 +39,7 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
 )
-_CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
+_CREDENTIALS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 _OURS = b"x-everthread-"
 _IDLE_SECONDS = 4.0
 """Less than the five that many servers keep a connection: who closes first meets no request on its way."""

@@ -134,7 +134,7 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
     notes: list[str] = []
     trained: EndpointReport | None = None
     # Its code and the certificates are read beside the event loop, which may have others waiting.
-    opened = await asyncio.to_thread(_open_client, seconds, _headers(api, api_key, headers))
+    opened = await asyncio.to_thread(_open_client, seconds, endpoint_headers(api, api_key, headers))
     import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
 
     async with opened as client:
@@ -160,14 +160,21 @@ def _open_client(seconds: float, headers: Mapping[str, str]) -> httpx2.AsyncClie
 
 
 def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
-    base = base_url.rstrip("/")
-    root = re.sub(r"/v\d+$", "", base)
-    models = f"{root}/v1/models" if api == "anthropic" else f"{base}/models"
+    models = models_url(base_url, api)
     if not {"", ".", ".."} & set(model.split("/")):  # a client's word: it names a model and leads nowhere else
         yield f"{models}/{quote(model, safe='/:')}"
     yield models
     if api != "anthropic":
-        yield f"{root}/props"
+        yield f"{_root(base_url)}/props"
+
+
+def models_url(base_url: str, api: Api) -> str:
+    """Where a server lists its models."""
+    return f"{_root(base_url)}/v1/models" if api == "anthropic" else f"{base_url.rstrip('/')}/models"
+
+
+def _root(base_url: str) -> str:
+    return re.sub(r"/v\d+$", "", base_url.rstrip("/"))
 
 
 async def _read(client: httpx2.AsyncClient, url: str) -> Any:
@@ -176,7 +183,7 @@ async def _read(client: httpx2.AsyncClient, url: str) -> Any:
     return response.json()
 
 
-def _headers(api: Api, api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
+def endpoint_headers(api: Api, api_key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
     """Both SDKs authorise with a bearer; Anthropic's servers also know a header of their own."""
     sent = {"authorization": f"Bearer {api_key or NO_KEY}", **(headers or {})}
     if api == "anthropic":

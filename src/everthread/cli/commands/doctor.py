@@ -25,7 +25,7 @@ from everthread.config.file import set_keys
 from everthread.errors import ConfigError, EverthreadError, InputError, NoStoreError
 from everthread.factory import open_store, store_url
 from everthread.factory.models import choice_of, endpoint_of, lacks_key
-from everthread.providers.catalog import LearntLimit, resolve_window
+from everthread.providers.catalog import LearntLimit, endpoint_headers, models_url, resolve_window
 from everthread.providers.local import DEFAULT_WINDOW, SMOLLM2, find_model
 from everthread.providers.resolve import ANTHROPIC, OPENAI, OPENROUTER, OTHERS, Choice
 from everthread.providers.resolve import ProviderEntry as Served
@@ -51,12 +51,8 @@ SECONDS = 5.0
 
 async def check_endpoint(choice: Choice, env: Mapping[str, str]) -> CheckResult:
     """Ask for the list of models, which costs nothing. Any answer shows that the server runs."""
-    key = env.get(choice.key_env or "", "").strip()
-    base = choice.base_url.rstrip("/")
-    url = f"{base}/v1/models" if choice.api == "anthropic" else f"{base}/models"
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    if choice.api == "anthropic":
-        headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+    url = models_url(choice.base_url, choice.api)
+    headers = endpoint_headers(choice.api, env.get(choice.key_env or "", "").strip() or None)
     try:
         async with httpx2.AsyncClient(timeout=SECONDS) as client:
             status = (await client.get(url, headers=headers)).status_code

@@ -17,7 +17,17 @@ from everthread.core.cache_control import cache_route, mark_system, place_marks
 from everthread.core.messages import content_text, json_value, kind_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.base import COMPACTIONS, NOTICE, PLAN, THREAD, TOKENS, Incoming, Outcome, Outgoing
+from everthread.gateway.base import (
+    COMPACTIONS,
+    CREDENTIAL_HEADERS,
+    NOTICE,
+    PLAN,
+    THREAD,
+    TOKENS,
+    Incoming,
+    Outcome,
+    Outgoing,
+)
 from everthread.gateway.body import Element, SlicedBody, Values, encode_value, slice_body, splice_bytes, splice_text
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.identity import History
@@ -420,7 +430,7 @@ def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
 
 def credential_digest(headers: Mapping[str, str]) -> str:
     """A digest of the credential a client shows; empty where it shows none."""
-    shown = next((headers[name] for name in ("authorization", "x-api-key", "api-key") if headers.get(name)), "")
+    shown = next((headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), "")
     return blake2b(shown.encode("utf-8", "replace"), digest_size=16).hexdigest() if shown else ""
 
 
