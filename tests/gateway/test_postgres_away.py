@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -30,31 +27,11 @@ PATIENCE = 20.0
 """Far above the one second there is, for a machine that is busy; far below what waiting for the database took."""
 
 
-def children_of(process: int) -> list[int]:
-    """The server's own processes, each of which has a session of its own."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == process:
-            found.append(int(folder.name))
-    return found
-
-
-def freeze(server: Server, number: int) -> None:
-    """Stop every process of the server where it stands, as a machine does that hangs; or let them go on."""
-    main = int((server.data / "postmaster.pid").read_text().split()[0])
-    for process in (main, *children_of(main)):
-        os.kill(process, number)
-
-
 def outages(server: Server) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """How it goes away and comes back."""
     return {
         "stopped": (server.stop, server.start),
-        "frozen": (lambda: freeze(server, signal.SIGSTOP), lambda: freeze(server, signal.SIGCONT)),
+        "frozen": (server.freeze, server.thaw),
     }
 
 
@@ -170,3 +147,16 @@ async def test_it_goes_away_while_the_upstream_answers(own_server: Server, outag
             await store.close()
     (thread,) = [name for name, said in stored.items() if "leave now" in said]
     assert heard.headers.get("x-everthread-thread") in (None, thread)
+
+
+async def test_a_gateway_ends_although_the_server_hangs(own_server: Server) -> None:
+    """An answer waits to be stored, on a connection that stays open and says nothing."""
+    try:
+        async with running(own_server) as (http, _):
+            await http.post(CHAT, json=say("hello"))
+            await asyncio.to_thread(own_server.freeze)
+            turns = [*say("hello")["messages"], {"role": "assistant", "content": "yes"}, *say("and now?")["messages"]]
+            heard = await http.post(CHAT, json={"model": MODEL, "messages": turns})
+            assert (heard.status_code, heard.content) == (200, ANSWER)
+    finally:
+        await asyncio.to_thread(own_server.thaw)

@@ -79,6 +79,18 @@ class Server:
         while (self.data / "postmaster.pid").exists():
             time.sleep(0.002)
 
+    def freeze(self) -> None:
+        """Stop every process of the server where it stands, as on a machine that hangs: connections stay open."""
+        self._signal_processes(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_processes(signal.SIGCONT)
+
+    def _signal_processes(self, number: int) -> None:
+        main = int((self.data / "postmaster.pid").read_text().split()[0])
+        for process in (main, *_children_of(main)):
+            os.kill(process, number)
+
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self.programs / program), *arguments]
         # To files, not pipes: the server inherits them and would keep a pipe open.
@@ -90,6 +102,19 @@ class Server:
             said.seek(0)
             if done.returncode:
                 raise NoServerError(f"{program} failed: {said.read()}")
+
+
+def _children_of(process: int) -> list[int]:
+    """The server's own processes, each of which has a session of its own."""
+    children = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == process:
+            children.append(int(folder.name))
+    return children
 
 
 def _account() -> tuple[int | None, int | None]:

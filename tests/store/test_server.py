@@ -315,6 +315,27 @@ async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(own_se
     await store.close()
 
 
+async def test_closing_does_not_wait_for_a_server_that_hangs(own_server: Server) -> None:
+    """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
+    run(own_server, "CREATE DATABASE work")
+    database = PostgresDatabase(own_server.url("work"))
+    database.prepare()
+    store = Store(database, patience=0.5)
+    session = await new_thread(store, *numbered(1, 2))
+    await asyncio.to_thread(own_server.freeze)
+    try:
+        waiting = [
+            asyncio.ensure_future(work) for work in (said(store, session.id), store.append(session.id, says("lost")))
+        ]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(100):
+            await store.close()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    finally:
+        await asyncio.to_thread(own_server.thaw)
+    assert [type(result) for result in results] == [StoreUnreachableError, StoreUnreachableError]
+
+
 async def test_what_another_process_queues_is_heard(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
     store, other = (open_at(own_server.url("work"), Clock()) for _ in range(2))

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,6 +154,8 @@ def _read_operator_key(config: Config) -> str | None:
 _STORE_SECONDS = 1.0
 STORE_AWAY_SECONDS = 0.7
 """How long a request waits for a database that does not answer, before it goes on without it."""
+STORE_END_SECONDS = 10.0
+"""How long a gateway that ends waits for a database that does not answer."""
 _LOG = logging.getLogger("everthread.gateway")
 _MOST_AUXILIARIES = 100
 """Most models of clients that write their own summaries; for further ones the journal writes."""
@@ -194,11 +196,14 @@ async def open_gateway(
     routes = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
     if worker is None:  # the supervisor did it for its workers
         routes = with_keys(routes, auth_mode)
+    ending = asyncio.Event()
     async with AsyncExitStack() as stack:
         routes = await with_local(routes, settings, stack)
         if store is None:
             store = await asyncio.to_thread(open_store, store_url(settings), away_seconds=STORE_AWAY_SECONDS)
             stack.push_async_callback(store.close)
+            guard = asyncio.create_task(_give_up_when_away(store, ending))
+            stack.callback(guard.cancel)
         if authenticator is None:
             authenticator = await stack.enter_async_context(open_access(auth_mode, store, address))
         limits, watch = Limits(**options.limits.model_dump()), _make_watch(store)
@@ -226,6 +231,7 @@ async def open_gateway(
             listener=worker.listener if worker else None,
         )  # fmt: skip
         gateway = await stack.enter_async_context(server)
+        stack.callback(ending.set)
         if warm:
             manager.warm()
             settling = asyncio.create_task(_preload())
@@ -466,6 +472,18 @@ def _make_readiness_check(store: Store) -> Any:
         return None
 
     return trouble
+
+
+async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
+    """Once the gateway ends: a database that hangs does not keep it from ending."""
+    await ending.wait()
+    while True:
+        await asyncio.sleep(STORE_END_SECONDS)
+        with suppress(StoreError):
+            await store.get_state("gateway", "watch")
+        if store.is_away:
+            _LOG.warning("the store does not answer; what was not stored yet is given up")
+            store.give_up()
 
 
 # Access

@@ -156,7 +156,7 @@ class KeyAuthenticator:
         except (EverthreadError, TimeoutError) as error:
             if self._lookups.get(digest) is lookup:
                 del self._lookups[digest]
-            _LOG.warning("a key cannot be looked up: %s", error)
+            _LOG.warning("a key cannot be looked up: %s", str(error) or f"no answer within {_LOOKUP_SECONDS:g} s")
             words = "Keys cannot be looked up now, so nobody is let in; try again in a second."
             raise Refused(503, "keys_unavailable", words, retry_after=1) from error
 

@@ -7,11 +7,13 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import psycopg
@@ -302,6 +304,8 @@ class PostgresDatabase:
             url, max_size=POOL, open=False, timeout=CONNECT_SECONDS, name="everthread",
             kwargs={"autocommit": True, **SETTINGS},
         )  # fmt: skip
+        self._connections: weakref.WeakSet[psycopg.Connection[Row]] = weakref.WeakSet()
+        self._connections_lock = threading.Lock()
 
     def prepare(self, *, create: bool = True) -> int:
         """Bring the schema up to date. An advisory lock lets one process at a time do it; a newer one is refused."""
@@ -333,7 +337,7 @@ class PostgresDatabase:
         return before
 
     def connect_writer(self) -> Connection:
-        raw = self._pool.getconn()
+        raw = self._connect()
         try:
             return PostgresWriter(raw, self._pool.putconn, self._writer, self._batches)
         except BaseException:
@@ -344,10 +348,24 @@ class PostgresDatabase:
         return self._open("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def _open(self, begin: str) -> PostgresConnection:
-        return PostgresConnection(self._pool.getconn(), self._pool.putconn, begin)
+        return PostgresConnection(self._connect(), self._pool.putconn, begin)
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        raw = self._pool.getconn()
+        with self._connections_lock:
+            self._connections.add(raw)
+        return raw
 
     def close(self) -> None:
         self._pool.close()
+
+    def interrupt(self) -> None:
+        """Break every connection at its socket: the driver waits for a server that hangs without any time limit."""
+        with self._connections_lock:
+            connections = list(self._connections)
+        for raw in connections:
+            with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(raw.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
 
     def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
         """Listen on a connection of its own. After a lost connection, report that anything may have changed."""

@@ -205,6 +205,9 @@ class SqliteDatabase:
     def close(self) -> None:
         """Do nothing: there are only the connections."""
 
+    def interrupt(self) -> None:
+        """Do nothing: there is no server to wait for."""
+
     def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
         """Do nothing: a file reports no changes."""
 

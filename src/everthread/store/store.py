@@ -601,6 +601,10 @@ class Store:
         except Exception as error:
             raise self.database.explain(error) from error
 
+    def give_up(self) -> None:
+        """Fail what waits for a database that hangs; nothing is tried again."""
+        self._writer.give_up()
+
     async def close(self) -> None:
         """Write what is queued, then let go of the database."""
         if self._indexing is not None:

@@ -30,6 +30,8 @@ SYNC_DELAY = 0.05
 """Seconds until what was committed is on the disk, where nobody waits for it."""
 PATIENCE = 30.0
 """Seconds for which reads and writes are tried again before their callers get the error."""
+CLOSE_SECONDS = 5.0
+"""Seconds that a read under way has for its end when the store is closed."""
 BatchWork = Callable[[Tx, list[Any]], list[Any]]
 """Does what several callers ask for at once, with a result for each."""
 
@@ -104,14 +106,22 @@ class StoreWriter:
         return await item.waiter
 
     def close(self) -> None:
-        """Write what is queued, then stop. Blocks until done."""
+        """Write what is queued, then stop. Blocks until done; a server that hangs is given up after the patience."""
         with self._start:
             self._closed = True
             thread = self._thread
             if thread is not None:
                 self._queue.put(None)
         if thread is not None:
-            thread.join()
+            thread.join(self._patience)
+            while thread.is_alive():
+                self.give_up()
+                thread.join(CLOSE_SECONDS)
+
+    def give_up(self) -> None:
+        """Break the connections; what is written or queued fails at its first error."""
+        self._patience = 0.0
+        self._database.interrupt()
 
     def _run(self) -> None:
         connection: Connection | None = None
@@ -156,7 +166,7 @@ class StoreWriter:
         for item in batch:
             _prepare(item)
         ready = [item for item in batch if item.error is None]
-        deadline = time.monotonic() + self._patience
+        begun = time.monotonic()
         attempt = 0
         in_doubt: int | None = None
         while ready:
@@ -171,7 +181,7 @@ class StoreWriter:
                 in_doubt = (connection.in_doubt if connection else None) or in_doubt
                 connection = _reset(connection)
                 attempt += 1
-                if self._database.is_passing(error) and time.monotonic() < deadline:
+                if self._database.is_passing(error) and time.monotonic() < begun + self._patience:
                     wait_before_retry(f"a write of {len(ready)} item(s)", error, attempt)
                     continue
                 for item in ready:
@@ -412,9 +422,12 @@ class ReaderPool:
         return StoreUnreachableError(f"{self._database.location}: does not answer; try again in a few seconds")
 
     def close(self) -> None:
-        """Finish what is under way, then stop. Blocks until done."""
+        """Finish what is under way, then stop. Blocks until done; a server that hangs is given up."""
         self._closed = True
+        giving_up = threading.Timer(CLOSE_SECONDS, self._database.interrupt)
+        giving_up.start()
         self._pool.shutdown(wait=True)
+        giving_up.cancel()
         for connection in self._open:
             connection.close()
         self._open.clear()
@@ -431,11 +444,13 @@ class ReaderPool:
                 self._forget()
                 attempt += 1
                 job.is_reached, self._is_failing = False, True
-                if job.is_given_up or time.monotonic() > deadline or not self._database.is_passing(error):
+                if self._closed or time.monotonic() > deadline or not self._database.is_passing(error):
                     raise self._database.explain(error) from error
                 wait_before_retry("a read", error, attempt)
 
     def _attempt(self, job: _ReadJob) -> Any:
+        if job.is_given_up:
+            raise self._unreachable()
         job.is_begun = True
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
