@@ -167,7 +167,9 @@ async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> N
     messages, groups = module.to_core(items)
     assert [message["role"] for message in messages] == ["user", "user", "assistant", "tool", "assistant"]
     assert [item for group in groups for item in group] == items
-    assert module.to_core([item for message in messages for item in module.from_core(message)])[0] == messages
+    written = [item for message in messages for item in module.from_core(message)]
+    assert module.to_core(written)[0] == messages
+    assert written[-1] == {"role": "assistant", "content": "Hi."}, "parts need an id, where Chat Completions are used"
 
 
 async def test_a_session_of_openai_agents_keeps_items_and_gives_the_view(stand_in: Any, tmp_path: Path) -> None:

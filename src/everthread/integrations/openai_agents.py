@@ -247,8 +247,17 @@ def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[Item]]]:
 
 
 def from_core(message: Message) -> list[Item]:
-    """A message as items."""
-    return [dict(item) for item in encode_messages([message])]
+    """A message as items. Text of the model is a string: without an id, models over Chat Completions refuse parts."""
+    items = [dict(item) for item in encode_messages([message])]
+    return [
+        {
+            "role": "assistant",
+            "content": "".join(part.get("text") or part.get("refusal", "") for part in item["content"]),
+        }
+        if item.get("role") == "assistant"
+        else item
+        for item in items
+    ]
 
 
 def _strip_native(message: Message) -> Message:
