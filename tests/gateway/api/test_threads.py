@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
@@ -15,6 +16,7 @@ from everthread.gateway.api.app import NativeOptions
 from everthread.gateway.api.queue import UNKNOWN
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.models import NewMessage, NewQueuedTurn
+from everthread.store.store import Store
 from tests.agent.setting import calls
 from tests.gateway.api.house import House, Waiting, house
 
@@ -164,9 +166,8 @@ async def test_who_is_not_let_in(tmp_path: Path) -> None:
 async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
     """Its calls get an unknown outcome, it is marked and not run again; what waited goes on."""
 
-    async def vanish(home: House, thread: str) -> tuple[str, str]:
-        """As a process leaves it that is killed while a tool runs."""
-        store = home.store
+    async def vanish(store: Store, thread: str) -> tuple[str, str]:
+        """As a process leaves it that is killed while a tool runs: its lease runs out."""
         lost, waits = [
             await store.queue_turn(
                 NewQueuedTurn(name * 4, thread, "acme", {"role": "user", "content": name}, name), most=9
@@ -175,20 +176,23 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         ]
         assert lost is not None
         assert waits is not None
-        lease = await store.acquire(thread, "gone", 0.2)
+        lease = await store.acquire(thread, "gone", 60)
         assert lease is not None
         await store.begin_turn(lease)
         body: Any = calls(("terminal", {"command": "pay 100"})).message
         message: Any = dict(lost.message)
         await store.append(thread, [NewMessage(message, event=f"{lost.id}.0"), NewMessage(body)], lease=lease)
+        await store.renew(lease, 0.1)
         return lost.id, waits.id
 
     async with house(url_in(tmp_path)) as first:
         thread = await first.thread()
         await first.say(thread, "hello")
+    store = open_store(url_in(tmp_path))
+    lost, waits = await vanish(store, thread)
+    await store.close()
     async with house(url_in(tmp_path)) as home:
-        lost, waits = await vanish(home, thread)
-        ended = await home.queue.wait(await home.queue.turn("acme", waits), seconds=10)
+        ended = await home.queue.wait(await home.queue.turn("acme", waits), seconds=60)
         assert ended.state == "answered"
         told = (await home.of("ann").get(f"/api/threads/{thread}/turns/{lost}")).json()
         assert (told["state"], told["error"]["code"]) == ("interrupted", "interrupted")
