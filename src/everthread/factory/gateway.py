@@ -32,7 +32,7 @@ from everthread.gateway.base import Auth, Mode
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
@@ -221,10 +221,11 @@ async def open_gateway(
                 settings, store, auth=auth_mode, sites=sites, trial=trial, announce=announce,
                 links=worker.links if worker else None,
             )  # fmt: skip
+        mcp = _McpMount(store)
+        stack.push_async_callback(mcp.close)
         service = GatewayApp(
             proxy, authenticator=authenticator, native=native, ready=_make_readiness_check(store), sites=sites,
-            mounted=await _mount_mcp(store, stack) | _mount_compact(manager, limits, routes[0].root), pages=pages,
-            watch=watch,
+            mounted={"/mcp": mcp} | _mount_compact(manager, limits, routes[0].root), pages=pages, watch=watch,
         )  # fmt: skip
         server = Gateway(
             service, host=address, port=options.port if port is None else port,
@@ -287,18 +288,46 @@ async def _preload() -> None:
     settle_process()
 
 
-async def _mount_mcp(store: Store, stack: AsyncExitStack) -> dict[str, ASGIApp]:
-    """Mount `/mcp`. Without its SDK the path says what to install; it is never passed upstream."""
-    try:
-        from everthread.gateway.mcp import PATH, application, make_server
-    except ImportError as error:
-        from starlette.responses import JSONResponse
+class _McpMount:
+    """`/mcp`. Its SDK takes most of a second to load, so that the first call loads it, beside the loop.
 
-        message = f"/mcp needs a package that is not installed ({error}): pip install 'everthread[mcp]'"
-        return {"/mcp": JSONResponse({"error": {"code": "not_installed", "message": message}}, status_code=501)}
-    from everthread.gateway.mcp import LookupTools
+    Without the SDK the path says what to install; it is never passed upstream. One task opens and closes the
+    application: the SDK's task group demands that.
+    """
 
-    return {PATH: await stack.enter_async_context(application(make_server(LookupTools(store))))}
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._app: asyncio.Future[ASGIApp] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._run(self._app))
+        app = await asyncio.shield(self._app)
+        await app(scope, receive, send)
+
+    async def _run(self, ready: asyncio.Future[ASGIApp]) -> None:
+        try:
+            mcp = await asyncio.to_thread(importlib.import_module, "everthread.gateway.mcp")
+            async with mcp.application(mcp.make_server(mcp.LookupTools(self._store))) as app:
+                ready.set_result(app)
+                await asyncio.Event().wait()  # until it is closed
+        except ImportError as error:
+            from starlette.responses import JSONResponse
+
+            message = f"/mcp needs a package that is not installed ({error}): pip install 'everthread[mcp]'"
+            ready.set_result(JSONResponse({"error": {"code": "not_installed", "message": message}}, status_code=501))
+        except Exception as error:
+            self._app = None  # the next call tries again
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
 
 def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
