@@ -11,7 +11,7 @@ import pytest
 from everthread.core.types import Api
 from everthread.lab.provider import Provider
 from everthread.lab.provider.models import ServedModel, Shown
-from everthread.providers.catalog import EndpointReport, ask_endpoint, resolve_window, window_headers
+from everthread.providers.catalog import EndpointReport, ask_endpoint, models_url, resolve_window, window_headers
 from tests.wire.recording import Scripted, json_reply, recording_server
 
 MISSING = json_reply({"error": "no"}, status=404)
@@ -159,3 +159,9 @@ async def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
             report = await ask_endpoint(base, "m", api=api, api_key="k")  # type: ignore[arg-type] # a literal
         assert server.requests[0].headers[header] == value
         assert json.dumps(report.window) == "9000"
+
+
+def test_the_list_of_models_is_at_one_address_with_and_without_a_version_in_the_base() -> None:
+    for base in ("https://models.example", "https://models.example/v1", "https://models.example/v1/"):
+        assert models_url(base, "anthropic") == "https://models.example/v1/models"
+    assert models_url("https://models.example/v1/", "openai_chat") == "https://models.example/v1/models"
