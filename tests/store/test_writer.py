@@ -159,6 +159,16 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         assert runner.run(many()) == (2, 2), "the one that held the writer, then all others together"
 
 
+async def test_what_one_turn_of_the_loop_asks_of_an_idle_writer_is_one_transaction(url: str, clock: Clock) -> None:
+    database = CountsCommits(open_at(url, clock).database)
+    store = Store(database)
+    session = await store.create_session(NewSession())
+    database.commits = 0
+    await asyncio.gather(*(store.put_state(session.id, f"figure {n}", n) for n in range(20)))
+    assert database.commits == 1
+    await store.close()
+
+
 async def test_closing_writes_what_is_queued_and_then_refuses(url: str, clock: Clock) -> None:
     store = open_at(url, clock)
     session = await new_thread(store)

@@ -59,7 +59,9 @@ class StoreWriter:
     def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:
         self._database = database
         self._patience = patience
-        self._queue: queue.SimpleQueue[_WriteItem | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[_WriteItem] | None] = queue.SimpleQueue()
+        self._new: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
+        """What event loops ask for in one turn of theirs: queued together, so that the writing thread is woken once."""
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._closed = False
@@ -102,14 +104,26 @@ class StoreWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="everthread-writer", daemon=True)
                 self._thread.start()
-            self._queue.put(item)
+            items = self._new.setdefault(item.loop, [])
+            items.append(item)
+            if len(items) == 1:
+                item.loop.call_soon(self._hand_over, item.loop)
         return await item.waiter
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Queue what a loop asked for; nothing where `close` did that."""
+        with self._start:
+            if items := self._new.pop(loop, None):
+                self._queue.put(items)
 
     def close(self) -> None:
         """Write what is queued, then stop. Blocks until done; a server that hangs is given up after the patience."""
         with self._start:
             self._closed = True
             thread = self._thread
+            for items in self._new.values():
+                self._queue.put(items)
+            self._new.clear()
             if thread is not None:
                 self._queue.put(None)
         if thread is not None:
@@ -148,15 +162,15 @@ class StoreWriter:
         """What is queued, up to a full batch, and whether to go on after it; nothing where nothing comes until then."""
         batch: list[_WriteItem] = []
         try:
-            item = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+            items = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
         except queue.Empty:
             return batch, True
-        while item is not None:
-            batch.append(item)
-            if len(batch) == BATCH_ITEMS:
+        while items is not None:
+            batch += items
+            if len(batch) >= BATCH_ITEMS:
                 return batch, True
             try:
-                item = self._queue.get_nowait()
+                items = self._queue.get_nowait()
             except queue.Empty:
                 return batch, True
         return batch, False
