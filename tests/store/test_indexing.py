@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from everthread.core.search.terms import encode_term, phrase_terms, terms
 from everthread.store.index import (
     BATCH_CHARS,
+    GENTLE_CHARS,
     MOST_REPEATS,
     MOST_TERMS,
     OVERLAP,
@@ -25,7 +27,7 @@ from everthread.store.index import (
     searchable_text,
 )
 from everthread.store.models import NewSession, SearchQuery
-from everthread.store.store import Store
+from everthread.store.store import INDEX_DELAY, Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import new_thread, says, user
 
@@ -144,6 +146,27 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     count = await store._read(lambda tx: tx.one("SELECT COUNT(*), COUNT(DISTINCT start) FROM pieces"))
     assert count is not None
     assert count[0] == count[1]
+
+
+async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much_waits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    thread = await store.create_session(NewSession())
+    await store.append(thread.id, says("short", "x " * GENTLE_CHARS, "the last"))
+    unindexed(store)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    monkeypatch.setattr("everthread.store.store.INDEX_PAUSE", 0.0)
+    await store._index_later()
+    monkeypatch.undo()
+    assert pauses == [INDEX_DELAY, 0.0, INDEX_DELAY], "before the first, behind a long text, behind a short one"
+    assert len(await store.search(SearchQuery("last"))) == 1
 
 
 async def test_two_stores_index_the_same_only_once(store: Store, url: str, clock: Clock) -> None:

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 MOST_SUCCESSES = 10_000
 """So many models' largest prompts are remembered, so that only a larger one is written."""
 INDEX_DELAY = 0.2
-"""Seconds: what is appended within this time is indexed together."""
+"""Seconds: what is appended within this time is indexed together, unless much waits."""
 INDEX_PAUSE = 3.0
 """So many times as long as it worked, indexing in the background pauses."""
 PREPARED_AT_ONCE = 32
@@ -316,9 +316,11 @@ class Store:
             while True:
                 begun = time.monotonic()
                 async with self._index_lock():
-                    if not await self._index_some(index.GENTLE_CHARS):
-                        return
-                await asyncio.sleep(INDEX_PAUSE * (time.monotonic() - begun))
+                    chars = await self._index_some(index.GENTLE_CHARS)
+                if chars is None:
+                    return
+                pause = INDEX_PAUSE * (time.monotonic() - begun)
+                await asyncio.sleep(pause if chars > index.GENTLE_CHARS else max(pause, INDEX_DELAY))
         except StoreClosedError:
             log.debug("the store was closed; what is not indexed yet will be by the next search")
         except EverthreadError as error:
@@ -327,7 +329,7 @@ class Store:
     async def _index_all(self) -> None:
         """Index all that waits, without pauses, before a search."""
         async with self._index_lock():
-            while await self._index_some(index.BATCH_CHARS):
+            while await self._index_some(index.BATCH_CHARS) is not None:
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
@@ -337,16 +339,16 @@ class Store:
             self._index_turn = loop, asyncio.Lock()
         return self._index_turn[1]
 
-    async def _index_some(self, chars: int) -> bool:
-        """Index what waits, up to about so much text; False where nothing waits.
+    async def _index_some(self, most: int) -> int | None:
+        """Index what waits, up to about so many characters; how many it had, None where nothing waits.
 
         It is read into terms in a reading thread, so that no write waits for it, and is on the disk with the next
         write: what was lost is indexed again.
         """
-        batches = await self._read(index.prepare_index, chars)
+        batches = await self._read(index.prepare_index, most)
         for parts in batches:
             await self._writer.write(functools.partial(_index_parts, self.database, parts), lazy=True)
-        return bool(batches)
+        return sum(len(part.entry.text) for parts in batches for part in parts if part.last) if batches else None
 
     # Learnt limits, state, summary nodes
 
