@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from everthread.gateway.deadlines import run_beside, run_within
+from everthread.gateway.deadlines import run_beside, run_together, run_within
 
 
 async def give(value: str) -> str:
@@ -114,3 +114,49 @@ async def test_a_cancelled_caller_ends_both() -> None:
         await task
     await asyncio.sleep(0)
     assert ended == ["work", "watcher"]
+
+
+async def test_works_that_run_together_wait_at_the_same_time_in_one_task() -> None:
+    begun, released = [], asyncio.Event()
+
+    async def work(name: str) -> None:
+        begun.append((name, asyncio.current_task()))
+        if len(begun) == 3:
+            released.set()
+        await released.wait()
+
+    await run_together([work("first"), work("second"), work("third")])
+    assert begun == [(name, asyncio.current_task()) for name in ("first", "second", "third")]
+
+
+async def test_works_that_run_together_all_end_before_the_first_error_is_raised() -> None:
+    ended = []
+
+    async def work(name: str, error: Exception | None = None, *, waits: bool = True) -> None:
+        if waits:
+            await asyncio.sleep(0)
+        if error is not None:
+            raise error
+        ended.append(name)
+
+    works = [work("first"), work("second", LookupError("late")), work("third", ValueError("early"), waits=False)]
+    with pytest.raises(ValueError, match="early"):
+        await run_together([*works, work("fourth")])
+    assert ended == ["first", "fourth"]
+
+
+async def test_a_cancelled_caller_ends_all_works_that_run_together() -> None:
+    ended = []
+
+    async def wait(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    task = asyncio.create_task(run_together([wait("first"), wait("second")]))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["first", "second"]

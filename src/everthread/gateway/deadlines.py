@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -21,6 +21,10 @@ class StartedCoroutine(Generic[T]):
             self._waits_for = work.send(None)
         except StopIteration as end:
             self._result, self.is_done = end.value, True
+
+    def close(self) -> None:
+        """End it where it waits; nothing where it has ended."""
+        self._work.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
         while not self.is_done:
@@ -43,6 +47,31 @@ async def run_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         return await started
     async with asyncio.timeout(seconds):
         return await started
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Run several works side by side, in this task: each up to its first wait, then one after the other to its end.
+
+    The first error is raised when all have ended.
+    """
+    errors: list[Exception] = []
+    begun: list[StartedCoroutine[Any]] = []
+    for work in works:
+        try:
+            begun.append(StartedCoroutine(work))
+        except Exception as error:  # noqa: BLE001  the others go on
+            errors.append(error)
+    try:
+        for started in begun:
+            try:
+                await started
+            except Exception as error:  # noqa: BLE001  the others go on
+                errors.append(error)
+    finally:  # who is cancelled cancels all
+        for started in begun:
+            started.close()
+    if errors:
+        raise errors[0]
 
 
 async def run_beside(

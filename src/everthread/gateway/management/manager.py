@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,6 +63,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import Values
+from everthread.gateway.deadlines import run_together
 from everthread.gateway.management.clients import scope_of
 from everthread.gateway.management.compaction_items import TRIGGER, expand_items, has_item, make_item
 from everthread.gateway.management.events import CompactionReceipt, RecallAnswered, RecordFailed, Unmanaged
@@ -242,7 +243,7 @@ class ProxyManager:
                 await self.limits.succeed(turn.limit_key, prompt)
             self._judge(turn, prompt)
         state = turn.memory.context.dump()
-        writes: list[Awaitable[Any]] = []
+        writes: list[Coroutine[Any, Any, Any]] = []
         if is_success or outcome.usage is not None:
             writes.append(self._account(turn, match, outcome, state))
         else:
@@ -257,7 +258,7 @@ class ProxyManager:
         if is_success and reply and reply.id and self._emulates_state(turn.incoming):
             writes.append(self._responses.keep(match, reply, turn))
         try:
-            await asyncio.gather(*writes)  # together they are one transaction
+            await run_together(writes)  # one transaction
         except EverthreadError as error:
             self.setup.listener(RecordFailed(match.thread, str(error)))
 

@@ -455,7 +455,7 @@ class ThreadRecorder:
         return await asyncio.shield(self.start(turn))
 
     def start(self, turn: ManagedTurn) -> asyncio.Task[ThreadMatch]:
-        """Store it from the next turn of the event loop on: what is about to be sent is on its way then."""
+        """Store it in the background: what is about to be sent goes before it."""
         if turn.storing is None:
             turn.storing = asyncio.get_running_loop().create_task(self._record(turn))
         return turn.storing
@@ -490,6 +490,7 @@ class ThreadRecorder:
 
     async def _record(self, turn: ManagedTurn) -> ThreadMatch:
         """Store the request. A failure is reported as an event; the request goes on."""
+        await asyncio.sleep(0)  # the task that writes to the upstream was made after this one
         thread = None
         try:
             turn.match = await self._store_messages(turn, turn.match)
