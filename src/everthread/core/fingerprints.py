@@ -39,7 +39,7 @@ def chain_digest(digest: str, fingerprint: str) -> str:
 
 def message_fingerprint(message: Any) -> str:
     """The identity of one message."""
-    return _hash(_json(canonical_form(message), sort_keys=True), b"canonical")
+    return _hash(_SORTED_JSON.encode(canonical_form(message)), b"canonical")
 
 
 def byte_fingerprint(message: Any) -> str:
@@ -61,15 +61,17 @@ def byte_form(value: Any) -> Any:
 
 def byte_text(form: Any) -> str:
     """JSON text of a byte form, its keys in their own order."""
-    return _json(form, sort_keys=False)
+    return _JSON.encode(form)
 
 
 def _hash(text: str, person: bytes) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20, person=person).hexdigest()
 
 
-def _json(form: Any, *, sort_keys: bool) -> str:
-    return json.dumps(form, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, default=repr)
+_JSON, _SORTED_JSON = (
+    json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted, default=repr)
+    for is_sorted in (False, True)
+)
 
 
 def _rebuild(value: Any, field: _Field, depth: int) -> Any:
@@ -80,8 +82,12 @@ def _rebuild(value: Any, field: _Field, depth: int) -> Any:
         return f"{len(value)} items"
     if not isinstance(value, dict):
         return [_rebuild(item, field, depth + 1) for item in value]
-    fields = ((str(key), field(str(key), old, depth + 1)) for key, old in value.items())
-    return {key: new for key, new in fields if new is not _GONE}
+    fields = {}
+    for key, old in value.items():
+        new = field(str(key), old, depth + 1)
+        if new is not _GONE:
+            fields[str(key)] = new
+    return fields
 
 
 def _data_field(_key: str, value: Any, depth: int) -> Any:
@@ -105,6 +111,8 @@ def _canonical_field(clean: Callable[[str], str], key: str, value: Any, depth: i
         return _rebuild(_arguments(value) if key == "arguments" else value, _data_field, depth)
     if key == "content":
         value = _canonical_parts(clean, value)
+    if isinstance(value, str):
+        return value or _GONE
     form = _rebuild(value, functools.partial(_canonical_field, clean), depth)
     return _GONE if form in (None, "", [], {}) else form
 

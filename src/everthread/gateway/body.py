@@ -235,9 +235,12 @@ def splice_bytes(body: bytes, changes: Sequence[tuple[int, int, str]]) -> bytes:
     return b"".join([*pieces, view[at:]])
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def encode_value(value: Any) -> str:
     """A value as it goes into a body; escaped only where it holds what is no character."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _JSON.encode(value)
     try:
         text.encode()
     except UnicodeEncodeError:

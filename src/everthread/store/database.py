@@ -220,10 +220,13 @@ def new_private_file(target: str) -> Iterator[None]:
         raise
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def encode_json(value: Any) -> str:
     """JSON that every database keeps exactly: compact, readable; escaped only where text is no valid Unicode."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = _JSON.encode(value)
         return text if text.isprintable() or _encodable(text) else json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"this is no JSON value and cannot be stored: {error}") from error

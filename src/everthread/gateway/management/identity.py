@@ -315,9 +315,12 @@ def _short(content: Any) -> str:
     return _hash(form.get("content"))[:_SHORT]
 
 
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
+
+
 def _hash(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr)
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20, person=b"skeleton").hexdigest()
+    text = _JSON.encode(value).encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=20, person=b"skeleton").hexdigest()
 
 
 # The same in other words
