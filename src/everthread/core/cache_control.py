@@ -61,17 +61,21 @@ def apply_cache_control(
     return marked
 
 
-def place_marks(
+def place_marks(  # noqa: PLR0913  which messages, and what of the route and the last request is known
     messages: Sequence[Any],
     *,
     ttl: str = "5m",
     native_anthropic: bool = False,
     previous: int | None = None,
     wordless_results: bool = False,
+    leading: int | None = None,
 ) -> dict[int, Message]:
-    """The messages that get a mark, with it, by their place: of messages that carry none, and are read from the end."""
+    """The messages that get a mark, with it, by their place: of messages that carry none, and are read from the end.
+
+    `leading`: how many of the first ones are the system's, where that is known.
+    """
     carriers = _Carriers(native_anthropic, wordless_results)
-    places = _breakpoints(messages, previous, carriers, _NEAR_END)
+    places = _breakpoints(messages, previous, carriers, _NEAR_END, leading)
     return {index: carriers.mark(messages[index], ttl) for index in places}
 
 
@@ -221,11 +225,14 @@ class _Carriers:
         return {**message, "cache_control": cache_marker(ttl)}
 
 
-def _breakpoints(messages: Sequence[Any], previous: int | None, carriers: _Carriers, most: int) -> list[int]:
+def _breakpoints(
+    messages: Sequence[Any], previous: int | None, carriers: _Carriers, most: int, leading: int | None = None
+) -> list[int]:
     """Where the marks go, looking at no more than the last `most` messages and the first ones."""
-    leading = 0
-    while leading < len(messages) and _role(messages[leading]) in SYSTEM_ROLES:
-        leading += 1
+    if leading is None:
+        leading = 0
+        while leading < len(messages) and _role(messages[leading]) in SYSTEM_ROLES:
+            leading += 1
     last = _last_carriers(messages, max(leading, len(messages) - most), carriers)
     if previous is not None and len(last) == 3 and _is_far_back(messages, previous, last[0]):
         last = [previous, *last[1:]] if carriers.can_carry(messages, previous) else last
@@ -243,10 +250,9 @@ def _last_carriers(messages: Sequence[Any], first: int, carriers: _Carriers) -> 
     for index in range(len(messages) - 1, first - 1, -1):
         if len(carrying) == 3:
             break
-        role = _role(messages[index])
         if carriers.can_carry(messages, index):
             carrying.append(index)
-        elif role is not None and role != "tool" and role not in SYSTEM_ROLES:
+        elif _role(messages[index]) not in (None, "tool", *SYSTEM_ROLES):
             others.append(index)
     return sorted([*carrying, *others[: 3 - len(carrying)]])
 

@@ -150,6 +150,13 @@ _KNOWN = frozenset(
     for name in (*names, *_WRITTEN_1H, *_WRITTEN_5M, *_ENVELOPES)
     for part in name.split(".")
 )
+_NESTED = frozenset(
+    name.partition(".")[0]
+    for shape in (*_BY_FIELDS, _RESPONSES)
+    for name in (*shape.read, *shape.write, *shape.reasoning, *_WRITTEN_1H, *_WRITTEN_5M)
+    if "." in name
+)
+"""Objects that hold figures."""
 
 
 def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
@@ -157,65 +164,68 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
     if isinstance(raw, CanonicalUsage):
         return raw
     named = _fields_by_name(raw)
-    shape = _shape(named, api)
+    counts = _read_counts(named)
+    shape = _shape(named, counts, api)
     if shape is None:
         named = next((_fields_by_name(named[key]) for key in _ENVELOPES if key in named), named)
-        shape = _shape(named, api) or _ANTHROPIC
-    read, write = _largest(named, shape.read), _largest(named, shape.write)
-    hour = _largest(named, _WRITTEN_1H)
-    write = max(write, hour + _largest(named, _WRITTEN_5M))
-    prompt = _sum(named, shape.prompt)
+        counts = _read_counts(named)
+        shape = _shape(named, counts, api) or _ANTHROPIC
+    read, write = _largest(counts, shape.read), _largest(counts, shape.write)
+    hour = _largest(counts, _WRITTEN_1H)
+    write = max(write, hour + _largest(counts, _WRITTEN_5M))
+    prompt = _sum(counts, shape.prompt)
     if prompt is None:
-        prompt = _sum(named, shape.prompt_parts)
+        prompt = _sum(counts, shape.prompt_parts)
     if shape.includes_cache and prompt is not None:
         read = min(read, prompt)
         write = min(write, prompt - read)
         prompt -= read + write
-    output = _sum(named, shape.output)
+    output = _sum(counts, shape.output)
     if output is None:
-        output = _sum(named, shape.output_else)
+        output = _sum(counts, shape.output_else)
     return CanonicalUsage(
         input_tokens=prompt or 0,
         output_tokens=output or 0,
         cache_read_tokens=read,
         cache_write_tokens=write,
-        reasoning_tokens=_largest(named, shape.reasoning),
+        reasoning_tokens=_largest(counts, shape.reasoning),
         cache_write_1h_tokens=min(hour, write),
         raw=raw,
     )
 
 
-def _shape(named: Mapping[str, Any], api: str | None) -> _Shape | None:
+def _shape(named: Mapping[str, Any], counts: Mapping[str, int], api: str | None) -> _Shape | None:
     """The API's own form if it has figures there, else the first form that has."""
     name = api.lower() if isinstance(api, str) else ""
     stated = next((shapes for word, shapes in _BY_API.items() if word in name), ())
     for shape in (*stated, *_BY_FIELDS):
-        if any(_find(named, name) for name in (*shape.prompt, *shape.output, *shape.prompt_parts)):
+        if any(map(counts.get, (*shape.prompt, *shape.output, *shape.prompt_parts))):
             is_openai = shape is _ANTHROPIC and shape not in stated and not _OPENAI_ONLY.isdisjoint(named)
             return _RESPONSES if is_openai else shape
     return None
 
 
-def _sum(named: Mapping[str, Any], names: Iterable[str]) -> int | None:
-    counts = [count for count in (_find(named, name) for name in names) if count is not None]
-    return sum(counts) if counts else None
+def _sum(counts: Mapping[str, int], names: Iterable[str]) -> int | None:
+    stated = [counts[name] for name in names if name in counts]
+    return sum(stated) if stated else None
 
 
-def _largest(named: Mapping[str, Any], names: Iterable[str]) -> int:
-    return max((_find(named, name) or 0 for name in names), default=0)
+def _largest(counts: Mapping[str, int], names: Iterable[str]) -> int:
+    return max((counts[name] for name in names if name in counts), default=0)
 
 
-def _find(named: Mapping[str, Any], name: str) -> int | None:
-    """The count under a name; None where there is none, or something that is no count."""
-    outer, _, inner = name.partition(".")
-    value = named.get(outer)
-    if inner:
-        value = _fields_by_name(value).get(inner)
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**15:
-        return None
-    return int(value)
+def _read_counts(named: Mapping[str, Any]) -> dict[str, int]:
+    """The counts by name, those of an object inside behind its name and a dot; what is no count is left out."""
+    flat = {name: value for name, value in named.items() if name not in _NESTED}
+    for name in _NESTED.intersection(named):
+        flat |= {f"{name}.{inner}": value for inner, value in _fields_by_name(named[name]).items()}
+    return {name: int(value) for name, value in flat.items() if _is_count(value)}
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(r"[0-9]{1,15}", value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 10**15
 
 
 _PLAIN = (type(None), str, int, float, list, tuple, Mapping)
@@ -310,7 +320,9 @@ def stated_window(model: str, *, provider: str | None = None) -> int | None:
 
 def _price(table: ModelPrice, prompt_tokens: int, *keys: str) -> Decimal | None:
     """The first of these prices that there is; of a tiered one, the tier that the whole prompt falls into."""
-    value = next((price for price in (getattr(table, key) for key in keys) if price is not None), None)
+    value = None
+    for key in keys:
+        value = getattr(table, key) if value is None else value
     if value is None or isinstance(value, Decimal):
         return value
     reached = [tier.price for tier in value.tiers if prompt_tokens > tier.start]

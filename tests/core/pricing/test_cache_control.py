@@ -240,6 +240,9 @@ def test_marks_are_placed_from_the_end_where_there_were_none(history: Any, nativ
     marked = apply_cache_control(plain, native_anthropic=native, previous=-1 if previous is None else previous)
     placed = place_marks(plain, native_anthropic=native, previous=previous)
     assert placed == {index: new for index, new in enumerate(marked) if new is not plain[index]}
+    roles = [message.get("role") if isinstance(message, dict) else None for message in plain]
+    leading = next((index for index, role in enumerate(roles) if role != "system"), len(roles))
+    assert place_marks(plain, native_anthropic=native, previous=previous, leading=leading) == placed
 
 
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))
