@@ -119,13 +119,14 @@ async def test_a_cancelled_caller_ends_both() -> None:
 async def test_works_that_run_together_wait_at_the_same_time_in_one_task() -> None:
     begun, released = [], asyncio.Event()
 
-    async def work(name: str) -> None:
+    async def work(name: str) -> str:
         begun.append((name, asyncio.current_task()))
         if len(begun) == 3:
             released.set()
         await released.wait()
+        return name
 
-    await run_together([work("first"), work("second"), work("third")])
+    assert await run_together(work("first"), work("second"), work("third")) == ["first", "second", "third"]
     assert begun == [(name, asyncio.current_task()) for name in ("first", "second", "third")]
 
 
@@ -141,7 +142,7 @@ async def test_works_that_run_together_all_end_before_the_first_error_is_raised(
 
     works = [work("first"), work("second", LookupError("late")), work("third", ValueError("early"), waits=False)]
     with pytest.raises(ValueError, match="early"):
-        await run_together([*works, work("fourth")])
+        await run_together(*works, work("fourth"))
     assert ended == ["first", "fourth"]
 
 
@@ -154,7 +155,7 @@ async def test_a_cancelled_caller_ends_all_works_that_run_together() -> None:
         finally:
             ended.append(name)
 
-    task = asyncio.create_task(run_together([wait("first"), wait("second")]))
+    task = asyncio.create_task(run_together(wait("first"), wait("second")))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

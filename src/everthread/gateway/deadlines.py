@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -49,12 +49,13 @@ async def run_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         return await started
 
 
-async def run_together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Run several works side by side, in this task: each up to its first wait, then one after the other to its end.
+async def run_together(*works: Coroutine[Any, Any, Any]) -> list[Any]:
+    """The results of several works, which run side by side in this task: each up to its first wait, then to its end.
 
     The first error is raised when all have ended.
     """
     errors: list[Exception] = []
+    results: list[Any] = []
     begun: list[StartedCoroutine[Any]] = []
     for work in works:
         try:
@@ -64,7 +65,7 @@ async def run_together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
     try:
         for started in begun:
             try:
-                await started
+                results.append(await started)
             except Exception as error:  # noqa: BLE001  the others go on
                 errors.append(error)
     finally:  # who is cancelled cancels all
@@ -72,6 +73,7 @@ async def run_together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
             started.close()
     if errors:
         raise errors[0]
+    return results
 
 
 async def run_beside(

@@ -611,7 +611,9 @@ class ProxyExchange:
 
     async def _update_headers(self) -> None:
         """Read the final headers for the client from the turn."""
-        self.sent = replace(self.sent, headers=await self.turn.response_headers())
+        headers = await self.turn.response_headers()
+        if headers != self.sent.headers:
+            self.sent = replace(self.sent, headers=headers)
         about_thread(self.turn.thread)
 
     def _count_rewrite(self, kind: str) -> None:

@@ -44,7 +44,7 @@ class ResponseWriter:
         self._facts: dict[str, Any] = {}
 
     async def start(self, status: int, headers: Headers, own_headers: Mapping[str, str] | None = None) -> None:
-        self.status, self._own_headers = status, own_headers or {}
+        self.status, self._own_headers = status, dict(own_headers or {})
         self._metrics.count("requests", api=self._call.conversation or "other", status=str(status))
         self._metrics.observe_first_byte(time.monotonic() - self._started_at)
         ours = [

@@ -82,7 +82,6 @@ from everthread.gateway.management.rewrite import (
 )
 from everthread.gateway.management.threads import PendingAnswer, ThreadIndex, ThreadMatch, ThreadRecorder, WireMessages
 from everthread.gateway.management.turn import ManagedTurn, ThreadMemories, build_outgoing, receipt_text, send_untouched
-from everthread.providers.catalog import window_headers
 from everthread.store.models import DEFAULT_TENANT, UNDONE_STATE, NewUsage, Rewrite
 from everthread.store.store import Store
 
@@ -258,7 +257,7 @@ class ProxyManager:
         if is_success and reply and reply.id and self._emulates_state(turn.incoming):
             writes.append(self._responses.keep(match, reply, turn))
         try:
-            await run_together(writes)  # one transaction
+            await run_together(*writes)  # one transaction
         except EverthreadError as error:
             self.setup.listener(RecordFailed(match.thread, str(error)))
 
@@ -326,7 +325,7 @@ class ProxyManager:
     async def _load_window(self, turn: ManagedTurn) -> int:
         """The window of a model at an address, looked up once."""
         incoming = turn.incoming
-        key = (incoming.upstream, turn.model, window_headers(incoming.headers))
+        key = (incoming.upstream, turn.model, turn.limit_key.headers)
         if key not in self._windows:
             if len(self._windows) >= _MOST_WINDOWS:
                 self._windows.clear()
@@ -476,12 +475,13 @@ class ProxyManager:
 
     async def look_up(self, turn: ManagedTurn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
-        rewrites = await self._find_rewrites(turn)
+        hidden, expected = self._recall.state_of(turn), self._recall.expected(turn)
+        rewrites, [undone, *rounds] = await run_together(
+            self._find_rewrites(turn), self.setup.store.get_states([(turn.match.thread, UNDONE_STATE), *hidden])
+        )
         if not forced:
             rewrites = rewrites.prefer(turn.memory.rewrite)
         turn.used, turn.ready = rewrites.used, rewrites.ready
-        hidden, expected = self._recall.state_of(turn), self._recall.expected(turn)
-        undone, *rounds = await self.setup.store.get_states([(turn.match.thread, UNDONE_STATE), *hidden])
         turn.is_undone = isinstance(undone, dict) and turn.size < undone.get("until", 0)
         if forced and turn.ready is not None:
             turn.used, turn.ready = turn.ready, None

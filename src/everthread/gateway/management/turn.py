@@ -68,6 +68,8 @@ class ThreadMemory:
     """The last look for rewrites of it."""
     has_sent: bool = False
     """This process sent a request of the thread: without a `rewrite` that was the client's own history."""
+    budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
+    """The last budget, with what it was made from."""
 
 
 @dataclass(slots=True)
@@ -116,6 +118,8 @@ class ManagedTurn:
     """The request to send."""
     limit_key: LimitKey = field(init=False)
     """The key under which the model's learnt limits are stored."""
+    requested_cap: int | None = field(init=False)
+    """The output cap the client set."""
     unmanaged_reason: str = field(init=False)
     """Why the request is left alone: the provider keeps or changes the history itself; empty where it does not."""
     decision: PolicyDecision | None = None
@@ -130,13 +134,12 @@ class ManagedTurn:
     """This client gets our recall tool: summaries name it."""
     recall: RecallTurn = field(default_factory=RecallTurn)
     restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
-    cached_budget: tuple[tuple[int, int | None, int], Budget] | None = None
-    """The last budget, with what it was made from."""
 
     def __post_init__(self) -> None:
         incoming = self.incoming
         headers, credential = window_headers(incoming.headers), credential_digest(incoming.headers)
         self.limit_key = LimitKey(incoming.tenant, incoming.upstream, self.model, headers, credential)
+        self.requested_cap = _requested_cap(self.sliced.fields)
         self.unmanaged_reason = _unmanaged_reason(self.sliced)
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
@@ -204,12 +207,6 @@ class ManagedTurn:
         return WireMessages(self.incoming.api, self.model, Values(self.elements))
 
     @property
-    def requested_cap(self) -> int | None:
-        """The output cap the client set."""
-        stated = (self.sliced.fields.get(name) for name in FIELDS)
-        return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
-
-    @property
     def thinking_budget(self) -> int | None:
         """What the client set aside for thinking: the output cap must exceed it."""
         stated = self.sliced.fields.get("thinking")
@@ -230,10 +227,11 @@ class ManagedTurn:
         client_cap = self.requested_cap
         cap = client_cap if client_cap and client_cap > 0 else options.max_tokens
         fixed = round(self.fixed * self.memory.context.calibration.factor(self.model))
-        if self.cached_budget is None or self.cached_budget[0] != (self.window, cap, fixed):
+        key, last = (self.model, self.window, cap, fixed), self.memory.budget
+        if last is None or last[0] != key:
             own = replace(options.for_model(self.model), max_tokens=cap)
-            self.cached_budget = (self.window, cap, fixed), own.budget(self.window, fixed=fixed)
-        return self.cached_budget[1]
+            last = self.memory.budget = key, own.budget(self.window, fixed=fixed)
+        return last[1]
 
     def pairs(self) -> list[tuple[Any, str]]:
         return [(element.value, self.sliced.of(element)) for element in self.elements]
@@ -281,6 +279,11 @@ def _unmanaged_reason(sliced: SlicedBody) -> str:
     if _drops_history(fields.get("context_management")):
         return "context_management"
     return TRIGGER if any(_kind(element) == TRIGGER for element in sliced.elements[-1:]) else ""
+
+
+def _requested_cap(fields: Mapping[str, Any]) -> int | None:
+    stated = (fields[name] for name in FIELDS if name in fields)
+    return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
 
 
 def _drops_history(edits: Any) -> bool:
@@ -334,12 +337,15 @@ def mark_system_field(system: Any, ttl: str) -> str | None:
     return None if marked is system or marked == system else encode_value(marked)
 
 
-def mark_messages(api: Api, elements: Sequence[Element], ttl: str, previous: int | None) -> dict[int, str]:
+def mark_messages(
+    api: Api, elements: Sequence[Element], ttl: str, previous: int | None, leading: int | None = None
+) -> dict[int, str]:
     """The messages that get a mark, as text by their place. `previous`: where the last request had its last one."""
     native = api == "anthropic"
     placed = place_marks(
-        Values(elements), ttl=ttl, native_anthropic=native, previous=previous, wordless_results=not native
-    )
+        Values(elements), ttl=ttl, native_anthropic=native, previous=previous, wordless_results=not native,
+        leading=leading,
+    )  # fmt: skip
     return {index: encode_value(message) for index, message in placed.items() if _is_on_block(message)}
 
 
@@ -412,12 +418,13 @@ def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
     has_marks = turn.has_marks if text is turn.sliced.text else '"cache_control"' in text
     if has_marks or not takes_marks(api, turn.model, upstream):  # a mark anywhere is the client's own way
         return []
-    sliced = turn.sliced if text is turn.sliced.text else slice_body(text.encode(), api)
+    is_same = text is turn.sliced.text
+    sliced = turn.sliced if is_same else slice_body(text.encode(), api)
     count = len(sliced.elements)
     begins = blake2b(turn.used.replacement if turn.used else b"", digest_size=8).digest()
     last_marks = turn.memory.cache_marks
     previous = last_marks[1] if last_marks and last_marks[0] == begins and last_marks[1] < count else None
-    marked = mark_messages(api, sliced.elements, ttl, previous)
+    marked = mark_messages(api, sliced.elements, ttl, previous, turn.first if is_same else None)
     changes = [(sliced.elements[index].start, sliced.elements[index].end, new) for index, new in marked.items()]
     system = (
         mark_system_field(sliced.fields["system"], ttl) if api == "anthropic" and "system" in sliced.fields else None
