@@ -339,6 +339,21 @@ def test_whatever_comes_in_a_valid_list_comes_out(messages: list[Dirt], in_fligh
     assert messages == before
 
 
+def test_only_the_unsound_part_is_touched() -> None:
+    messages = [HI, made(call("a")), result("a"), made(call("b")), HI, made(call("c")), result("c"), HI]
+    mended = repair(messages)
+    assert mended.places == [0, 1, 2, 3, None, 4, 5, 6, 7]
+    assert mended.actions == ["message 3: call 'b' got a stub result: it has none"]
+
+
+def test_an_id_that_is_made_is_none_that_follows() -> None:
+    messages = [HI, *(m for name in ("a", "a", "a_2", "d") for m in (made(call(name)), result(name)))]
+    mended = repair(messages)
+    assert [m["tool_call_id"] for m in mended.messages if m["role"] == "tool"] == ["a", "a_2", "a_2_2", "d"]
+    assert mended.places == [0, 1, 2, None, None, None, None, 7, 8]
+    assert validate_messages(mended.messages, api="anthropic") == []
+
+
 @given(st.lists(st.one_of(anthropic_messages, openai_messages), max_size=12))
 def test_block_form_comes_out_valid_too(messages: list[Dirt]) -> None:
     mended = repair_messages(messages)

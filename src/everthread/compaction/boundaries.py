@@ -173,6 +173,8 @@ class _Fitter:
     user: int | None = field(init=False)
     least: int = field(init=False)
     head: int = field(init=False)
+    has_summary: bool = field(init=False)
+    """Whether an earlier summary is a message of its own."""
     stored: list[ToStore] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
 
@@ -186,6 +188,7 @@ class _Fitter:
         self.head_end, self.user = history.head_end, history.latest_user
         self.least = max(latest_piece(self.messages, history.pieces), self.head_end)
         self.head = sum(self.sizes[: self.head_end])
+        self.has_summary = any(one.rest is None for one in history.facts)
 
     def run(self, level: CompactionLevel) -> Fit:
         earliest = len(self.messages) if level == CompactionLevel.LATEST_GROUP else 0
@@ -235,10 +238,9 @@ class _Fitter:
             size = sum(self.sizes[piece.start : piece.end])
             is_whole = is_whole and used + size <= room.tail // 2
             size = size if is_whole else self._slim_tokens(range(piece.start, piece.end))
-            too_few = total - start < room.protect_last_n
-            within = self._request(piece.start, tail_tokens + size) <= room.limit
             if used + size > room.tail:
-                if not (too_few and within):
+                too_few = total - start < room.protect_last_n
+                if not too_few or self._request(piece.start, tail_tokens + size) > room.limit:
                     break
                 widened = True
             start, tail_tokens, used = piece.start, tail_tokens + size, used + size
@@ -391,7 +393,7 @@ class _Fitter:
         return 0 if rest is None else self.counter.message(rest)
 
     def _holds_summary(self, piece: Span) -> bool:
-        return any(one.rest is None for one in self.history.facts[piece.start : piece.end])
+        return self.has_summary and any(one.rest is None for one in self.history.facts[piece.start : piece.end])
 
 
 def _replace_result(message: Message, number: int, text: str) -> Message:

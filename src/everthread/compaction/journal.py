@@ -469,9 +469,10 @@ def _note(text: str) -> str:
     ]
     if not prose:
         return ""
-    first = _sentences(prose[0])[0]
-    last = _sentences(prose[-1])[-1]
-    return _safe(last if first.endswith(_COLONS) and last is not first else first, _NOTE_CHARS).rstrip(":： ")
+    sentence = _sentences(prose[0])[0]
+    if sentence.endswith(_COLONS):
+        sentence = _sentences(prose[-1])[-1]
+    return _safe(sentence, _NOTE_CHARS).rstrip(":： ")
 
 
 def _sentences(line: str) -> list[str]:

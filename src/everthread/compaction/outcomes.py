@@ -164,8 +164,10 @@ _COUNT_WORDS = (
     "ℹ ",
 )  # fmt: skip
 """What, in lower case, a line that counts tests has in it."""
-_COUNT = re.compile(r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}[pfesiPFESI]|(?<=[:=])\s{0,8}[0-9]|(?<=^.)(?:[Aa][Nn])? )")
-"""A number beside a sign or a letter that a count begins with."""
+_COUNT = re.compile(
+    r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam)|(?<=[:=])\s{0,8}[0-9]|(?<=^.)(?i:an)? )"
+)
+"""A number beside a word or a sign that makes it a count, or how a line with one begins."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
@@ -302,10 +304,12 @@ MAX_ERRORS = 8
 MAX_LINE = 300
 
 _SUSPECT_WORDS = (
-    "error", "exception", "fail", "fatal", "panic", "critical", "not found", "no such", "denied", "refused", "killed",
-    "cannot find", "no module", "enoent", "eacces", "econnrefused", "eaddrinuse", "aborted", "fault", "interrupt",
-    "undefined reference", "not recognized", "exit", "return", "\ne  ", "***", "err!", "✗", "✘", "×", "✖", "❌",
+    "error", "exception", "fail", "fatal", "panic", "critical", "command not found", "no such file",
+    "permission denied", "refused", "killed", "cannot find module", "no module named", "enoent", "eacces",
+    "eaddrinuse", "aborted", "fault", "interrupt", "undefined reference", "not recognized as", " code:", " code ",
+    " status:", " status ", "\ne  ", "***", "err!", "✗", "✘", "×", "✖", "❌",
 )  # fmt: skip
+"""What, in lower case, a line that states an error has in it."""
 _STARTS_ERROR = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
     r"FAIL[: \t]|--- FAIL|[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"

@@ -43,6 +43,8 @@ CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE
 """A tool result, or a string in a call's arguments, of more characters is long."""
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
+_LONE = re.compile("[\ud800-\udfff]")
+"""Half a character: it has no bytes of its own."""
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
 
@@ -178,14 +180,15 @@ def _append_errors(text: str, reading: CallFacts) -> str:
 
     The short output of such a call stays as it is where that would hardly be smaller.
     """
-    line = _fit_line(text, reading.line, "")
     errors = reading.errors()
-    if is_persisted(text) or all(error in line for error in errors):
-        return line
+    if is_persisted(text) or sum(map(len, errors)) <= LONG:
+        line = _fit_line(text, reading.line, "")
+        if is_persisted(text) or all(error in line for error in errors):
+            return line
     both = "\n".join([_fit_line(text, partial(reading.line, with_error=False), ""), *errors])
     if 4 * len(both.encode("utf-8", "surrogatepass")) <= 3 * len(text.encode("utf-8", "surrogatepass")):
         return both
-    return text if len(text) <= 3 * LONG else line
+    return text if len(text) <= 3 * LONG else _fit_line(text, reading.line, "")
 
 
 def _fit_line(text: str, say: Callable[..., str | None], end: str) -> str:
@@ -306,8 +309,7 @@ def _cut_literal(match: re.Match[str]) -> str:
     if match[2] or len(match[1]) <= LONG:
         return match[0]
     cut = _cut_text(json_value(match[0]))
-    lone = not cut.isascii() and any("\ud800" <= character <= "\udfff" for character in cut)
-    literal = json.dumps(cut, ensure_ascii=lone)
+    literal = json.dumps(cut, ensure_ascii=_LONE.search(cut) is not None)
     return literal if len(literal) < len(match[0]) else match[0]
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 Count = Callable[[str], int]
 GAP = "[…]"
@@ -109,19 +110,22 @@ class Rarity:
     """The weight of words among some texts: a word that few of them hold weighs most."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = 0
-        self._holding: Counter[str] = Counter()
-        for text in texts:
-            self._texts += 1
-            self._holding.update(set(words_of(text)))
+        words = [set(words_of(text)) for text in texts]
+        self._texts = len(words)
+        self._holding = Counter(chain.from_iterable(words))
+        self._weights: dict[str, float] = {}
 
     def score(self, text: str) -> float:
         """The weight of a sentence, by its words; figures weigh more than words."""
         total = 0.0
         for word in dict.fromkeys(words_of(text)):
-            rare = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1
-            total += rare + (1.5 if word[0].isdigit() else 0.0)
+            total += self._weights.get(word) or self._weigh(word)
         return total
+
+    def _weigh(self, word: str) -> float:
+        rare = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1
+        self._weights[word] = rare + (1.5 if word[0].isdigit() else 0.0)
+        return self._weights[word]
 
 
 def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:

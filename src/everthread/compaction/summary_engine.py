@@ -15,7 +15,7 @@ from everthread.compaction.summary import Compaction, CompactionLevel
 from everthread.core.messages import Messages
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import LineRedactor
-from everthread.core.transcript import seal_summary
+from everthread.core.transcript import is_summary, seal_summary, without_summary
 from everthread.core.types import System
 
 
@@ -97,10 +97,9 @@ class SummaryEngine(ContextEngine):
     def _assemble(self, plan: Plan, text: str, result: Compaction) -> Compaction:
         note, counter = system_note(plan), self._services.counter
         messages, origins = assemble(plan, text, note)
-        alone = next(
-            (message for message in messages if "_summary" in message and message.get("content") == text), None
-        )
-        tokens = counter.message(alone) if alone else counter.text(text)
+        summary = next(message for message in messages if is_summary(message))
+        rest = without_summary(summary)
+        tokens = counter.message(summary) - (0 if rest is None else counter.message(rest))
         return replace(
             result, messages=messages, summary=text, covered=plan.covered, kept=origins, to_store=plan.fit.to_store,
             phases=plan.phases(tokens), steps=plan.fit.steps, system_note=note,

@@ -39,7 +39,7 @@ SUMMARY_START = "[EVERTHREAD SUMMARY"
 SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
 """How its last line begins; a tag and a bracket follow."""
 
-_END_LINE = re.compile(r"^\[END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$", re.MULTILINE)
+_END_LINE = re.compile(r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$", re.MULTILINE)
 _OURS = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -239,14 +239,28 @@ def repair_messages(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = 
 
 def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
     """Like `repair_messages`, with an account of what was done."""
-    if _is_sound(messages, in_flight=in_flight):
-        return Repair(list(cast("Sequence[Message]", messages)), [], list(range(len(messages))))
-    work = _Work()
-    readable = list(work.keep_readable(messages))
+    same, total = list(cast("Sequence[Message]", messages)), len(messages)
+    unsound = _find_unsound(messages, in_flight=in_flight)
+    if unsound is None:
+        return Repair(same, [], list(range(total)))
+    start, end = unsound.start, unsound.end
+    work = _repair_part(messages, unsound, in_flight=in_flight)
+    if not work.taken.keys().isdisjoint(unsound.later_ids):  # an id that was made is one of theirs
+        work, end = _repair_part(messages, unsound._replace(end=total), in_flight=in_flight), total
+    return Repair(
+        [*same[:start], *work.out, *same[end:]],
+        work.actions,
+        [*range(start), *work.places(messages), *range(end, total)],
+    )
+
+
+def _repair_part(messages: Sequence[Mapping[str, Any]], part: _Unsound, *, in_flight: bool) -> _Work:
+    work = _Work(taken=dict.fromkeys(part.earlier_ids, 1))
+    readable = list(work.keep_readable(messages, part.start, part.end))
     calls = [calls_of(message) for _, message in readable]
     blocks = [_result_blocks(message) for _, message in readable]
     answers = work.answers([source for source, _ in readable], calls, blocks)
-    tail = _trailing_group(readable) if in_flight else None
+    tail = _trailing_group(readable) if in_flight and part.end == len(messages) else None
     for index, (source, message) in enumerate(readable):
         if calls[index]:
             work.emit_group(source, message, answers.get(index, {}), leave_open=index == tail)
@@ -256,34 +270,61 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
             work.did(source, "removed: it says nothing")
         else:
             work.put(message, source)
-    work.open_with_user()
-    return Repair(work.out, work.actions, work.places(messages))
+    if part.is_opening:
+        work.open_with_user()
+    return work
 
 
-def _is_sound(messages: Sequence[Any], *, in_flight: bool) -> bool:
-    """Whether there is nothing to repair, told in one pass: what is not sure to be sound is looked at in full."""
-    taken: set[str] = set()
+class _Unsound(NamedTuple):
+    """The part `[start, end)` of a list that is not sure to be sound. No call in it has a result outside of it."""
+
+    start: int
+    end: int
+    earlier_ids: list[str]
+    """The ids of the calls before it."""
+    later_ids: list[str]
+    is_opening: bool
+    """No user speaks before it; such a part reaches to the end of the list."""
+
+
+def _find_unsound(messages: Sequence[Any], *, in_flight: bool) -> _Unsound | None:
+    """The part that must be looked at in full, told in one pass; None where there is nothing to repair."""
+    ids: dict[str, None] = {}
     waiting: set[str] = set()
-    begun = False
-    for message in messages:
+    first: tuple[int, int] | None = None
+    piece = last = 0, 0  # where a message with its results begins, where the last unsound one ends, and the ids before
+    is_sound, opening = True, len(messages)
+    for index, message in enumerate(messages):
         role = message.get("role") if isinstance(message, dict) else None
         if role == "tool":
             answered = message.get("tool_call_id")
-            if not isinstance(answered, str) or answered not in waiting or not isinstance(message.get("content"), str):
-                return False
-            waiting.discard(answered)
+            if is_sound and isinstance(answered, str) and answered in waiting:
+                waiting.discard(answered)
+                is_sound = isinstance(message.get("content"), str)
+            else:
+                is_sound = False
             continue
+        if waiting or not is_sound:
+            first, last = first or piece, (index, len(ids))
+        piece = index, len(ids)
+        opening = index if role == "user" and opening > index else opening
         calls = message.get("tool_calls", ()) if role == "assistant" else ()
-        if waiting or not isinstance(role, str) or role not in ROLES or not _is_plain(message, calls):
-            return False
-        waiting.update(call["id"] for call in calls)
-        if len(waiting) < len(calls) or not waiting.isdisjoint(taken):
-            return False
-        taken |= waiting
-        begun = begun or role == "user"
-        if not begun and role not in SYSTEM_ROLES:
-            return False
-    return not waiting or in_flight
+        is_sound = isinstance(role, str) and role in ROLES and (opening <= index or role in SYSTEM_ROLES)
+        is_sound = is_sound and _is_plain(message, calls)
+        waiting = {call["id"] for call in calls} if is_sound else {call.id for call in _read_calls(message)}
+        is_sound = is_sound and len(waiting) == len(calls) and waiting.isdisjoint(ids)
+        ids.update(dict.fromkeys(waiting))
+    if not is_sound or (waiting and not in_flight):
+        first, last = first or piece, (len(messages), len(ids))
+    if first is None:
+        return None
+    listed, is_opening = list(ids), opening >= first[0]
+    end, later_ids = (len(messages), []) if is_opening else (last[0], listed[last[1] :])
+    return _Unsound(first[0], end, listed[: first[1]], later_ids, is_opening)
+
+
+def _read_calls(message: Any) -> list[Call]:
+    return calls_of(message) if isinstance(message, Mapping) else []
 
 
 def _is_plain(message: Mapping[str, Any], calls: Any) -> bool:
@@ -326,9 +367,9 @@ class _Work:
     def did(self, source: int, what: str) -> None:
         self.actions.append(f"message {source}: {what}")
 
-    def keep_readable(self, messages: Sequence[Any]) -> Iterator[tuple[int, Message]]:
+    def keep_readable(self, messages: Sequence[Any], start: int, end: int) -> Iterator[tuple[int, Message]]:
         """Messages of a readable shape, each with its place in the source."""
-        for source, message in enumerate(messages):
+        for source, message in enumerate(messages[start:end], start):
             role = message.get("role") if isinstance(message, Mapping) else None
             role = _ROLE_NAMES.get(role, role) if isinstance(role, str) else None
             if role not in ROLES:
