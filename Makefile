@@ -28,7 +28,8 @@ demo: $(READY) ## a long session past a small window; no key, fetches a small mo
 
 check: lint types quick ## a minute: lint, types, the tests without processes and servers
 
-test: lint types unit ## everything that must pass
+test: $(READY) ## everything that must pass; lint and types beside the first tests
+	$(MAKE) --no-print-directory -j 2 lint types unit
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -44,7 +45,7 @@ quick: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -n 2 --cov --cov-report= tests/core tests/wire
 	$(BIN)/coverage report --fail-under=100
-	$(BIN)/pytest -n 4 --ignore=tests/core --ignore=tests/wire  # they wait more than they reckon
+	$(BIN)/pytest -n 4 --dist worksteal --ignore=tests/core --ignore=tests/wire  # they wait more than they reckon
 
 torture: $(READY) ## the long runs, or one: PART=store; each writes build/torture/PART.json and goes on where it ended
 	$(BIN)/python -m tests.torture $(PART)

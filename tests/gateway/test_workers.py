@@ -27,9 +27,7 @@ from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
 from tests.gateway.load import Numbered, Sdk, Talker, compactions, failed_open, models, problems
-from tests.store.conftest import kind, new_url, postgres, run_folder
 
-__all__ = ["kind", "new_url", "postgres", "run_folder"]
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(sys.platform != "linux", reason="the children of a process are read from /proc"),
@@ -93,16 +91,18 @@ class Slow:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 
-async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(
-    kind: str, new_url: Callable[..., str], tmp_path: Path
-) -> None:
-    database = new_url(kind)
+async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(tmp_path: Path) -> None:
+    await kill_worker(f"sqlite:///{tmp_path}/store.db", tmp_path)
+
+
+async def kill_worker(database: str, folder: Path) -> None:
+    """Kill one of two workers while both answer; whatever was answered before is stored."""
     async with Provider(models(6_000), Slow()) as provider:
         config = (
             f"store: {{url: '{database}'}}\ncompression: {{background: false, economics: false}}\n"
             f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
         )
-        async with served(tmp_path / "home", config) as (process, told):
+        async with served(folder / "home", config) as (process, told):
             assert told["workers"] == 2
             before = children(process.pid)
             assert len(before) == 2

@@ -21,6 +21,7 @@ from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import Fault
 from tests.gateway.load import MARK, NAMES, Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
+from tests.gateway.test_workers import kill_worker
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)
@@ -153,3 +154,7 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
               f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions")  # fmt: skip
         assert wrong == {}
         assert different_rewrites(main, talkers) == []
+
+
+async def test_a_worker_is_killed_on_either_database(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
+    await kill_worker(new_url(kind), tmp_path)
