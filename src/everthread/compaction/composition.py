@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from itertools import accumulate
 from typing import Any
 
 from everthread.compaction.engine import Services
@@ -16,7 +15,7 @@ from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
 from everthread.compaction.plan import Plan
 from everthread.compaction.pruning import redact_message
-from everthread.compaction.sentences import Count
+from everthread.compaction.sentences import Count, newest_lines
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     ANSWERED,
@@ -184,7 +183,7 @@ def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count
     facts = len(state.changed_files()) + len(state.open_errors(state.turn))
     missing = [path for path in state.changed_files() if path not in written]
     added = len(missing) + len(errors)
-    errors = _newest_lines(errors, room // 6, count)
+    errors = newest_lines(errors, room // 6, count)
     marked = fit_sections(marked, room - min(room // 6, sum(map(count, errors)) + 4 * len(missing)), count)
     if errors:
         marked[BLOCKED] = "\n".join(filter(None, (marked.get(BLOCKED, ""), *errors)))
@@ -193,12 +192,6 @@ def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count
         changed = next((line for line in named.split("\n") if line.startswith("- changed")), "")
         marked[FILES] = "\n".join(filter(None, (marked.get(FILES, ""), changed)))
     return WrittenSummary(marked, draft.author, Verification(facts, facts - added, added, checked, unknown), (), ())
-
-
-def _newest_lines(lines: Sequence[str], room: int, count: Count) -> list[str]:
-    """The last of these lines, as many as fit into so many tokens."""
-    sizes = accumulate(count(line) + 1 for line in reversed(lines))
-    return list(lines[len(lines) - sum(size <= room for size in sizes) :])
 
 
 def _journal_summary(draft: SummaryDraft, request: SummaryRequest, count: Count) -> WrittenSummary:

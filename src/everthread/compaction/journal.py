@@ -18,7 +18,7 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns, read_facts
-from everthread.compaction.sentences import GAP, Count, Rarity, shorten, split_sentences
+from everthread.compaction.sentences import GAP, Count, Rarity, newest_lines, shorten, split_sentences
 from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
     BLOCKED,
@@ -144,7 +144,8 @@ class Journal:
         if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
             return self
         entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
-        usual, errors = _usual_commands(entries), _newest_errors(entries, budget // _ERROR_SHARE, count)
+        usual, lines = _usual_commands(entries), [line for entry in entries for line in entry.errors]
+        errors = frozenset(newest_lines(lines, budget // _ERROR_SHARE, count))
         for reduce in (partial(_name_effects, usual=usual, errors=errors), partial(_keep_errors, errors=errors)):
             entries = _reduce_oldest(entries, reduce, budget, count)
         return Journal(tuple(_merge_oldest(_merge_silent(entries), budget, count)))
@@ -581,17 +582,6 @@ def _drop_repeated_errors(entries: Iterable[Entry]) -> list[Entry]:
         later_errors.update(entry.errors)
         unrepeated.append(entry if len(lines) == len(entry.lines) else replace(entry, lines=lines))
     return unrepeated[::-1]
-
-
-def _newest_errors(entries: Sequence[Entry], room: int, count: Count) -> set[str]:
-    """The newest errors within so many tokens."""
-    newest: set[str] = set()
-    for line in (line for entry in reversed(entries) for line in reversed(entry.errors)):
-        room -= count(line) + 2
-        if room < 0:
-            break
-        newest.add(line)
-    return newest
 
 
 def _usual_commands(entries: Iterable[Entry]) -> frozenset[str]:

@@ -192,3 +192,12 @@ def clip_tokens(text: str, room: int, count: Count) -> str:
             return cut
         length = min(length - max(over, 1), length * room // (room + over))
     return GAP
+
+
+def newest_lines(lines: Sequence[str], room: int, count: Count) -> list[str]:
+    """The last of these lines, as many as fit into so many tokens."""
+    start = len(lines)
+    while start and room >= (size := count(lines[start - 1]) + 2):
+        room -= size
+        start -= 1
+    return list(lines[start:])
