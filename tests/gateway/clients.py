@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from everthread.conversation.events import Event
 from everthread.conversation.options import SessionOptions, SummarizerContext
 from everthread.core.pricing import normalize_usage
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing
+from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing, ProxyTurn
 from everthread.gateway.management.manager import ManagerSetup, ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
@@ -175,6 +175,7 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
         client.hears(reply)
     usage = normalize_usage(reply.usage, api=client.api) if reply else None
     await turn.record(Outcome(answer.status_code, reply, usage))
+    sent = replace(sent, headers=await turn.response_headers())
     return Exchange(incoming, sent, answer.status_code, reply, answer.text if reply is None else "", tries)
 
 
@@ -185,11 +186,10 @@ async def answer(manager: ProxyManager, client: Client, text: str = "Yes.") -> O
     """The same without a provider: the answer is this text."""
     incoming = client.incoming()
     turn = await manager.prepare(incoming)
-    sent = turn.sent
     reply = Reply({"role": "assistant", "content": text}, "stop")
     client.hears(reply)
     await turn.record(Outcome(200, reply))
-    return sent
+    return replace(turn.sent, headers=await turn.response_headers())
 
 
 async def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> None:
@@ -208,5 +208,5 @@ def words(count: int, topic: str) -> str:
     return " ".join(f"{topic} item {index} was entered and checked." for index in range(max(1, count // 8)))
 
 
-def thread_of(sent: Outgoing) -> str:
-    return sent.headers["x-everthread-thread"]
+def thread_of(request: ProxyTurn | Outgoing) -> str:
+    return request.headers["x-everthread-thread"] if isinstance(request, Outgoing) else request.thread

@@ -75,7 +75,6 @@ async def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> N
             client.says("Question")
             incoming = client.incoming()
             turn = await manager.prepare(incoming)
-            sent = turn.sent
             thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
             parts = [thought, {"type": "text", "text": "Yes."}]
             reply = Reply({"role": "assistant", "content": parts}, "stop")
@@ -83,8 +82,8 @@ async def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> N
             client.messages.append({"role": "assistant", "content": "Yes."})
             client.says("Next")
             later = await answer(place.manager(), client)
-            assert thread_of(later) == thread_of(sent)
-            assert await stored(place, thread_of(sent)) == ["Question", "Yes.", "Next", "Yes."]
+            assert thread_of(later) == thread_of(turn)
+            assert await stored(place, thread_of(turn)) == ["Question", "Yes.", "Next", "Yes."]
 
     await running(tmp_path, run)
 
@@ -98,12 +97,11 @@ async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
         incoming = client.incoming()
         only = type(incoming)("openai_responses", incoming.path, {}, raw, raw, "t", incoming.upstream)
         turn = await manager.prepare(only)
-        first = turn.sent
-        assert first.body is raw
+        assert turn.sent.body is raw
         await turn.record(Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop")))
         client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
         client.says("Next")
-        assert thread_of(await answer(manager, client)) == thread_of(first)
+        assert thread_of(await answer(manager, client)) == thread_of(turn)
 
     await running(tmp_path, run)
 
@@ -239,7 +237,7 @@ async def test_ids_and_metadata_do_not_make_another_thread(tmp_path: Path) -> No
         client.messages.append({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{ }"})
         client.messages.append({"type": "function_call_output", "call_id": "c1", "output": "found", "metadata": {}})
         later = await answer(place.manager(), client)
-        assert thread_of(later) == thread_of(turn.sent)
+        assert thread_of(later) == thread_of(turn)
         assert not place.of(Branched)
 
     await running(tmp_path, run)
@@ -331,7 +329,7 @@ async def test_an_answer_without_its_thinking_behind_words_without_their_reminde
         for number in range(3):
             client.says(f"Question {number}")
             turn = await place.manager().prepare(client.incoming())
-            threads.add(thread_of(turn.sent))
+            threads.add(thread_of(turn))
             said: Any = {"role": "assistant", "content": f"Answer {number}"}
             thought: Any = {**said, "reasoning_content": "They ask again."}
             await turn.record(Outcome(200, Reply(thought, "stop")))
@@ -366,7 +364,7 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(remembered: bool
         threads = set()
         for number in range(3):
             turn = await (manager if remembered else place.manager()).prepare(client.incoming())
-            threads.add(thread_of(turn.sent))
+            threads.add(thread_of(turn))
             function = {"name": "weather", "arguments": '{"in": "Rome"}'}
             call: Any = {"id": f"c{number}", "type": "function", "function": function}
             reply = Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")

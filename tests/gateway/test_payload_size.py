@@ -166,15 +166,14 @@ class Paid:
 async def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         client, manager = Client("anthropic"), place.manager(background=False, summarizer=Paid())
-        sent = Outgoing(b"")
+        sent, thread = Outgoing(b""), ""
         for turn in range(12):
             client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
             asked = await manager.prepare(client.incoming())
-            sent = asked.sent
+            sent, thread = asked.sent, thread_of(asked)
             client.messages.append({"role": "assistant", "content": "Yes."})
             await asked.record(Outcome(200))
         assert SUMMARY_START in sent.body.decode()
-        thread = thread_of(sent)
         made = place.of(Rewritten)
         records = [entry.record for entry in await place.store.compactions(thread)]
         assert [record.tokens_before for record in records] == [event.tokens_before for event in made]

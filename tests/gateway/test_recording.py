@@ -52,7 +52,7 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[in
             client.says(f"Question {turn}")
             incoming = client.incoming()
             asked = await manager.prepare(incoming)
-            threads.add(thread_of(asked.sent))
+            threads.add(thread_of(asked))
             reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
             client.hears(reply)
             telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
@@ -115,7 +115,7 @@ async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None
         for manager, (word, way) in zip(managers, ways.items(), strict=True):
             way.says(word)
             asked.append(await manager.prepare(way.incoming()))
-        assert len({thread_of(turn.sent) for turn in asked}) == 1, "both expect to go on in the same thread"
+        assert len({thread_of(turn) for turn in asked}) == 1, "both expect to go on in the same thread"
         told = [await turn.response_headers() for turn in asked]
         for turn, word, said in zip(asked, ways, told, strict=True):
             stored = [text_of(one.body) for one in await place.store.history(said[THREAD])]
@@ -167,7 +167,7 @@ async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store
         again = await manager.prepare(client.incoming())
         await again.record(Outcome(200, reply))
         assert counted.searches == before
-        assert thread_of(again.sent) == thread_of(first.sent)
+        assert thread_of(again) == thread_of(first)
         place.store = whole
         [row] = await whole.list_threads(tenant="t")
         said = [text_of(message.body) for message in await whole.history(row.first.id)]

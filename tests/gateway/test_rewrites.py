@@ -149,7 +149,7 @@ async def test_a_compaction_of_the_client_s_own_is_never_covered(tmp_path: Path)
         incoming = asked.incoming()
         passed = await manager.prepare(incoming)
         assert passed.sent.body is incoming.raw
-        assert thread_of(passed.sent) == thread_of(turn.sent)
+        assert thread_of(passed) == thread_of(turn)
         await passed.record(Outcome(200))
 
     await running(tmp_path, run)
@@ -248,7 +248,7 @@ async def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) ->
         second = turn.sent
         assert second.rewritten
         assert place.of(Drifted)
-        assert second.headers["x-everthread-thread"] == first.headers["x-everthread-thread"]
+        assert turn.thread == thread_of(first)
         slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
         heads = [sliced.of(sliced.elements[1]) for sliced in slices]
         assert SUMMARY_START in heads[0]

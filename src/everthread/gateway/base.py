@@ -96,7 +96,7 @@ class Outgoing:
     body: bytes
     rewritten: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
-    """For the client: the thread, how often it was compacted, tokens before and after."""
+    """For the client: how often the thread was compacted, tokens before and after."""
     compactions: int = 0
     """How often the thread was compacted."""
     tokens: int | None = None

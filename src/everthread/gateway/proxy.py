@@ -23,7 +23,6 @@ from everthread.gateway.auth import Caller
 from everthread.gateway.base import (
     CREDENTIAL_HEADERS,
     NOTICE,
-    THREAD,
     Incoming,
     Limits,
     Manager,
@@ -183,9 +182,7 @@ class FailOpenTurn:
             )
         except TimeoutError:  # nothing failed: the thread is stored after the answer has begun
             headers = None
-        return (
-            {name: value for name, value in self.sent.headers.items() if name != THREAD} if headers is None else headers
-        )
+        return self.sent.headers if headers is None else headers
 
     async def record(self, outcome: Outcome) -> None:
         await self._manager.attempt("answered", self._incoming, self._turn.record(outcome), is_awaited=False)

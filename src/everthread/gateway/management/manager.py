@@ -210,10 +210,9 @@ class ProxyManager:
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The headers for the client; the thread id is among them once the thread is stored."""
         if turn.match.explicit and (turn.storing is None or not turn.storing.done()):
-            return turn.sent.headers  # an answer that is quicker than the store does not wait for it
+            return {THREAD: turn.thread, **turn.sent.headers}  # an answer that is quicker than the store does not wait
         match = await self._recorder.store_request(turn)
-        others = {name: value for name, value in turn.sent.headers.items() if name != THREAD}
-        return {THREAD: match.thread, **others} if turn.is_stored else others
+        return {THREAD: match.thread, **turn.sent.headers} if turn.is_stored else turn.sent.headers
 
     async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """Store the answer and its usage, and prepare the next rewrite if it will soon be due."""

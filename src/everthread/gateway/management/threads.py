@@ -25,7 +25,7 @@ from everthread.core.messages import (
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, System
 from everthread.errors import EverthreadError, UnknownIdError
-from everthread.gateway.base import THREAD, Outcome, decode_messages, encode_messages
+from everthread.gateway.base import Outcome, decode_messages, encode_messages
 from everthread.gateway.management.clients import BODY, SESSION_HEADER, ClientSession, read_client, scope_of
 from everthread.gateway.management.events import Branched, RecordFailed
 from everthread.gateway.management.identity import (
@@ -495,7 +495,6 @@ class ThreadRecorder:
         try:
             turn.match = await self._store_messages(turn, turn.match)
             turn.is_stored = True
-            turn.headers[THREAD] = turn.match.thread
             thread = None if turn.match.is_inside else turn.match.thread  # nobody goes on from a point that is not kept
         except EverthreadError as error:
             self._listener(RecordFailed(turn.match.thread, str(error)))

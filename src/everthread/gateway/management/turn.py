@@ -22,7 +22,6 @@ from everthread.gateway.base import (
     CREDENTIAL_HEADERS,
     NOTICE,
     PLAN,
-    THREAD,
     TOKENS,
     Incoming,
     Outcome,
@@ -361,8 +360,7 @@ HOLD_SHARE = 0.70
 
 
 def send_untouched(turn: ManagedTurn) -> Outgoing:
-    """Send the client's bytes unchanged; the response names the thread."""
-    turn.headers[THREAD] = turn.match.thread
+    """Send the client's bytes unchanged."""
     if turn.unmanaged_reason:
         turn.headers[NOTICE] = f"passed on unmanaged: {turn.unmanaged_reason}"
     return Outgoing(turn.incoming.raw, rewritten=turn.is_expanded, headers=turn.headers)
@@ -377,7 +375,6 @@ def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str
 def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | None) -> Outgoing:
     """The request to send; `before` and `after` are its tokens without and with the rewrite."""
     headers = turn.headers
-    headers[THREAD] = turn.match.thread
     depth = turn.used.depth if turn.used else 0
     headers[COMPACTIONS] = str(depth)
     headers[TOKENS] = f"{before}/{after}"
