@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import apsw
 import psycopg
 import pytest
 
+from everthread.core.pricing import CanonicalUsage
 from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreError, StoreFullError, UnknownIdError
 from everthread.store.database import Tx
-from everthread.store.models import NewSession
+from everthread.store.models import NewSession, NewUsage
 from everthread.store.postgres import PostgresDatabase, PostgresWriter
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
@@ -159,13 +161,20 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         assert runner.run(many()) == (2, 2), "the one that held the writer, then all others together"
 
 
-async def test_what_one_turn_of_the_loop_asks_of_an_idle_writer_is_one_transaction(url: str, clock: Clock) -> None:
+async def test_what_nobody_waits_for_is_written_with_what_comes_next_and_at_last_alone(url: str, clock: Clock) -> None:
     database = CountsCommits(open_at(url, clock).database)
     store = Store(database)
     session = await store.create_session(NewSession())
-    database.commits = 0
-    await asyncio.gather(*(store.put_state(session.id, f"figure {n}", n) for n in range(20)))
-    assert database.commits == 1
+    usage = NewUsage(session.id, "gpt-4o", CanonicalUsage(10, 2))
+
+    async def count_commits(*works: Any) -> int:
+        database.commits = 0
+        await asyncio.gather(*works)
+        return database.commits
+
+    assert await count_commits(store.record_usage(usage, early=True), store.put_state(session.id, "state", 1)) == 1
+    assert await count_commits(*(store.record_usage(replace(usage, event=f"{n}"), early=True) for n in range(5))) == 1
+    assert len(await store.usage(session.id)) == 6
     await store.close()
 
 

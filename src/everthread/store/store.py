@@ -241,7 +241,7 @@ class Store:
     async def record_usage(
         self, new: NewUsage, *, early: bool = False, thread_state: tuple[str, Any] | None = None
     ) -> None:
-        """`early`: it is on the disk a moment after this returns. `thread_state`: a key and value of it."""
+        """`early`: it is on the disk a moment after this returns, and nobody waits. `thread_state`: a key and value."""
         now = self._clock()
 
         def work(tx: Tx) -> None:
@@ -249,7 +249,7 @@ class Store:
             if thread_state is not None:
                 state.put_state(tx, new.session, *thread_state, now)
 
-        await self._writer.write(work, session=new.session, early=early)
+        await self._writer.write(work, session=new.session, early=early, patient=early)
 
     usage = reads(usage_sql.list_usage)
     insights = reads(usage_sql.load_insights)

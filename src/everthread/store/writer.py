@@ -49,6 +49,8 @@ class _WriteItem:
     """The caller is answered after the commit, before the item is on the disk."""
     is_lazy: bool = False
     """Early, and synced to the disk only with other items."""
+    is_patient: bool = False
+    """Queued with what is asked for next, or when this turn of the event loop ends: one wake-up for several."""
     result: Any = None
     error: BaseException | None = field(default=None)
 
@@ -61,7 +63,7 @@ class StoreWriter:
         self._patience = patience
         self._queue: queue.SimpleQueue[list[_WriteItem] | None] = queue.SimpleQueue()
         self._new: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
-        """What event loops ask for in one turn of theirs: queued together, so that the writing thread is woken once."""
+        """What is patient, by event loop."""
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._closed = False
@@ -76,14 +78,16 @@ class StoreWriter:
         prepare: Callable[[], None] | None = None,
         early: bool = False,
         lazy: bool = False,
+        patient: bool = False,
     ) -> Any:
         """The result of `work` once it is durable.
 
         `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction. `early`: once
         everybody sees it, which the end of this process does not undo; a failure of the machine may, for `SYNC_DELAY`.
-        `lazy`: the same, and it comes to the disk with what follows.
+        `lazy`: the same, and it comes to the disk with what follows. `patient`: more may be asked for in this turn of
+        the event loop, to be written in the same transaction.
         """
-        item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy)
+        item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy, patient)
         return await self._enqueue(item)
 
     async def write_together(
@@ -104,14 +108,17 @@ class StoreWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="everthread-writer", daemon=True)
                 self._thread.start()
-            items = self._new.setdefault(item.loop, [])
-            items.append(item)
-            if len(items) == 1:
+            if not item.is_patient:
+                self._queue.put([*self._new.pop(item.loop, ()), item])
+            elif item.loop in self._new:
+                self._new[item.loop].append(item)
+            else:
+                self._new[item.loop] = [item]
                 item.loop.call_soon(self._hand_over, item.loop)
         return await item.waiter
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Queue what a loop asked for; nothing where `close` did that."""
+        """Queue what is patient and still waits."""
         with self._start:
             if items := self._new.pop(loop, None):
                 self._queue.put(items)
