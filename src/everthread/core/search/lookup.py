@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
+_HEADING = re.compile(r"^\[(?=(?:message|output):)", re.MULTILINE)
 SearchMode = Literal["text", "regex"]
 SearchScope = Literal["thread", "all"]
 """This thread, or every thread of its tenant."""
@@ -111,9 +113,14 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
 
 def _render_excerpt(excerpt: Excerpt) -> str:
     """The excerpt between the messages before and after it: an answer is read with its question."""
-    lines = [f"(before, {excerpt.before})" if excerpt.before else "", excerpt.text]
+    lines = [f"(before, {excerpt.before})" if excerpt.before else "", quote_excerpt(excerpt.text)]
     lines.append(f"(after, {excerpt.after})" if excerpt.after else "")
     return "\n".join(filter(None, lines))
+
+
+def quote_excerpt(text: str) -> str:
+    """The excerpt, in which no line can be taken for the heading of another: a tool's text is not the user's."""
+    return _HEADING.sub(r"\\[", text)
 
 
 def passage_text(passage: Passage, *, tool: str) -> str:
