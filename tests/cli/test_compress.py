@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,31 @@ def test_disabled_compression_compacts_no_file(everthread: Any, home: Path, tmp_
     assert done.returncode == 2
     assert "compression.enabled: false" in done.stderr
     assert not out.exists()
+
+
+def test_the_configured_layout_is_used(everthread: Any, home: Path, tmp_path: Path) -> None:
+    home.mkdir()
+    (home / "config.yaml").write_text("compression: {template: classic}\n", "utf-8")
+    talk = write(tmp_path / "talk.json", TALK)
+    assert "## Progress" in everthread("compress", talk, "--window", "16000", "--show").stdout
+    assert "## Progress" not in everthread("compress", talk, "--window", "16000", "--show", "--template=handoff").stdout
+
+
+def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(everthread: Any, tmp_path: Path) -> None:
+    calls: list[Any] = [{"id": "call_1", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}]
+    printed = " ".join(map(str, range(40_000)))
+    talk: list[Any] = [
+        *TALK,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_1", "content": printed},
+    ]
+    path, out = write(tmp_path / "talk.json", talk), tmp_path / "small.json"
+    everthread("compress", path, "--window", "16000", "-o", str(out))
+    text = out.read_text("utf-8")
+    [cited] = re.findall(r"Stored as output:([0-9a-f]{16})\.", text)
+    assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text("utf-8") == printed
+    assert "call read_file" not in text
+    assert (
+        "1 output cited there can be read nowhere"
+        in everthread("compress", path, "--window", "16000", "-o", "-").stderr
+    )

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 KEY_PREFIX = "et_"
 KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 """A key of this gateway; see `auth`."""
-_KEY_BYTES = re.compile(KEY.pattern.encode())
+_CHARACTER, _LINE = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])", rb"(?:_|%5[Ff])"
+_KEY_BYTES = re.compile(rb"(?:e|%65)(?:t|%74)" + _LINE + _CHARACTER + rb"{12}" + _LINE + _CHARACTER + rb"{43}")
+"""The same, each character as it is or percent-encoded: a server reads both."""
 
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
@@ -74,7 +76,7 @@ class RequestHead:
 
 def without_keys(text: bytes) -> bytes:
     """A header's value or a query in which no key of ours stands."""
-    return _KEY_BYTES.sub(b"", text) if KEY_PREFIX.encode() in text else text
+    return _KEY_BYTES.sub(b"", text) if KEY_PREFIX.encode() in text or b"%" in text else text
 
 
 def client_protocol(path: str, headers: Mapping[str, str]) -> Api:

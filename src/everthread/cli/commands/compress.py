@@ -6,16 +6,17 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
 from everthread.cli.options import AsJson, number_option, resolve_window_option
 from everthread.cli.output import console, print_json, print_notes, print_table, visible
-from everthread.compaction.summary import Compaction
+from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
+from everthread.core.outputs import name_reader
 from everthread.errors import ConfigError, InputError
 from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
 from everthread.wire import anthropic, openai_chat, openai_responses
@@ -28,7 +29,9 @@ def compress(
     window: Annotated[int | None, number_option(least=1, text="The model's window, in tokens.")] = None,
     focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
     summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or journal.")] = "auto",
-    template: Annotated[str, typer.Option(help="The summary's layout: handoff or classic.")] = "handoff",
+    template: Annotated[
+        str | None, typer.Option(help="The summary's layout: handoff or classic. Default: the configured one.")
+    ] = None,
     preview: Annotated[bool, typer.Option("--preview", help="Show what would be kept, cut and summarised.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the summary.")] = False,
     out: Annotated[
@@ -46,8 +49,6 @@ def compress(
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
     from everthread.factory import compress as compact
 
-    if template not in ("handoff", "classic"):
-        raise InputError(f"template {template!r} is unknown; use handoff or classic")
     recording = read_conversation(file)
     print_notes(recording.warnings)
     size, _ = resolve_window_option(window)
@@ -60,7 +61,7 @@ def compress(
             result = compact(
                 request.messages, window=size, system=request.system, tools=request.tools,
                 model=model or request.model or None, focus=focus, summarizer=summarizer,
-                template="classic" if template == "classic" else "handoff", preview=preview, config=config,
+                template=cast(TemplateName | None, template), preview=preview, config=config,
             )  # fmt: skip
             done.append(result)
             if not result.changed:
@@ -81,14 +82,17 @@ def compress(
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
     """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
-    body = CODECS[recording.api].encode_request(recording.request)
+    body = name_reader(CODECS[recording.api].encode_request(recording.request), None)  # no tool reads these files
+    outputs = {item.id: item.text for result in done for item in result.to_store}
     text = json.dumps(body["messages"] if recording.bare else body, ensure_ascii=False, indent=1) + "\n"
     if out == "-":
         typer.echo(text, nl=False)
+        if outputs:
+            cited = f"{count_noun(len(outputs), 'output')} cited there"
+            Console(stderr=True).print(f"{cited} can be read nowhere; `--out FILE` writes them beside it")
         return
     try:
         Path(out).write_text(text, "utf-8")
-        outputs = {item.id: item.text for result in done for item in result.to_store}
         folder = Path(f"{out}.outputs")
         if outputs:
             folder.mkdir(exist_ok=True)
