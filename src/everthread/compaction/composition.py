@@ -239,7 +239,7 @@ def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sectio
 MOST = 3
 """The most open requests that are listed: after so many new ones the user has moved on from the older ones."""
 _BEGINNING = 240
-_READ = 4_000
+_READ = 2_000
 """Characters of a request that are read to show its beginning: a secret in there is seen whole."""
 
 

@@ -79,7 +79,7 @@ class Pruner:
         around = (
             self._with_results, index == self._unanswered, index == self._latest_user,
             history.answered_calls.get(index),
-            *(self._find_later(index, number, text) for number, (text, _) in enumerate(one.outputs)),
+            *[self._find_later(index, number, text) for number, (text, _) in enumerate(one.outputs)],
         )  # fmt: skip
         if one.pruned is None or one.pruned[0] != around:
             message = self.results(index, one.message) if self._with_results else one.message
