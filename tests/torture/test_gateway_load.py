@@ -157,4 +157,4 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
 
 
 async def test_a_worker_is_killed_on_either_database(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
-    await kill_worker(new_url(kind), tmp_path)
+    assert await kill_worker(new_url(kind), tmp_path)
