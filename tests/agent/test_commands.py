@@ -51,6 +51,7 @@ async def talked(here: Place, turns: int = 8, **more: Any) -> tuple[Agent, Scrip
     [
         ("/help", ("help", "")),
         ("  /compress the  ports ", ("compress", "the  ports")),
+        ("/Compact the ports", ("compress", "the ports")),
         ("/Search\nretry budget", ("search", "retry budget")),
         ("/etc/hosts is wrong", None),
         ("/usr/bin", None),
@@ -76,6 +77,10 @@ async def test_every_specified_command_exists_with_help(tmp_path: Path) -> None:
         assert all(command.usage in result.text for command in COMMANDS)
         one = await do(agent, "/help undo")
         assert one.text.count("\n") == 0
+        assert (await do(agent, "/help compact")).text.startswith("- `/compress"), "an alias is the command"
+        unknown = await do(agent, "/help nonsense")
+        assert unknown.failed
+        assert "no command /nonsense" in unknown.text
 
 
 @pytest.mark.parametrize(("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)])

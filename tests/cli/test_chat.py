@@ -377,7 +377,7 @@ class TestResuming:
                 assert terminal.leave() == 0
             thread, _ = last_thread(fill)
             with chat(served, "--resume", thread[:8]) as terminal:
-                assert f"thread {thread[:8]} goes on: 2 messages in context" in terminal.shown
+                assert f"continuing thread {thread[:8]}: 2 messages in context" in terminal.shown
                 terminal.type("by id")
                 terminal.see("You said: by id")
             with chat(served, "--continue") as terminal:
@@ -387,7 +387,7 @@ class TestResuming:
                 terminal.see("remember the harbour")
                 terminal.see("Which one?")
                 terminal.type("1")
-                terminal.see("goes on")
+                terminal.see("continuing thread")
         assert [text_of(message) for message in asked(served).messages if message["role"] == "user"] == [
             "remember the harbour", "by id", "the last",
         ]  # fmt: skip
@@ -412,7 +412,7 @@ class TestWithoutATerminal:
         with provider(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as served:
             at = f"{served.url}/v1"
             first = everthread("chat", "-w", str(workspace), "--base-url", at, "-m", "mine", given=b"hello\n")
-            command = first.stdout.split("Go on with: everthread ")[-1].split()
+            command = first.stdout.split("Continue with: everthread ")[-1].split()
             assert command[-2:] == ["--base-url", at], first.stdout + first.stderr
             second = everthread(*command, "-w", str(workspace), given=b"and on\n")
         assert "Again." in second.stdout, "the thread knows its own model: " + second.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everthread.core.messages import Message
-from everthread.wire.common import keep_reasoning, native_value, plain, same_model, with_native
+from everthread.wire.common import keep_reasoning, native_value, public_message, same_model, with_native
 
 SAID: Message = {"role": "assistant", "content": "hi"}
 
@@ -33,10 +33,10 @@ def test_author_and_boundary_are_written_down_only_where_they_say_something() ->
     }
 
 
-def test_plain_takes_away_what_is_ours() -> None:
+def test_a_public_message_has_no_field_of_ours() -> None:
     message = with_native(SAID, "anthropic", 1)
-    assert plain(message) == SAID
-    assert plain(SAID) is SAID
+    assert public_message(message) == SAID
+    assert public_message(SAID) is SAID
 
 
 def test_reasoning_is_for_the_model_that_wrote_it() -> None:

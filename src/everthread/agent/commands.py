@@ -544,9 +544,12 @@ class Command:
 
 
 async def _help(_scope: CommandScope, argument: str) -> CommandResult:
-    listed = [command for command in COMMANDS if argument.lstrip("/") in ("", command.name)]
-    lines = [f"- `{command.usage}`: {command.help}" for command in listed or COMMANDS]
-    data = {"commands": [{"name": item.name, "usage": item.usage, "help": item.help} for item in listed or COMMANDS]}
+    name = _resolve_name(argument.lstrip("/"))
+    listed = [command for command in COMMANDS if name in ("", command.name)]
+    if not listed:
+        return _unknown(name)
+    lines = [f"- `{command.usage}`: {command.help}" for command in listed]
+    data = {"commands": [{"name": item.name, "usage": item.usage, "help": item.help} for item in listed]}
     return CommandResult("\n".join(lines), data)
 
 
@@ -587,9 +590,13 @@ _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The command's name and its argument; None for a message. A path (`/etc/hosts`) is a message."""
+    """The command's own name and its argument; None for a message. A path (`/etc/hosts`) is a message."""
     match = _COMMAND.fullmatch(text.strip())
-    return (match[1].lower(), (match[2] or "").strip()) if match else None
+    return (_resolve_name(match[1]), (match[2] or "").strip()) if match else None
+
+
+def _resolve_name(name: str) -> str:
+    return ALIASES.get(name.lower(), name.lower())
 
 
 async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandResult:
@@ -598,7 +605,7 @@ async def run(agent: Agent | Conversation, store: Store, text: str) -> CommandRe
     if parsed is None:
         return CommandResult(f"{text.strip()[:80]!r} is not a command; /help lists them.", failed=True)
     name, argument = parsed
-    command = _BY_NAME.get(ALIASES.get(name, name))
+    command = _BY_NAME.get(name)
     if command is None:
         return _unknown(name)
     owner = agent if isinstance(agent, Agent) else None

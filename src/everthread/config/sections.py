@@ -1,4 +1,7 @@
-"""The sections of `config.yaml`: those of a conversation (model, context, tools, store), then the gateway's."""
+"""The sections of `config.yaml`: those of a conversation (model, context, tools, store), then the gateway's.
+
+A key takes effect where `factory/` reads it.
+"""
 
 from __future__ import annotations
 

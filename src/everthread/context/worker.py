@@ -38,8 +38,8 @@ T = TypeVar("T")
 PROCESSES = 2
 THREADS = 16
 """Engines of this process only; most of them wait for a model."""
-SECONDS = 120.0
-"""For one compaction, its summary included."""
+DEFAULT_COMPACTION_SECONDS = 120.0
+"""For one compaction, its summary included, where nothing is set; `serve` gives a share of `manage_seconds`."""
 _NICENESS = 5
 """Below the requests, but not starved by other programs: someone may be waiting for the compaction."""
 _HEAD = struct.Struct(">Q")
@@ -121,7 +121,9 @@ def _ignore_event(kind: str, **details: Any) -> None:
 class CompactionWorker:
     """The processes and threads compactions run in."""
 
-    def __init__(self, *, portable: bool = False, seconds: float = SECONDS, processes: int = PROCESSES) -> None:
+    def __init__(
+        self, *, portable: bool = False, seconds: float = DEFAULT_COMPACTION_SECONDS, processes: int = PROCESSES
+    ) -> None:
         self._portable = portable
         """The engine can be made in another process."""
         self._seconds = seconds

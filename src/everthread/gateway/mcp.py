@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everthread._version import __version__
 from everthread.agent.tools import arguments as argument
-from everthread.agent.tools.arguments import schema
+from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
 from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
@@ -98,7 +98,7 @@ CHARS, MOST_CHARS = 8_000, 20_000
 _THREAD = {"type": "string", "description": "The thread's id, or how it begins. Default: the one this server is for."}
 _OFFSET = {"type": "integer", "minimum": 0, "description": "Where to go on, as the answer before said. Default 0."}
 
-SEARCH = schema(
+SEARCH = build_schema(
     "search",
     "Search everything that was said in past conversations, also what was summarised away, and every stored tool "
     "output. Gives exact excerpts with message id, turn and time.",
@@ -117,7 +117,7 @@ SEARCH = schema(
     },
     ["query"],
 )
-EXPAND = schema(
+EXPAND = build_schema(
     "expand",
     "Read the exact original, in parts: a message (message:123), a stored tool output (output:0123456789abcdef), or "
     "everything a summary stands for (compaction:12, the id of the summary's message, or of a node).",
@@ -129,7 +129,7 @@ EXPAND = schema(
     },
     ["id"],
 )
-PIN = schema(
+PIN = build_schema(
     "pin",
     "Keep a text word for word through every later compaction of the thread: give the text, or the id of a message. "
     "`remove` takes a pin back by its id. `status` lists the pins.",
@@ -141,13 +141,13 @@ PIN = schema(
     },
     [],
 )
-STATUS = schema(
+STATUS = build_schema(
     "status",
     "How large a thread is: messages, tokens, compactions, cost, pins. Without a thread: the latest threads.",
     {"thread": _THREAD},
     [],
 )
-STATE = schema(
+STATE = build_schema(
     "state",
     "How things stand in a thread, as JSON: files with their last change, commands and tests with their outcome, open "
     "errors, the agent's to-do list.",
@@ -159,7 +159,7 @@ STATE = schema(
 def _in_any_thread(tool: Mapping[str, Any]) -> dict[str, Any]:
     """One of the lossless engine's tools, here with the thread it is about."""
     function, parameters = tool["function"], tool["function"]["parameters"]
-    return schema(
+    return build_schema(
         function["name"], function["description"], {**parameters["properties"], "thread": _THREAD},
         parameters["required"],
     )  # fmt: skip
@@ -256,15 +256,16 @@ class LookupTools:
             return ToolAnswer("This could not be looked up now: the store does not answer as it should.", failed=True)
 
     async def _search(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
-        query = argument.text(arguments, "query", longest=1_000).strip()
+        query = argument.read_text(arguments, "query", max_chars=1_000).strip()
         mode = cast(SearchMode, _one_of(arguments, "mode", ("text", "regex"), "text"))
         thread = await self._thread(reach, arguments)
         default: Literal["thread", "all"] = "all" if thread is None else "thread"
         scope = cast(SearchScope, _one_of(arguments, "scope", ("thread", "all"), default))
-        limit = argument.number(arguments, "limit", default=PLACES, least=1, most=MOST_PLACES)
-        offset = argument.number(arguments, "offset", default=0)
+        limit = argument.read_int(arguments, "limit", default=PLACES, minimum=1, maximum=MOST_PLACES)
+        offset = argument.read_int(arguments, "offset", default=0)
         role, tool = (
-            argument.text(arguments, key, default="", empty=True, longest=200) or None for key in ("role", "tool")
+            argument.read_text(arguments, key, default="", allow_empty=True, max_chars=200) or None
+            for key in ("role", "tool")
         )
         if not query:
             raise InputError("the argument query is empty")
@@ -275,16 +276,17 @@ class LookupTools:
         return page_text(hits, query, tool="search", where=where, offset=offset, threads=scope == "all")
 
     async def _expand(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
-        wanted = argument.text(arguments, "id", longest=200)
-        offset = argument.number(arguments, "offset", default=0)
-        limit = argument.number(arguments, "limit", default=CHARS, least=1, most=MOST_CHARS)
+        wanted = argument.read_text(arguments, "id", max_chars=200)
+        offset = argument.read_int(arguments, "offset", default=0)
+        limit = argument.read_int(arguments, "limit", default=CHARS, minimum=1, maximum=MOST_CHARS)
         thread = await self._thread(reach, arguments)
         passage = await expand(self._lookup(reach, thread), wanted, offset=offset, limit=limit)
         return passage_text(passage, tool="expand")
 
     async def _pin(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         text, wanted, removed = (
-            argument.text(arguments, key, default="", empty=True, longest=100_000) for key in ("text", "id", "remove")
+            argument.read_text(arguments, key, default="", allow_empty=True, max_chars=100_000)
+            for key in ("text", "id", "remove")
         )
         if sum(map(bool, (text, wanted, removed))) != 1:
             raise InputError("give one of text, id and remove")
@@ -328,12 +330,12 @@ class LookupTools:
         return StoreLookup(self.store, reach.tenant, thread, reach=scope, cache=self._cache)
 
     async def _thread(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str | None:
-        named = argument.text(arguments, "thread", default="", empty=True, longest=400).strip()
+        named = argument.read_text(arguments, "thread", default="", allow_empty=True, max_chars=400).strip()
         return await find_thread(self.store, reach, named)
 
 
 def _one_of(arguments: Mapping[str, Any], name: str, allowed: tuple[str, ...], default: str) -> str:
-    value = argument.text(arguments, name, default=default)
+    value = argument.read_text(arguments, name, default=default)
     if value not in allowed:
         raise InputError(f"the argument {name} is one of {', '.join(allowed)}, not {value[:80]!r}")
     return value

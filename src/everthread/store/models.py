@@ -4,6 +4,8 @@ Times are seconds since 1970 (UTC). A session is one stored run of messages; ses
 thread, whose id is the id of its first session. A message is stored once; a session *places* it, so the tail that a
 continuation carries along costs a few bytes a message. Every write may be repeated: what carries the same id is
 stored once.
+
+A new column needs a file in `migrations/`, its name in the queries of `sql/`, a field here, and `sql/transfer.py`.
 """
 
 from __future__ import annotations

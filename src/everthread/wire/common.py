@@ -117,19 +117,19 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 # --- payloads and native values ---------------------------------------------------------------------------------------
 
 
-def an_object(value: Any, where: str) -> Mapping[str, Any]:
+def require_object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise WireError(f"{where} must be an object, not {_kind(value)}")
     return value
 
 
-def a_list(value: Any, where: str) -> Sequence[Any]:
+def require_list(value: Any, where: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
         raise WireError(f"{where} must be a list, not {_kind(value)}")
     return value
 
 
-def a_text(value: Any, where: str) -> str:
+def require_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise WireError(f"{where} must be a string, not {_kind(value)}")
     return value
@@ -138,17 +138,17 @@ def a_text(value: Any, where: str) -> str:
 def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What an event of a stream says; None for the mark that ends it."""
     if not isinstance(event, SseEvent):
-        return an_object(event, "the event")
+        return require_object(event, "the event")
     if event.data.strip() == "[DONE]":
         return None
     try:
         value = json.loads(event.data)
     except (ValueError, RecursionError):
         raise WireError(f"an event of the stream is no JSON: {event.data[:80]!r}") from None
-    return an_object(value, "the event")
+    return require_object(value, "the event")
 
 
-def own(fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_private_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The protocol's fields; those with a leading underscore are ours and never cross the wire. Itself if all are."""
     if isinstance(fields, dict) and not any(key.startswith("_") for key in fields):
         return fields
@@ -190,9 +190,9 @@ def with_native(message: Message, api: str, value: Any, *, model: str | None = N
     return {**message, "_native": record}
 
 
-def plain(message: Message) -> Message:
+def public_message(message: Message) -> Message:
     """The message without what is our own; itself when there is none."""
-    return cast("Message", own(message))
+    return cast("Message", without_private_fields(message))
 
 
 def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:

@@ -29,21 +29,21 @@ from everthread.errors import WireError
 from everthread.wire.anthropic.messages import source_url
 from everthread.wire.common import (
     SseEvent,
-    a_list,
-    a_text,
-    an_object,
     error_text,
     event_object,
     keep_reasoning,
     native_value,
-    own,
-    plain,
+    public_message,
+    require_list,
+    require_object,
+    require_text,
     with_native,
+    without_private_fields,
 )
 
 
 def chat_form(message: Message) -> list[Message]:
-    """The messages chat would write it as; the same object where it is one already."""
+    """A message in chat form: one or several. A message that has that form already is returned itself."""
     content = message.get("content")
     if content == []:
         return [with_content(message, None if tool_calls_of(message) else "")]
@@ -51,14 +51,14 @@ def chat_form(message: Message) -> list[Message]:
         return [message]
     parts = chat_parts(content)
     if message.get("role") == "assistant":
-        return [_assistant(message, parts)]
-    results = [_result(part) for part in content if kind_of(part) in RESULT_BLOCKS]
+        return [_assistant_message(message, parts)]
+    results = [_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCKS]
     return results if results and not parts else [*results, cast("Message", {**message, "content": parts or ""})]
 
 
 def chat_parts(content: list[Part]) -> list[Part]:
     """The parts as chat has them, without calls, results and reasoning."""
-    return [new for part in content for new in (_CONVERT[kind_of(part)](part) if _is_foreign(part) else [part])]
+    return [new for part in content for new in (_PART_CONVERTERS[kind_of(part)](part) if _is_foreign(part) else [part])]
 
 
 def tool_calls_of(message: Message) -> list[Any]:
@@ -68,12 +68,12 @@ def tool_calls_of(message: Message) -> list[Any]:
 
 
 def placeholder(part: Mapping[str, Any]) -> list[Part]:
-    """What stands where a part cannot go along."""
+    """A text in the place of a part that chat cannot carry."""
     name = part.get("title") or part.get("filename") or part.get("name")
     return [_text(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")]
 
 
-def _assistant(message: Message, parts: list[Part]) -> Message:
+def _assistant_message(message: Message, parts: list[Part]) -> Message:
     calls: list[Any] = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
         for call in calls_of({"role": "assistant", "content": message.get("content")})
@@ -85,7 +85,7 @@ def _assistant(message: Message, parts: list[Part]) -> Message:
     return cast("Message", {**message, **fields})
 
 
-def _result(block: Part) -> Message:
+def _tool_message(block: Part) -> Message:
     content = block.get("content")
     inner = (chat_parts(content) or "") if isinstance(content, list) else content_text(content)
     return {"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": inner}
@@ -93,7 +93,7 @@ def _result(block: Part) -> Message:
 
 def _is_foreign(part: Any) -> bool:
     kind = kind_of(part)
-    return "citations" in part if kind == "text" else kind in _CONVERT
+    return "citations" in part if kind == "text" else kind in _PART_CONVERTERS
 
 
 def _text(text: str) -> Part:
@@ -159,7 +159,7 @@ _SERVER_BLOCKS = (
     "tool_search_tool_result",
     "container_upload",
 )
-_CONVERT: dict[str, Callable[[Part], list[Part]]] = {
+_PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
     "text": _without_citations,
     "input_text": lambda part: [_text(content_text(part.get("text")))],
     "output_text": lambda part: [_text(content_text(part.get("text")))],
@@ -182,10 +182,10 @@ REASONING_FIELDS = frozenset(
 
 _SYSTEM_ROLE = "_system_role"
 _CORE_FIELDS = ("model", "messages", "tools")
-_NOT_HERE = frozenset({"cache_control", "is_error"})
+_FIELDS_CHAT_LACKS = frozenset({"cache_control", "is_error"})
 """Fields of a message that chat has no word for."""
 _MEDIA = frozenset({"image_url", "file", "input_audio", "video_url"})
-_STOPS = {
+_STOP_BY_FINISH_REASON = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -196,9 +196,9 @@ _STOPS = {
 
 def decode_request(body: Mapping[str, Any]) -> Request:
     """A request in core form. The first message is the system prompt if it holds nothing but the prompt."""
-    body = own(an_object(body, "the request"))
-    model = a_text(body.get("model"), "model")
-    wire = a_list(body.get("messages"), "messages")
+    body = without_private_fields(require_object(body, "the request"))
+    model = require_text(body.get("model"), "model")
+    wire = require_list(body.get("messages"), "messages")
     params = {key: value for key, value in body.items() if key not in _CORE_FIELDS}
     system: System = None
     if wire and _is_system_prompt(wire[0]):
@@ -217,7 +217,7 @@ def encode_request(request: Request) -> dict[str, Any]:
     if request.system is not None:
         system = request.system if isinstance(request.system, str) else chat_parts(request.system)
         messages.insert(0, {"role": request.params.get(_SYSTEM_ROLE, "system"), "content": system})
-    body = {"model": request.model, "messages": messages, **own(request.params)}
+    body = {"model": request.model, "messages": messages, **without_private_fields(request.params)}
     tools = encode_tools(request.tools)
     return {**body, "tools": tools} if tools else body
 
@@ -226,7 +226,7 @@ def decode_messages(wire: Sequence[Mapping[str, Any]], *, model: str | None = No
     """Core messages; `model` is the one whose reasoning they hold, where that is known."""
     return [
         _decode(message, f"messages[{index}]", model)
-        for index, message in enumerate(a_list(wire, "messages"), start=start)
+        for index, message in enumerate(require_list(wire, "messages"), start=start)
     ]
 
 
@@ -248,12 +248,19 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[dic
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Chat tools are core tools."""
-    return [own(an_object(tool, f"tools[{index}]")) for index, tool in enumerate(a_list(wire, "tools"))]
+    return [
+        without_private_fields(require_object(tool, f"tools[{index}]"))
+        for index, tool in enumerate(require_list(wire, "tools"))
+    ]
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tools chat can call; what is built into another API is not among them."""
-    return [own(tool) for tool in tools if "_native" not in tool or "function" in tool or "custom" in tool]
+    return [
+        without_private_fields(tool)
+        for tool in tools
+        if "_native" not in tool or "function" in tool or "custom" in tool
+    ]
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
@@ -262,13 +269,13 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     `model` is the name under which it was asked for: the reply often gives another name for the same model, and
     reasoning is kept by name.
     """
-    body = own(an_object(body, "the reply"))
+    body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("choices"):
         raise WireError(f"the reply is an error, not a completion: {error_text(body['error']) or repr(body['error'])}")
-    choices = a_list(body.get("choices"), "choices")
+    choices = require_list(body.get("choices"), "choices")
     if not choices:
         raise WireError("the reply holds no choice")
-    first = an_object(choices[0], "choices[0]")
+    first = require_object(choices[0], "choices[0]")
     fields, rest = reply_fields(body)
     message = _decode(first.get("message"), "choices[0].message", model or fields.get("model"))
     shell = {key: value for key, value in first.items() if key != "message"}
@@ -279,7 +286,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 def encode_reply(reply: Reply) -> dict[str, Any]:
     """A completion. What was decoded from one comes back verbatim."""
     native = reply.raw.get("_api") == API
-    raw: dict[str, Any] = own(reply.raw) if native else {"object": "chat.completion", "created": 0}
+    raw: dict[str, Any] = without_private_fields(reply.raw) if native else {"object": "chat.completion", "created": 0}
     shell, *others = raw.get("choices") or [{"index": 0}]
     message = encode_messages([reply.message if native else _for_client(reply.message)])[0]
     choice = {**shell, "message": message}
@@ -303,10 +310,10 @@ def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
-    """Our name of the reason; words of refusal tell more than the reason, which is then a plain `stop`."""
+    """Our name for a finish reason. A `stop` with a refusal text is a `refusal`."""
     if finish_reason is None:
         return None
-    stop = _STOPS.get(str(finish_reason), "other")
+    stop = _STOP_BY_FINISH_REASON.get(str(finish_reason), "other")
     return "refusal" if stop == "stop" and message.get("refusal") else stop
 
 
@@ -328,7 +335,7 @@ def usage_in_chat(usage: Mapping[str, Any]) -> dict[str, Any]:
 def _for_client(message: Message) -> Message:
     """Another API's message as chat clients expect an answer: one text. They may show its reasoning; should it come
     back in a request, it is stripped there."""
-    body = chat_form(plain(message))[0]
+    body = chat_form(public_message(message))[0]
     content = body.get("content")
     return with_content(body, content_text(content)) if isinstance(content, list) else body
 
@@ -344,14 +351,14 @@ def _is_system_prompt(message: Any) -> bool:
 
 
 def _decode(wire: Any, where: str, model: str | None) -> Message:
-    body = cast("Message", own(an_object(wire, where)))
-    a_text(body.get("role"), f"{where}.role")
+    body = cast("Message", without_private_fields(require_object(wire, where)))
+    require_text(body.get("role"), f"{where}.role")
     content, calls = body.get("content"), body.get("tool_calls")
     if content is not None and not isinstance(content, str | list):
         raise WireError(f"{where}.content must be a string, a list of parts or null, not {type(content).__name__}")
     if calls is not None:
-        a_list(calls, f"{where}.tool_calls")
-    if encode_messages([body]) != [body]:
+        require_list(calls, f"{where}.tool_calls")
+    if encode_messages([body]) != [body]:  # keep the original beside it, so that it is sent on unchanged
         return with_native(body, API, body, model=model)
     if _without_reasoning(body) is not body:
         return with_native(body, API, None, model=model)
@@ -360,22 +367,22 @@ def _decode(wire: Any, where: str, model: str | None) -> Message:
 
 def _encode(message: Message, model: str | None) -> list[tuple[dict[str, Any], list[Part]]]:
     """The message on the wire, each with the media that must go into a message of the user."""
-    body = plain(message)
+    body = public_message(message)
     if "_native" in message and not keep_reasoning(message, API, model):
         body = _without_reasoning(body)
     value = native_value(message, API)
-    if value is not None and value == plain(message):
+    if value is not None and value == public_message(message):
         return [(cast("dict[str, Any]", body), [])]
     calls = tool_calls_of(body)
-    plain_calls = [own(call) if isinstance(call, dict) else call for call in calls]
+    plain_calls = [without_private_fields(call) if isinstance(call, dict) else call for call in calls]
     if any(new is not old for new, old in zip(plain_calls, calls, strict=True)):
         body = cast("Message", {**body, "tool_calls": plain_calls})
-    if not _NOT_HERE.isdisjoint(body):
-        body = cast("Message", {key: part for key, part in body.items() if key not in _NOT_HERE})
-    return [_sendable(form) for form in chat_form(body)]
+    if not _FIELDS_CHAT_LACKS.isdisjoint(body):
+        body = cast("Message", {key: part for key, part in body.items() if key not in _FIELDS_CHAT_LACKS})
+    return [_split_media(form) for form in chat_form(body)]
 
 
-def _sendable(message: Message) -> tuple[dict[str, Any], list[Part]]:
+def _split_media(message: Message) -> tuple[dict[str, Any], list[Part]]:
     """A tool result with its words only, and its media, introduced by the call they answer; the rest as it is."""
     content = message.get("content")
     if message.get("role") != "tool" or not isinstance(content, list):
@@ -405,16 +412,18 @@ def _without_signature(call: Any) -> Any:
 
 
 def _finish_reason(reply: Reply) -> str | None:
-    """A refusal without words of its own is to a chat client content that was filtered."""
+    """Chat's name for why the reply ended. For a refusal without a text its clients expect `content_filter`."""
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"
-    return None if reply.stop is None else reply.stop if reply.stop in _STOPS else "stop"
+    if reply.stop is None:
+        return None
+    return reply.stop if reply.stop in _STOP_BY_FINISH_REASON else "stop"
 
 
-_WORDS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"})
-_JOINED = _WORDS | {"arguments", "input", "transcript", "data", "text", "summary"}
+_TEXT_FIELDS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"})
+_FIELDS_IN_PIECES = _TEXT_FIELDS | {"arguments", "input", "transcript", "data", "text", "summary"}
 """Strings that come in pieces. Any other string is said whole, and the last one counts."""
-_HEAD = frozenset({"choices", "usage", "error", "object", "obfuscation"})
+_FIELDS_OF_A_CHUNK = frozenset({"choices", "usage", "error", "object", "obfuscation"})
 
 
 class ChatStreamDecoder:
@@ -436,7 +445,9 @@ class ChatStreamDecoder:
         if chunk is None:
             return []
         deltas: list[StreamDelta] = []
-        self._head |= {k: v for k, v in chunk.items() if k not in _HEAD and (v is not None or k not in self._head)}
+        self._head |= {
+            k: v for k, v in chunk.items() if k not in _FIELDS_OF_A_CHUNK and (v is not None or k not in self._head)
+        }
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
             if isinstance(choice, Mapping) and choice.get("index", 0) in (0, None):
@@ -462,13 +473,13 @@ class ChatStreamDecoder:
         return decode_reply(body | ({"usage": self._usage} if self._usage else {}), model=self._model)
 
     def _take(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
-        delta = an_object(choice.get("delta") or {}, "choices[0].delta")
+        delta = require_object(choice.get("delta") or {}, "choices[0].delta")
         calls = delta.get("tool_calls")
         self._choice.append({key: value for key, value in choice.items() if key not in ("delta", "usage")})
         self._deltas.append({key: value for key, value in delta.items() if key != "tool_calls" or not calls})
         yield from _words(delta)
         for fragment in calls if isinstance(calls, list) else []:
-            yield self._calls.take(an_object(fragment, "choices[0].delta.tool_calls[]"))
+            yield self._calls.take(require_object(fragment, "choices[0].delta.tool_calls[]"))
         if isinstance(choice.get("usage"), dict):
             yield self._take_usage(choice["usage"])
         if choice.get("finish_reason") is not None:
@@ -492,7 +503,7 @@ class _Calls:
     """Which call a fragment belongs to, and the calls put together.
 
     An id seen before decides, whatever the index says. A new id, or a name where no index can tell, begins a call.
-    Without either the index decides; one never seen belongs to the call that is being written.
+    Without either the index decides; a fragment with an unknown index belongs to the last call.
     """
 
     def __init__(self) -> None:
@@ -505,7 +516,7 @@ class _Calls:
         function = fragment.get("function") or fragment.get("custom")
         function = function if isinstance(function, Mapping) else {}
         name = as_text(function.get("name"))
-        at = self._place(call_id, index, names=bool(name))
+        at = self._find_call(call_id, index, has_name=bool(name))
         if at == len(self._calls):
             self._calls.append(_Call())
         if isinstance(index, int):
@@ -520,21 +531,21 @@ class _Calls:
         arguments = json_text(function.get("arguments", function.get("input")))
         return StreamDelta("call", index=at, id=new_id, name=new_name, arguments=arguments)
 
-    def _place(self, call_id: str, index: Any, *, names: bool) -> int:
+    def _find_call(self, call_id: str, index: Any, *, has_name: bool) -> int:
         if call_id in self._by_id:
             return self._by_id[call_id]
         new, last = len(self._calls), max(len(self._calls) - 1, 0)
         call_at_index = self._by_index.get(index) if isinstance(index, int) else None
         if call_at_index is not None:
             return new if call_id and self._calls[call_at_index].id else call_at_index
-        return new if call_id or names else last
+        return new if call_id or has_name else last
 
     def fold(self) -> list[dict[str, Any]]:
         return [_fold_fields(call.fragments) for call in self._calls]
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """The chunks of a stream that says the reply."""
+    """The chunks of a stream that sends the reply."""
     body = encode_reply(reply)
     choice = body["choices"][0]
     message = choice["message"]
@@ -552,7 +563,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    words = {key: value for key, value in message.items() if key in _WORDS and isinstance(value, str)}
+    words = {key: value for key, value in message.items() if key in _TEXT_FIELDS and isinstance(value, str)}
     calls = message.get("tool_calls") or []
     yield {key: value for key, value in message.items() if key not in words and (key != "tool_calls" or not calls)}
     for key, value in sorted(words.items(), key=lambda item: not item[0].startswith("reasoning")):
@@ -602,7 +613,7 @@ def _fold(key: str, values: list[Any]) -> Any:
     if key == "reasoning_details" and all(isinstance(value, list) for value in present):
         return _fold_details(present)
     if all(isinstance(value, str) for value in present):
-        return "".join(present) if key in _JOINED else next(filter(None, reversed(present)), "")
+        return "".join(present) if key in _FIELDS_IN_PIECES else next(filter(None, reversed(present)), "")
     if all(isinstance(value, dict) for value in present):
         return _fold_fields(present)
     if all(isinstance(value, list) for value in present):

@@ -27,15 +27,15 @@ from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
     SseEvent,
-    a_list,
-    a_text,
-    an_object,
     error_text,
     event_object,
     keep_reasoning,
     native_value,
-    own,
+    require_list,
+    require_object,
+    require_text,
     with_native,
+    without_private_fields,
 )
 from everthread.wire.openai_chat import chat_form, chat_parts, reply_fields, tool_calls_of
 
@@ -71,8 +71,8 @@ def decode_messages(wire: str | Sequence[Mapping[str, Any]], *, model: str | Non
         return [with_native({"role": "user", "content": wire}, API, wire)]
     messages: list[Message] = []
     run: list[Item] = []
-    for index, value in enumerate(a_list(wire, "input")):
-        item = cast("Item", an_object(value, f"input[{index}]"))
+    for index, value in enumerate(require_list(wire, "input")):
+        item = cast("Item", require_object(value, f"input[{index}]"))
         role = _role(item, f"input[{index}]")
         if role == "assistant":
             run.append(item)
@@ -140,7 +140,7 @@ def _answered_call_id(item: Mapping[str, Any]) -> str:
 def _role(item: Item, where: str) -> str:
     kind = kind_of(item)
     if kind == "message" or (not kind and "role" in item):
-        role = a_text(item.get("role"), f"{where}.role")
+        role = require_text(item.get("role"), f"{where}.role")
         if role == "tool":
             raise WireError(f"{where}.role must not be tool: a result is an item of its own here")
         return role
@@ -160,7 +160,9 @@ def _content(item: Item) -> list[Part]:
     content = item.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return chat_parts([dict(an_object(part, "a part of the content")) for part in a_list(content or [], "content")])
+    return chat_parts(
+        [dict(require_object(part, "a part of the content")) for part in require_list(content or [], "content")]
+    )
 
 
 def _call(item: Item) -> Any:
@@ -294,8 +296,8 @@ _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"
 
 def decode_request(body: Mapping[str, Any]) -> Request:
     """A request in core form. A field the core cannot express (`input: null`) stays in `params`."""
-    body = own(an_object(body, "the request"))
-    model = a_text(body.get("model"), "model")
+    body = without_private_fields(require_object(body, "the request"))
+    model = require_text(body.get("model"), "model")
     messages = decode_messages(body.get("input") or [], model=model)
     tools = decode_tools(body.get("tools") or [])
     system: System = body["instructions"] if isinstance(body.get("instructions"), str) else None
@@ -305,7 +307,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
 
 
 def encode_request(request: Request) -> dict[str, Any]:
-    body = {"model": request.model, **own(request.params)}
+    body = {"model": request.model, **without_private_fields(request.params)}
     if request.messages:
         text = native_value(request.messages[0], API) if len(request.messages) == 1 else None
         body["input"] = text if isinstance(text, str) else encode_messages(request.messages, model=request.model)
@@ -319,7 +321,9 @@ def encode_request(request: Request) -> dict[str, Any]:
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Functions and custom tools in chat's form, which nests what is flat here; built-in tools as they are."""
-    return [_decode_tool(an_object(tool, f"tools[{index}]")) for index, tool in enumerate(a_list(wire, "tools"))]
+    return [
+        _decode_tool(require_object(tool, f"tools[{index}]")) for index, tool in enumerate(require_list(wire, "tools"))
+    ]
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -329,11 +333,11 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """A reply in core form; `model` is the name under which it was asked for."""
-    body = own(an_object(body, "the reply"))
+    body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
         raise WireError(f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}")
-    items = a_list(body.get("output"), "output")
-    output = [dict(an_object(item, f"output[{at}]")) for at, item in enumerate(items)]
+    items = require_list(body.get("output"), "output")
+    output = [dict(require_object(item, f"output[{at}]")) for at, item in enumerate(items)]
     fields, rest = reply_fields(body)
     message = decode_run(output, model=model or fields.get("model"))
     raw = {key: value for key, value in rest.items() if key != "output"}
@@ -343,7 +347,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 def encode_reply(reply: Reply) -> dict[str, Any]:
     """A response. What was decoded from one comes back verbatim."""
     native = reply.raw.get("_api") == API
-    raw = own(reply.raw) if native else _DEFAULTS
+    raw = without_private_fields(reply.raw) if native else _DEFAULTS
     body = {**raw, "output": _output(reply)}
     if not native or _stop(raw, reply.message) != reply.stop:
         body |= _status(reply.stop)
@@ -358,7 +362,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     kind = tool.get("type")
-    fields = {key: value for key, value in own(tool).items() if key != "type"}
+    fields = {key: value for key, value in without_private_fields(tool).items() if key != "type"}
     if kind == "function":
         return {"type": kind, kind: fields}
     if kind == "custom":
@@ -367,7 +371,7 @@ def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
             grammar = {key: value for key, value in form.items() if key != "type"}
             fields = {**fields, "format": {"type": "grammar", "grammar": grammar}}
         return {"type": kind, kind: fields}
-    return {**own(tool), "_native": {"api": API, "value": own(tool)}}
+    return {**without_private_fields(tool), "_native": {"api": API, "value": without_private_fields(tool)}}
 
 
 def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -379,7 +383,7 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
         if isinstance(form, dict) and isinstance(form.get("grammar"), dict):
             custom = {**custom, "format": {"type": "grammar", **form["grammar"]}}
         return {"type": "custom", **custom}
-    return own(tool) if "_native" not in tool or native_value(tool, API) is not None else None
+    return without_private_fields(tool) if "_native" not in tool or native_value(tool, API) is not None else None
 
 
 def _stop(raw: Mapping[str, Any], message: Message) -> str | None:
@@ -498,15 +502,15 @@ class ResponsesStreamDecoder:
             return [_error(data.get("error") or data)]
         name, _, what = kind.removeprefix("response.").rpartition(".")
         if not name and what in _LIFE:
-            return list(self._live(what, an_object(data.get("response"), f"the response of {kind}")))
+            return list(self._live(what, require_object(data.get("response"), f"the response of {kind}")))
         item = self._items.setdefault(_place(data, "output_index"), _Growing())
         if name == "output_item":
-            return self._take_item(item, an_object(data.get("item"), f"the item of {kind}"), done=what == "done")
+            return self._take_item(item, require_object(data.get("item"), f"the item of {kind}"), done=what == "done")
         if name in _SLOTS:
             return self._take_words(item, _SLOTS[name], data, done=what == "done")
         if name in _PARTS:
             of, at = _PARTS[name]
-            item.parts[of, _place(data, at)] = an_object(data.get("part"), f"the part of {kind}")
+            item.parts[of, _place(data, at)] = require_object(data.get("part"), f"the part of {kind}")
         return []
 
     def reply(self) -> Reply:

@@ -1,4 +1,4 @@
-"""Reads the arguments of a tool call. A bad argument is an `InputError` that the model can act on."""
+"""A tool's schema, and its arguments as a call gives them. A bad one is an `InputError` that the model can act on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from everthread.agent.workspace import quote_name
 from everthread.errors import InputError
 
 
-def schema(name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+def build_schema(name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
     """Build a tool's schema in OpenAI's chat form."""
     parameters = {
         "type": "object",
@@ -20,21 +20,21 @@ def schema(name: str, description: str, properties: Mapping[str, Any], required:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def check_names(arguments: Mapping[str, Any], of: Mapping[str, Any]) -> None:
+def check_names(arguments: Mapping[str, Any], tool_schema: Mapping[str, Any]) -> None:
     """Refuse arguments that the tool's schema does not name: a misspelt one would be ignored silently."""
-    names = of["function"]["parameters"]["properties"]
+    names = tool_schema["function"]["parameters"]["properties"]
     unknown = [quote_name(str(name), 60) for name in arguments if name not in names]
     if unknown:
         raise InputError(f"there is no argument {', '.join(unknown[:5])}; the arguments are {', '.join(names)}")
 
 
-def text(
+def read_text(
     arguments: Mapping[str, Any],
     name: str,
     *,
     default: str | None = None,
-    longest: int = 5_000_000,
-    empty: bool = False,
+    max_chars: int = 5_000_000,
+    allow_empty: bool = False,
 ) -> str:
     """A text; required where there is no default."""
     value = arguments.get(name)
@@ -44,14 +44,16 @@ def text(
         return default
     if not isinstance(value, str):
         raise InputError(f"the argument {name} must be a string, not {_describe_type(value)}")
-    if not value and not empty:
+    if not value and not allow_empty:
         raise InputError(f"the argument {name} is empty")
-    if len(value) > longest:
-        raise InputError(f"the argument {name} has {len(value):,} characters; at most {longest:,} are possible")
+    if len(value) > max_chars:
+        raise InputError(f"the argument {name} has {len(value):,} characters; the limit is {max_chars:,}")
     return value
 
 
-def number(arguments: Mapping[str, Any], name: str, *, default: int, least: int = 0, most: int = 1_000_000_000) -> int:
+def read_int(
+    arguments: Mapping[str, Any], name: str, *, default: int, minimum: int = 0, maximum: int = 1_000_000_000
+) -> int:
     """A whole number; one written as text is accepted."""
     value = arguments.get(name)
     if value is None:
@@ -62,12 +64,12 @@ def number(arguments: Mapping[str, Any], name: str, *, default: int, least: int 
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"the argument {name} must be a whole number, not {_describe_type(value)}")
-    if not least <= value <= most:
-        raise InputError(f"the argument {name} must be from {least:,} to {most:,}")
+    if not minimum <= value <= maximum:
+        raise InputError(f"the argument {name} must be from {minimum:,} to {maximum:,}")
     return value
 
 
-def flag(arguments: Mapping[str, Any], name: str) -> bool:
+def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
     """True or false; false where it is missing."""
     value = arguments.get(name)
     if value is None:
@@ -84,7 +86,7 @@ def encode_text(value: str, name: str) -> bytes:
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"the argument {name} holds half a character (a lone surrogate) at {error.start}") from error
+        raise InputError(f"the argument {name} contains a lone surrogate at position {error.start}") from error
 
 
 def _describe_type(value: object) -> str:
@@ -94,6 +96,6 @@ def _describe_type(value: object) -> str:
         float: "a number",
         list: "a list",
         dict: "an object",
-        str: "a text",
+        str: "a string",
     }
     return names.get(type(value), type(value).__name__)

@@ -19,7 +19,7 @@ PAGE = 7
 """Hits in one answer."""
 ROOM = 500
 """Characters for the head of a passage and the note of how to continue."""
-RECALL_SCHEMA = args.schema(
+RECALL_SCHEMA = args.build_schema(
     "recall",
     "Search this conversation's whole history, also what was summarised away, and every stored tool output. Gives "
     "exact excerpts with their ids. Give `id` instead to read one message or output in full, in parts.",
@@ -54,15 +54,15 @@ class Recall(FreeTool):
 async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     """The answer to a `recall` call. `InputError` for bad arguments."""
     args.check_names(arguments, RECALL_SCHEMA)
-    offset = args.number(arguments, "offset", default=0)
-    item_id = args.text(arguments, "id", default="", empty=True).strip()
+    offset = args.read_int(arguments, "offset", default=0)
+    item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
     if item_id:
         passage = await lookup.read(item_id, offset=offset, limit=RECALL_CHARS - ROOM)
         return passage_text(passage, tool=Recall.name)
-    query = args.text(arguments, "query", default="", empty=True, longest=1_000).strip()
+    query = args.read_text(arguments, "query", default="", allow_empty=True, max_chars=1_000).strip()
     if not query:
         raise InputError("give a query to search for, or the id of a message or output to read")
-    path = args.text(arguments, "path", default="", empty=True, longest=1_000).strip()
+    path = args.read_text(arguments, "path", default="", allow_empty=True, max_chars=1_000).strip()
     hits = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
     where = "this conversation" + (f" that name {path!r}" if path else "")
     return page_text(hits, query, tool=Recall.name, where=where, offset=offset)
@@ -71,7 +71,7 @@ async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
 KEY = "todo"
 STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
 MOST_ITEMS, MOST_CHARS = 50, 300
-TODO_SCHEMA = args.schema(
+TODO_SCHEMA = args.build_schema(
     "todo",
     "Plan work of three or more steps and keep track of it. Give `items` to write the whole list anew; without it the "
     "list is read. One item is in_progress at a time; mark it done as soon as it is.",
@@ -132,8 +132,8 @@ def _read_items(value: Any) -> Items:
     for number, item in enumerate(value, 1):
         if not isinstance(item, dict):
             raise InputError(f"item {number} must be an object with text and status")
-        text = " ".join(args.text(item, "text", longest=MOST_CHARS).split())
-        status = args.text(item, "status", default="pending")
+        text = " ".join(args.read_text(item, "text", max_chars=MOST_CHARS).split())
+        status = args.read_text(item, "status", default="pending")
         if status not in STATES:
             raise InputError(f"item {number} has the status {status!r}; use {', '.join(STATES)}")
         items.append({"text": text, "status": status})
@@ -141,7 +141,7 @@ def _read_items(value: Any) -> Items:
 
 
 ACTIONS = ("list", "add", "replace", "remove")
-MEMORY_SCHEMA = args.schema(
+MEMORY_SCHEMA = args.build_schema(
     "memory",
     "Keep what must outlast this conversation: short, durable facts and preferences, one an entry. Not for progress of "
     "the current task, and never for credentials. New sessions see the entries in their system prompt.",
@@ -171,16 +171,21 @@ class MemoryTool(FreeTool):
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:  # noqa: ARG002 - as every tool
         args.check_names(arguments, MEMORY_SCHEMA)
-        action, shelf = args.text(arguments, "action"), _read_shelf(args.text(arguments, "target", default="memory"))
+        action, shelf = (
+            args.read_text(arguments, "action"),
+            _read_shelf(args.read_text(arguments, "target", default="memory")),
+        )
         if action == "list":
             await self._memory.settle()
             return ToolReply(self._list_entries(shelf))
         if action == "add":
-            change = await self._memory.add(shelf, args.text(arguments, "text"))
+            change = await self._memory.add(shelf, args.read_text(arguments, "text"))
         elif action == "replace":
-            change = await self._memory.replace(shelf, args.text(arguments, "old"), args.text(arguments, "text"))
+            change = await self._memory.replace(
+                shelf, args.read_text(arguments, "old"), args.read_text(arguments, "text")
+            )
         elif action == "remove":
-            change = await self._memory.remove(shelf, args.text(arguments, "old"))
+            change = await self._memory.remove(shelf, args.read_text(arguments, "old"))
         else:
             raise InputError(f"there is no action {action!r}; use {', '.join(ACTIONS)}")
         note = "\nA credential in it was left out: secrets are never kept." if change.redacted else ""
@@ -230,4 +235,4 @@ class FindTools:
 
 def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:
     args.check_names(arguments, FIND_SCHEMA)
-    return args.text(arguments, "query", longest=QUERY_CHARS), args.flag(arguments, "now")
+    return args.read_text(arguments, "query", max_chars=QUERY_CHARS), args.read_flag(arguments, "now")

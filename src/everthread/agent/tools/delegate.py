@@ -15,7 +15,7 @@ from everthread.conversation.events import Event, Listener
 from everthread.store.models import NewSession
 
 TITLE_CHARS = 80
-SCHEMA = args.schema(
+SCHEMA = args.build_schema(
     "delegate",
     "Give a task that stands by itself to a subagent with the same tools and a context of its own. It sees nothing of "
     "this conversation: say all it must know. Only its final answer comes back. Several can work at the same time.",
@@ -50,7 +50,10 @@ class Delegate(FreeTool):
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         args.check_names(arguments, SCHEMA)
-        task, background = args.text(arguments, "task"), args.text(arguments, "context", default="", empty=True)
+        task, background = (
+            args.read_text(arguments, "task"),
+            args.read_text(arguments, "context", default="", allow_empty=True),
+        )
         parent, ended = context.conversation.session, []
         thread = ""
 

@@ -28,7 +28,7 @@ COUNTED = 20_000_000
 """Bytes; in a larger file the lines after the shown part are not counted."""
 _OUTPUT = "output:"
 _BLOCK = 1 << 20
-READ_SCHEMA = args.schema(
+READ_SCHEMA = args.build_schema(
     "read_file",
     "Read a text file, with line numbers; of a folder, the names in it. For long files give offset and limit; the "
     "answer says where it goes on. A path such as output:1f2e… reads a stored tool output: there offset (from 0) and "
@@ -54,12 +54,12 @@ class ReadFile(FreeTool):
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         args.check_names(arguments, READ_SCHEMA)
-        path = args.text(arguments, "path")
-        offset = args.number(arguments, "offset", default=0)
+        path = args.read_text(arguments, "path")
+        offset = args.read_int(arguments, "offset", default=0)
         if path.strip().startswith(_OUTPUT):
-            limit = args.number(arguments, "limit", default=CHARS, least=1)
+            limit = args.read_int(arguments, "limit", default=CHARS, minimum=1)
             return await _read_stored_output(context, path.strip(), offset, limit)
-        limit = args.number(arguments, "limit", default=LINES, least=1)
+        limit = args.read_int(arguments, "limit", default=LINES, minimum=1)
         return await asyncio.to_thread(_read_path, Workspace(context.workspace), path, max(1, offset), limit)
 
 
@@ -221,7 +221,7 @@ def read_whole(space: Workspace, path: Path, limit: int) -> bytes:
     return data
 
 
-WRITE_SCHEMA = args.schema(
+WRITE_SCHEMA = args.build_schema(
     "write_file",
     "Write a file: what it held before is replaced by the content. Folders are made as needed. To change a part of a "
     "file, use patch.",
@@ -255,9 +255,9 @@ class WriteFile:
 def _target(arguments: Mapping[str, Any], context: ToolContext) -> tuple[Workspace, Path, bytes]:
     args.check_names(arguments, WRITE_SCHEMA)
     space = Workspace(context.workspace)
-    path = space.resolve(args.text(arguments, "path"))
+    path = space.resolve(args.read_text(arguments, "path"))
     space.check_writable(path, context.home)
-    return space, path, args.encode_text(args.text(arguments, "content", empty=True), "content")
+    return space, path, args.encode_text(args.read_text(arguments, "content", allow_empty=True), "content")
 
 
 def _write(space: Workspace, path: Path, content: bytes) -> ToolReply:
@@ -311,7 +311,7 @@ def _find_similar_line(lines: list[str], line: str) -> int | None:
 
 
 LARGEST = 10_000_000
-PATCH_SCHEMA = args.schema(
+PATCH_SCHEMA = args.build_schema(
     "patch",
     "Change a file: old_text is replaced by new_text. old_text must occur exactly once, so give enough lines around "
     "it, exactly as they are in the file (without the line numbers of read_file).",
@@ -384,16 +384,19 @@ class Patch:
 def _read_change(arguments: Mapping[str, Any], context: ToolContext) -> _TextChange:
     args.check_names(arguments, PATCH_SCHEMA)
     space = Workspace(context.workspace)
-    path = space.resolve(args.text(arguments, "path"))
+    path = space.resolve(args.read_text(arguments, "path"))
     space.check_writable(path, context.home)
-    old, new = args.text(arguments, "old_text", empty=True), args.text(arguments, "new_text", empty=True)
+    old, new = (
+        args.read_text(arguments, "old_text", allow_empty=True),
+        args.read_text(arguments, "new_text", allow_empty=True),
+    )
     if not old:
         raise InputError("old_text is empty; to write a whole file use write_file")
     if old == new:
         raise InputError("old_text and new_text are the same; nothing would change")
     for name, value in (("old_text", old), ("new_text", new)):
         args.encode_text(value, name)
-    return _TextChange(space, path, old, new, args.flag(arguments, "replace_all"))
+    return _TextChange(space, path, old, new, args.read_flag(arguments, "replace_all"))
 
 
 def _apply(change: _TextChange) -> ToolReply:

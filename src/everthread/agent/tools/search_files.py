@@ -25,7 +25,7 @@ CHARS = 50_000
 _PACKAGES = Path(__file__).parents[3]
 """Where the search process finds this package."""
 _OPTIONS = ("-P", "-s", "-W", "ignore", "-X", "utf8")
-SCHEMA = args.schema(
+SCHEMA = args.build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
     "name). Files that .gitignore names, binary files and files over 10 MB are passed over.",
@@ -73,19 +73,19 @@ class SearchFiles(FreeTool):
 
 def _read_query(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> FileQuery:
     args.check_names(arguments, SCHEMA)
-    pattern = args.text(arguments, "pattern", default="", longest=2_000, empty=True)
-    name = args.text(arguments, "name", default="", longest=1_000, empty=True)
+    pattern = args.read_text(arguments, "pattern", default="", max_chars=2_000, allow_empty=True)
+    name = args.read_text(arguments, "name", default="", max_chars=1_000, allow_empty=True)
     if not pattern and not name:
         raise InputError("give a pattern (what is in the file), a name (what it is called), or both")
     args.encode_text(pattern, "pattern")
     args.encode_text(name, "name")
-    ignore_case = args.flag(arguments, "ignore_case")
+    ignore_case = args.read_flag(arguments, "ignore_case")
     try:
         with warnings.catch_warnings(action="ignore"):
             re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise InputError(f"the pattern {quote_name(pattern)!r} is no regular expression: {error}") from error
-    folder = args.text(arguments, "path", default=".")
+    folder = args.read_text(arguments, "path", default=".")
     with explain_os_errors(folder):
         path = space.resolve(folder)
         if space.status(path) is None:
@@ -97,8 +97,8 @@ def _read_query(arguments: Mapping[str, Any], space: Workspace, seconds: float) 
         pattern=pattern or None,
         name=name.removeprefix("./") or None,
         ignore_case=ignore_case,
-        offset=args.number(arguments, "offset", default=0),
-        limit=args.number(arguments, "limit", default=LIMIT, least=1, most=MOST),
+        offset=args.read_int(arguments, "offset", default=0),
+        limit=args.read_int(arguments, "limit", default=LIMIT, minimum=1, maximum=MOST),
         seconds=seconds,
     )
 

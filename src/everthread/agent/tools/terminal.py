@@ -16,7 +16,7 @@ from everthread.errors import InputError
 SECONDS, MOST_SECONDS = 120, 600
 LONGEST = 100_000
 """Longest command in bytes: the most a system passes in one argument."""
-SCHEMA = args.schema(
+SCHEMA = args.build_schema(
     "terminal",
     "Run a command in a shell and read what it prints (standard output and error together, the exit code first). There "
     "is no standard input and no screen: use options that ask nothing. What is started with & goes on when the command "
@@ -45,13 +45,13 @@ class Terminal:
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Every command needs permission, in the folder it runs in."""
         space, command = Workspace(context.workspace), _read_command(arguments)
-        return _permission(command, space.relative(space.resolve(args.text(arguments, "workdir", default="."))))
+        return _permission(command, space.relative(space.resolve(args.read_text(arguments, "workdir", default="."))))
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         command = _read_command(arguments)
-        seconds = args.number(arguments, "timeout", default=SECONDS, least=1, most=MOST_SECONDS)
+        seconds = args.read_int(arguments, "timeout", default=SECONDS, minimum=1, maximum=MOST_SECONDS)
         space = Workspace(context.workspace)
-        workdir = args.text(arguments, "workdir", default=".")
+        workdir = args.read_text(arguments, "workdir", default=".")
         folder = space.resolve(workdir)
         if context.allowed not in (None, _permission(command, space.relative(folder))):
             raise InputError(
@@ -76,7 +76,7 @@ def _permission(command: str, folder: str) -> Permission:
 
 def _read_command(arguments: Mapping[str, Any]) -> str:
     args.check_names(arguments, SCHEMA)
-    command = args.text(arguments, "command")
+    command = args.read_text(arguments, "command")
     if "\0" in command or not command.strip():
         raise InputError("the command is empty or holds a NUL character")
     if len(args.encode_text(command, "command")) > LONGEST:

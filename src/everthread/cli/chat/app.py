@@ -45,21 +45,21 @@ from everthread.store.models import NewSession
 from everthread.store.sql.usage import sum_usage, usage_row
 from everthread.store.store import Store
 
-LOCAL = f"local/{SMOLLM2.name}"
-HOW = """To talk with a provider's model, set its key and name the model:
+LOCAL_MODEL = f"local/{SMOLLM2.name}"
+MODEL_HELP = """To talk with a provider's model, set its key and name the model:
 
     export ANTHROPIC_API_KEY=…        (or OPENAI_API_KEY, OPENROUTER_API_KEY, …)
     everthread chat --model claude-sonnet-4-5
 
-or write it down in {path}:
+or set it in {path}:
 
     model:
       default: claude-sonnet-4-5
 
 A server of your own: give --base-url http://localhost:8000/v1, or set model.base_url.
-Without any: the small model on this machine, `everthread models pull`, then `everthread chat --model {local}`.
+Without a key: the small model on this machine, `everthread models pull`, then `everthread chat --model {local}`.
 `everthread doctor` shows what works here."""
-OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
+LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
 
 
 def explain_default(config: Config, model: str) -> str:
@@ -87,20 +87,21 @@ def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
     problem = find_model_problem(config, model)
     if problem is None:
         return model
+    advice = MODEL_HELP.format(path=config_path(), local=LOCAL_MODEL)
     if not ask:
-        raise InputError(f"{problem}\n\n{HOW.format(path=config_path(), local=LOCAL)}")
-    console.print(Text(f"{visible(problem)}\n\n{HOW.format(path=config_path(), local=LOCAL)}\n"), soft_wrap=True)
+        raise InputError(f"{problem}\n\n{advice}")
+    console.print(Text(f"{visible(problem)}\n\n{advice}\n"), soft_wrap=True)
     if find_spec("xllamacpp") is None:
         raise InputError("no model can be used yet (for the local model: pip install 'everthread[local]')")
     is_fetched = SMOLLM2.path(home_directory()).is_file()
-    download = "" if is_fetched else f" About {SMOLLM2.size // 1_000_000} MB are fetched first."
-    console.print(Text(f"{OFFER}{download}"))
+    download = "" if is_fetched else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
+    console.print(Text(f"{LOCAL_MODEL_OFFER}{download}"))
     if not typer.confirm("Use the small model on this machine now?", default=False):
         raise typer.Exit(2)
     pull(home_directory(), say=lambda words: console.print(Text(visible(words), "dim"), soft_wrap=True))
-    if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL}):
-        console.print(Text(f"From now on {LOCAL} is used (model.default); `everthread init` changes that.", "dim"))
-    return LOCAL
+    if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL_MODEL}):
+        console.print(Text(f"{LOCAL_MODEL} is used from now on (model.default); `everthread init` changes it.", "dim"))
+    return LOCAL_MODEL
 
 
 async def choose_resumed_model(
@@ -114,7 +115,8 @@ async def choose_resumed_model(
         session = await store.resolve(resume)
         tip = await store.session(await store.get_compression_tip(session.id))
         name = tip.model or session.model
-        if name and (find_model_problem(config, name) is None or find_model_problem(config, None) is not None):
+        is_usable = find_model_problem(config, name) is None
+        if name and (is_usable or find_model_problem(config, None) is not None):
             model = name
     return choose_model(config, model, ask=ask)
 
@@ -137,18 +139,18 @@ def render_greeting(conversation: Conversation, config: Config, workspace: Path,
     caching = caching_line(route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl)
     lines += [caching] if caching else []
     if not resumed and config.model.default is None and (why := explain_default(config, route.name)):
-        lines.append(f"{visible(route.name)}: {why}; `everthread init` writes down another")
+        lines.append(f"{visible(route.name)}: {why}; `everthread init` changes it")
     thread = f"thread {shorten_id(conversation.id)}"
     count = count_noun(len(conversation.messages), "message")
-    lines.append(f"{thread} goes on: {count} in context" if resumed else f"{thread} · {visible(str(workspace))}")
+    lines.append(f"continuing {thread}: {count} in context" if resumed else f"{thread} · {visible(str(workspace))}")
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
 
 
-LEAVING = ("/exit", "/quit", "exit", "quit")
-STOPPED = "■ stopped; the history says so. Go on, or ask something else."
-EXIT = "- `/exit`: end the chat"
-ANSWERED: dict[str, tuple[type[Event], ...]] = {"compress": (CompactionDone, CompactionVoid), "undo": (Notice,)}
+EXIT_COMMAND = ("/exit", "end the chat")
+EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
+STOPPED = "■ stopped; the history notes it. Continue, or ask something else."
+EVENTS_IN_ANSWER: dict[str, tuple[type[Event], ...]] = {"compress": (CompactionDone, CompactionVoid), "undo": (Notice,)}
 """Events that a command's own answer covers, so that they print no line."""
 
 
@@ -159,33 +161,33 @@ class Chat:
         self.screen, self.status, self.reader = screen, status, reader
         self.interrupts = Interrupts(reader.interrupt, lambda words: screen.print(Text(words, QUIET)))
         self.tools = ToolLines()
-        self._reading_turn = False
-        self._unshown: tuple[type[Event], ...] = ()
+        self._turn_shows_events = False
+        self._hidden_events: tuple[type[Event], ...] = ()
 
     def on_event(self, event: Event) -> None:
         """Listen to the agent. Events of a turn are shown with the turn; others at once."""
         self.status.update(event)
-        if not self._reading_turn and not isinstance(event, self._unshown):
+        if not self._turn_shows_events and not isinstance(event, self._hidden_events):
             self._show(event)
 
     async def talk(self, agent: Agent) -> None:
         """Read and answer until the end of the input, two Ctrl-C at the prompt, or /exit."""
-        warned = False
+        is_exit_announced = False
         with self.interrupts.handle_signals():
             while True:
                 self._update_status(agent)
                 try:
                     text = (await self.reader.read()).strip()
                 except KeyboardInterrupt:
-                    if warned:
+                    if is_exit_announced:
                         return
-                    warned = True
+                    is_exit_announced = True
                     self.screen.print(Text("Ctrl-C again, or Ctrl-D, ends the chat.", QUIET))
                     continue
                 except EOFError:
                     return
-                warned = False
-                if text in LEAVING:
+                is_exit_announced = False
+                if text.lower() in EXIT_WORDS:
                     return
                 if text:
                     await self._answer(agent, text)
@@ -195,7 +197,7 @@ class Chat:
         work = self._run_command(agent, text) if command else self.turn(agent, text)
         try:
             with hide_typing() if self.screen.rich else contextlib.nullcontext():
-                await self.interrupts.run(work, self._stopping)
+                await self.interrupts.run(work, self._on_stop)
         except StoppedError:
             self.screen.settle()
             self.screen.print(Text("■ stopped." if command else STOPPED, BAD))
@@ -206,12 +208,14 @@ class Chat:
             self.screen.settle()
             self.screen.print(Text(f"✗ {visible(report_unexpected(error))}", "red"))
         finally:
-            self._reading_turn, self._unshown = False, ()
+            self._turn_shows_events = False
+            self._hidden_events = ()
             self.tools.clear()
 
     async def turn(self, agent: Agent, text: str) -> Answer | None:
         """Run one turn and show it as it streams."""
-        self._reading_turn, answer = True, None
+        answer = None
+        self._turn_shows_events = True
         self.screen.show_waiting("…")
         try:
             async with contextlib.aclosing(agent.turn(text)) as items:
@@ -229,25 +233,26 @@ class Chat:
                         case Answer():
                             answer = item
         finally:
-            self._reading_turn = False
+            self._turn_shows_events = False
             self.screen.settle()
         return answer
 
-    def _stopping(self) -> None:
+    def _on_stop(self) -> None:
         """From here on the events of the stopped turn come through the listener alone."""
-        self._reading_turn = False
+        self._turn_shows_events = False
         self.screen.settle()
 
     async def _run_command(self, agent: Agent, text: str) -> None:
-        name, _ = commands.parse(text) or ("", "")
-        self._unshown = ANSWERED.get(name, ())
+        name, argument = commands.parse(text) or ("", "")
+        self._hidden_events = EVENTS_IN_ANSWER.get(name, ())
         result = await commands.run(agent, agent.conversation.store, text)
         if result.switch:
             await agent.switch(result.switch)
         if result.switch or name == "undo":
-            await self.load_figures(agent)
+            await self.load_status(agent)
         self.screen.settle()
-        answer = style_markup(f"{result.text}\n{EXIT}" if text == "/help" else result.text)
+        lists_all = name == "help" and not argument
+        answer = style_markup(f"{result.text}\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}" if lists_all else result.text)
         self.screen.print(Text.assemble(("✗ ", BAD), answer) if result.failed else answer)
 
     def _show(self, event: Event) -> None:
@@ -263,7 +268,7 @@ class Chat:
             self.screen.settle()
             self.screen.show_waiting(running)
 
-    async def load_figures(self, agent: Agent) -> None:
+    async def load_status(self, agent: Agent) -> None:
         """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
         store, thread = agent.conversation.store, agent.conversation.id
         self.status.restart((await load_thread_usage(store, thread))["all"], await store.compactions(thread))
@@ -288,13 +293,12 @@ async def render_farewell(store: Store, thread: str, options: str = "") -> Text 
         figures.append(count_noun(len(compactions), "compaction"))
     return Text.assemble(
         (", ".join(figures), "dim"),
-        ("\nGo on with: ", "dim"),
+        ("\nContinue with: ", "dim"),
         (f"everthread chat --resume {shorten_id(thread)}{options}", "bold"),
     )
 
 
-LISTED = 10
-LEAVE = ("/exit", "end the chat")
+MAX_LISTED_THREADS = 10
 
 
 async def run_chat(
@@ -313,11 +317,11 @@ async def run_chat(
         # Without a terminal nobody can be asked, and what needs approval is refused.
         ask = Asker(screen, reader, chat.interrupts.interrupt) if reader.interactive else None
 
-        def keep(rule: Rule) -> None:
+        def save_rule(rule: Rule) -> None:
             write_rule(home_directory(), rule)
             screen.print(Text(f"written to {RULES_FILE}: {visible(str(rule))}", "dim"))
 
-        approve = Approvals(read_rules(home_directory()), ask, everything=yes, keep=keep)
+        approve = Approvals(read_rules(home_directory()), ask, everything=yes, keep=save_rule)
         if resume is not None:
             model = await choose_resumed_model(store, resume, config, model, ask=at_terminal())
         agent = await open_agent(
@@ -325,7 +329,7 @@ async def run_chat(
             listener=chat.on_event, session=None if resume else NewSession(platform=PLATFORM),
         )  # fmt: skip
         async with agent:
-            await chat.load_figures(agent)
+            await chat.load_status(agent)
             screen.print(render_greeting(agent.conversation, config, workspace, resumed=resume is not None))
             if resume is not None and (exchange := last_exchange(agent.conversation.messages)):
                 screen.print(exchange)
@@ -346,12 +350,12 @@ def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader
     from everthread.cli.chat.editor import Editor, history_file
 
     slash = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
-    return Editor(screen, ChatCompleter([*slash, LEAVE], workspace), history_file(home_directory()), status.line)
+    return Editor(screen, ChatCompleter([*slash, EXIT_COMMAND], workspace), history_file(home_directory()), status.line)
 
 
 async def _pick_thread(store: Store, reader: InputReader) -> str:
     """Let the user pick one of the last threads by its number."""
-    rows = await list_recent_threads(store, LISTED)
+    rows = await list_recent_threads(store, MAX_LISTED_THREADS)
     if not rows:
         return await find_latest_thread(store)
     now = time.time()

@@ -86,7 +86,7 @@ class TextOutput:
 
     def fail(self, error: str) -> None:
         self.screen.settle()
-        advice = f"Go on with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
+        advice = f"Continue with: everthread chat --resume {shorten_id(self._thread)}{self._options}"
         typer.echo(visible(f"everthread: {error}\n{advice}"), err=True)
 
 

@@ -17,7 +17,7 @@ from everthread._version import __version__
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.api import HEARTBEAT_SECONDS
-from everthread.gateway.api.http import ApiRequest, Endpoint, JsonAnswer, Sender, error_answer, read
+from everthread.gateway.api.http import ApiRequest, Endpoint, JsonAnswer, Sender, error_answer, read_request
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
 from everthread.gateway.api.schemas import (
@@ -263,7 +263,7 @@ class NativeApp:
         endpoint, names = self._route(call)
         if endpoint.method == "POST":
             call.caller.admit()
-        query, body = await read(endpoint, call, receive, self._limits)
+        query, body = await read_request(endpoint, call, receive, self._limits)
         request = ApiRequest(
             call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, receive, sender
         )

@@ -45,7 +45,7 @@ def error_answer(refused: Refused) -> JsonAnswer:
 
 
 class Sender:
-    """To one client. `ClientGone` when it takes too long to read a piece."""
+    """Sends an answer to one client. `ClientGone` when the client takes too long to read a piece."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send = send
@@ -62,12 +62,12 @@ class Sender:
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        await self._put({"type": "http.response.start", "status": status, "headers": raw})
+        await self._send_message({"type": "http.response.start", "status": status, "headers": raw})
 
     async def body(self, data: bytes, *, more: bool) -> None:
-        await self._put({"type": "http.response.body", "body": data, "more_body": more})
+        await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _put(self, message: dict[str, object]) -> None:
+    async def _send_message(self, message: dict[str, object]) -> None:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._send(message)
@@ -76,7 +76,7 @@ class Sender:
 
 
 T = TypeVar("T", bound=BaseModel)
-_SHOWN = 5
+_MAX_LISTED_PROBLEMS = 5
 """The most problems of one body that an error lists."""
 
 
@@ -87,8 +87,8 @@ class ApiRequest:
     caller: Caller
     tools: bool
     """It may use commands and files."""
-    names: Mapping[str, str]
-    """Of the path."""
+    path_values: Mapping[str, str]
+    """The values of the path's parameters."""
     query: Any
     body: Any
     headers: Mapping[str, str]
@@ -101,7 +101,7 @@ class ApiRequest:
 
     @property
     def thread(self) -> str:
-        return self.names["thread"]
+        return self.path_values["thread"]
 
     @property
     def wants_events(self) -> bool:
@@ -109,7 +109,7 @@ class ApiRequest:
 
 
 Handler = Callable[[ApiRequest], Awaitable[JsonAnswer | None]]
-"""None: it has answered already, with a stream."""
+"""None: the handler has sent a stream already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +129,26 @@ class Endpoint:
     """It can answer with events."""
 
 
-async def read(endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits) -> tuple[Query, Body]:
+async def read_request(endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits) -> tuple[Query, Body]:
     """Query and body of a request. `Refused` where something is wrong with them."""
     pairs = parse_qsl(call.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True, max_num_fields=50)
     if len({name for name, _ in pairs}) < len(pairs):
-        raise Refused(400, "invalid_query", "A name stands twice in the query.")
-    query = _validate(endpoint.query, "invalid_query", lambda kind: kind.model_validate(dict(pairs)))
+        raise Refused(400, "invalid_query", "The query contains a name twice.")
+    query = _validate(endpoint.query, "invalid_query", lambda schema: schema.model_validate(dict(pairs)))
     if endpoint.method != "POST":
         return query, NoBody()
-    kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # also without a body: no page of another origin can send this type unasked
+    media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":  # also without a body: no page of another origin can send this type unasked
         raise Refused(415, "unsupported_media_type", "Send JSON, with `content-type: application/json`.")
     if call.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "unsupported_encoding", "Send the body without a content-encoding.")
     raw = await read_body(receive, call, limits) or b"{}"
-    return query, _validate(endpoint.body, "invalid_body", lambda model: model.model_validate_json(raw))
+    return query, _validate(endpoint.body, "invalid_body", lambda schema: schema.model_validate_json(raw))
 
 
-def _validate(kind: type[T], code: str, parse: Callable[[type[T]], T]) -> T:
+def _validate(schema: type[T], code: str, parse: Callable[[type[T]], T]) -> T:
     try:
-        return parse(kind)
+        return parse(schema)
     except ValidationError as error:
         raise Refused(400, code, _describe_problems(error)) from None
 
@@ -158,14 +158,16 @@ def _describe_problems(error: ValidationError) -> str:
     details = error.errors(include_input=False, include_url=False, include_context=False)
     lines = [
         f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
-        for detail in details[:_SHOWN]
+        for detail in details[:_MAX_LISTED_PROBLEMS]
     ]
-    return "; ".join(lines) + (f"; and {len(details) - _SHOWN} more" if len(details) > _SHOWN else "")
+    return "; ".join(lines) + (
+        f"; and {len(details) - _MAX_LISTED_PROBLEMS} more" if len(details) > _MAX_LISTED_PROBLEMS else ""
+    )
 
 
-END = "turn"
+TURN_ENDED = "turn"
 """The last event of a turn: how it ended."""
-GAP = "gap"
+EVENTS_MISSED = "gap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +182,16 @@ class TurnEvent:
 
 
 class TurnLog:
-    """The events of one turn, the newest so many. Any number of readers, each at its own pace."""
+    """The newest events of one turn, at most so many. Any number of readers, each at its own pace."""
 
-    def __init__(self, turn: QueuedTurn, most: int) -> None:
+    def __init__(self, turn: QueuedTurn, max_events: int) -> None:
         self.turn_id, self.thread, self.tenant = turn.id, turn.thread, turn.tenant
         self.over = asyncio.Event()
-        self._events: deque[TurnEvent] = deque(maxlen=most)
+        self._events: deque[TurnEvent] = deque(maxlen=max_events)
         self._count = 0
         self._changed = asyncio.Event()
 
-    def tell(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
+    def append(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
         if self.over.is_set():
             return
         self._count += 1
@@ -198,7 +200,7 @@ class TurnLog:
 
     def end(self, turn: QueuedTurn) -> None:
         """The turn is over."""
-        self.tell(END, {"event": END, "turn": turn.id, "state": turn.state}, turn)
+        self.append(TURN_ENDED, {"event": TURN_ENDED, "turn": turn.id, "state": turn.state}, turn)
         self.close()
 
     def close(self) -> None:
@@ -207,7 +209,10 @@ class TurnLog:
         self._wake_readers()
 
     async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
-        """The events after this number, also those to come. The last event is repeated to a reader who has it."""
+        """The events after this number, also those to come.
+
+        The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
+        """
         ended = False
         while not ended:
             changed = self._changed
@@ -223,7 +228,7 @@ class TurnLog:
     def _events_after(self, after: int) -> Iterator[TurnEvent]:
         first = self._count - len(self._events) + 1
         if after + 1 < first:
-            yield TurnEvent(first - 1, GAP, {"event": GAP, "missed": first - 1 - after})
+            yield TurnEvent(first - 1, EVENTS_MISSED, {"event": EVENTS_MISSED, "missed": first - 1 - after})
         yield from list(itertools.islice(self._events, max(0, after + 1 - first), None))
 
     def _wake_readers(self) -> None:
@@ -234,14 +239,14 @@ class TurnLog:
 class TurnLogs:
     """The logs of the turns that clients of this process asked for, and of the last finished ones."""
 
-    def __init__(self, kept: int, most: int) -> None:
-        self._kept, self._most = kept, most
+    def __init__(self, max_finished: int, max_events: int) -> None:
+        self._max_finished, self._max_events = max_finished, max_events
         self._logs: OrderedDict[str, TurnLog] = OrderedDict()
 
-    def of(self, turn: QueuedTurn) -> TurnLog:
+    def get_or_create(self, turn: QueuedTurn) -> TurnLog:
         log = self._logs.get(turn.id)
         if log is None:
-            log = self._logs[turn.id] = TurnLog(turn, self._most)
+            log = self._logs[turn.id] = TurnLog(turn, self._max_events)
             self._drop_old()
         return log
 
@@ -254,15 +259,19 @@ class TurnLogs:
 
     def _drop_old(self) -> None:
         over = [key for key, log in self._logs.items() if log.over.is_set()]
-        for key in over[: max(0, len(over) - self._kept)]:
+        for key in over[: max(0, len(over) - self._max_finished)]:
             del self._logs[key]
 
 
 HEARTBEAT = b": still here\n\n"
-HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
 
 
-def frame(event: TurnEvent) -> bytes:
+def encode_event(event: TurnEvent) -> bytes:
     data = event.data if event.turn is None else turn_view(event.turn).model_dump(mode="json")
     return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()
 
@@ -270,29 +279,31 @@ def frame(event: TurnEvent) -> bytes:
 async def stream(
     sender: Sender, receive: Receive, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float
 ) -> None:
-    """Until the turn is over, the client is gone, or the gateway closes."""
+    """Send the events until the turn is over, the client has left, or the gateway closes."""
 
-    async def following() -> TurnEvent | None:
+    async def next_event() -> TurnEvent | None:
         return await anext(events, None)
 
-    await sender.start(200, HEADERS | {"x-everthread-turn": turn.id})
-    gone = asyncio.create_task(until_gone(receive, None))
-    waiting = asyncio.create_task(following())
+    await sender.start(200, STREAM_HEADERS | {"x-everthread-turn": turn.id})
+    disconnect_task = asyncio.create_task(until_gone(receive, None))
+    next_event_task = asyncio.create_task(next_event())
     try:
         while True:
-            done, _ = await asyncio.wait({gone, waiting}, timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
-            if gone in done:
+            done, _ = await asyncio.wait(
+                {disconnect_task, next_event_task}, timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED
+            )
+            if disconnect_task in done:
                 return
-            if waiting not in done:
+            if next_event_task not in done:
                 await sender.body(HEARTBEAT, more=True)
                 continue
-            event = waiting.result()
+            event = next_event_task.result()
             if event is None:
                 break
-            await sender.body(frame(event), more=True)
-            waiting = asyncio.create_task(following())
+            await sender.body(encode_event(event), more=True)
+            next_event_task = asyncio.create_task(next_event())
         await sender.body(b"", more=False)
     finally:
-        for task in (gone, waiting):
+        for task in (disconnect_task, next_event_task):
             task.cancel()
-        await asyncio.gather(gone, waiting, return_exceptions=True)
+        await asyncio.gather(disconnect_task, next_event_task, return_exceptions=True)

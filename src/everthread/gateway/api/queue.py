@@ -229,11 +229,11 @@ class MessageRunner:
     def _report(self, event: Event) -> None:
         if isinstance(event, UsageRecorded):
             self._spent.add(event)
-        self._log.tell(event.kind, event.as_dict())
+        self._log.append(event.kind, event.as_dict())
 
     def _report_delta(self, piece: StreamDelta) -> None:
         if piece.kind in SPOKEN and piece.text:
-            self._log.tell("delta", {"event": "delta", "kind": piece.kind, "text": piece.text})
+            self._log.append("delta", {"event": "delta", "kind": piece.kind, "text": piece.text})
 
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -376,8 +376,8 @@ class ThreadWorkers:
     # One turn
 
     async def _run(self, turn: QueuedTurn, thread_lease: ThreadLease) -> None:
-        log = self._logs.of(turn)
-        log.tell("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
+        log = self._logs.get_or_create(turn)
+        log.append("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
         spent = TurnUsage()
         run = self._runs[turn.id] = RunningTurn(
             asyncio.create_task(self._answer_turn(turn, thread_lease, log, spent)), spent
@@ -430,7 +430,7 @@ class ThreadWorkers:
 
     async def _end(self, turn: QueuedTurn, thread_lease: ThreadLease, state: TurnState, result: dict[str, Any]) -> None:
         ended = await self._store.end_turn(turn.id, state, result, lease=thread_lease.lease)
-        self._logs.of(ended).end(ended)
+        self._logs.get_or_create(ended).end(ended)
 
     async def _watch(self, turn: QueuedTurn, thread_lease: ThreadLease, run: RunningTurn) -> None:
         """Renew the lease, and stop the turn if it was cancelled in another process."""
@@ -569,7 +569,7 @@ class TurnQueue:
 
     def _follow(self, turn: QueuedTurn) -> TurnLog:
         """The log of a turn; a worker answers the turn from now on."""
-        log = self._logs.of(turn)
+        log = self._logs.get_or_create(turn)
         if not turn.open:
             log.end(turn)
         elif self._closing:

@@ -290,7 +290,7 @@ class TurnPages:
     async def _turn(self, request: ApiRequest, turn_id: str | None = None) -> QueuedTurn:
         """A turn of the thread that is named."""
         first = await self._queue.thread(request.tenant, request.thread)
-        turn = await self._queue.turn(request.tenant, turn_id or request.names["turn"])
+        turn = await self._queue.turn(request.tenant, turn_id or request.path_values["turn"])
         if turn.thread != first.id:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn

@@ -42,7 +42,7 @@ from everthread.context.recovery import (
     is_overflow_error,
     lasting_cap,
 )
-from everthread.context.worker import PROCESSES, SECONDS, CompactionWorker, EngineSetup
+from everthread.context.worker import DEFAULT_COMPACTION_SECONDS, PROCESSES, CompactionWorker, EngineSetup
 from everthread.conversation.events import (
     CompactionFailed,
     CompactionProgress,
@@ -106,7 +106,7 @@ class ManagerSetup:
     """Set marks for Claude clients that set none."""
     portable_engine: bool = False
     """The engine can be made in another process: compactions then have processes of their own."""
-    compaction_seconds: float = SECONDS
+    compaction_seconds: float = DEFAULT_COMPACTION_SECONDS
     """For one compaction, below what a request may take in all; then it is ended and the request goes on without."""
     compaction_processes: int = PROCESSES
     """So many at once."""

@@ -27,7 +27,16 @@ from everthread.core.messages import (
 from everthread.core.types import System
 from everthread.core.validation import OPENING
 from everthread.errors import WireError
-from everthread.wire.common import a_list, a_text, an_object, keep_reasoning, native_of, native_value, own, with_native
+from everthread.wire.common import (
+    keep_reasoning,
+    native_of,
+    native_value,
+    require_list,
+    require_object,
+    require_text,
+    with_native,
+    without_private_fields,
+)
 
 API = "anthropic"
 INVALID_JSON = "INVALID_JSON"
@@ -163,14 +172,14 @@ REASONING = frozenset({"thinking", "redacted_thinking"})
 def decode_messages(wire: Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
     """Core messages; `model` is the one whose reasoning the assistant's messages hold, where that is known."""
     decoded: list[Message] = []
-    for index, message in enumerate(a_list(wire, "messages")):
+    for index, message in enumerate(require_list(wire, "messages")):
         decoded += decode_message(message, f"messages[{index}]", model=model)
     return decoded
 
 
 def decode_message(message: Any, where: str, *, model: str | None = None) -> list[Message]:
     """One wire message; more than one core message only where it carries tool results."""
-    message = an_object(message, where)
+    message = require_object(message, where)
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise WireError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -186,7 +195,7 @@ def decode_message(message: Any, where: str, *, model: str | None = None) -> lis
 
 def objects(value: Any, where: str) -> list[Mapping[str, Any]]:
     """A list of objects, or a sentence that says which one is none."""
-    return [an_object(item, f"{where}[{at}]") for at, item in enumerate(a_list(value, where))]
+    return [require_object(item, f"{where}[{at}]") for at, item in enumerate(require_list(value, where))]
 
 
 def _plain_message(role: str, blocks: Sequence[Mapping[str, Any]]) -> Message:
@@ -207,10 +216,10 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
 
 def _call(block: Mapping[str, Any], where: str) -> ToolCall:
     return {
-        "id": a_text(block.get("id"), f"{where}.id"),
+        "id": require_text(block.get("id"), f"{where}.id"),
         "type": "function",
         "function": {
-            "name": a_text(block.get("name"), f"{where}.name"),
+            "name": require_text(block.get("name"), f"{where}.name"),
             "arguments": arguments_text(block.get("input", {})),
         },
     }
@@ -246,7 +255,7 @@ def _is_result(run: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _result(block: Mapping[str, Any], where: str) -> Message:
-    call_id = a_text(block.get("tool_use_id"), f"{where}.tool_use_id")
+    call_id = require_text(block.get("tool_use_id"), f"{where}.tool_use_id")
     content = block.get("content")
     if content is None:
         content = ""
@@ -279,7 +288,7 @@ def _decode_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
         "parameters": tool.get("input_schema"),
         "strict": tool.get("strict"),
     }
-    function = {"name": a_text(tool.get("name"), f"{where}.name")} | _without_none(optional)
+    function = {"name": require_text(tool.get("name"), f"{where}.name")} | _without_none(optional)
     core = {"type": "function", "function": function}
     return core if _encode_tool(core) == tool else {**core, **native}
 
@@ -302,7 +311,7 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
                 "input_schema": _FREE_TEXT if kind == "custom" else schema,
                 **_without_none(optional),
             }
-    return None if "_native" in tool else own(tool)
+    return None if "_native" in tool else without_private_fields(tool)
 
 
 def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:

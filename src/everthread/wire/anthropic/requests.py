@@ -25,7 +25,15 @@ from everthread.wire.anthropic.messages import (
     leading_instructions,
     objects,
 )
-from everthread.wire.common import SseEvent, a_list, a_text, an_object, error_text, event_object, own
+from everthread.wire.common import (
+    SseEvent,
+    error_text,
+    event_object,
+    require_list,
+    require_object,
+    require_text,
+    without_private_fields,
+)
 
 # --- requests and replies ---------------------------------------------------------------------------------------------
 
@@ -36,8 +44,8 @@ DEFAULT_MAX_TOKENS = 8192
 
 def decode_request(body: Mapping[str, Any]) -> Request:
     """A request in core form. What its assistant wrote is taken to be the work of the model it is sent to."""
-    params = dict(own(an_object(body, "the request")))
-    model = a_text(params.pop("model", None), "model")
+    params = dict(without_private_fields(require_object(body, "the request")))
+    model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("messages", None), model=model)
     system = _system(params.pop("system", None))
     tools = decode_tools(params.pop("tools") if params.get("tools") else [])
@@ -71,7 +79,7 @@ def _system(value: Any) -> System:
 
 def _params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Every field by its own name, but OpenAI's by the name they have here, or not at all."""
-    fields = {name: value for name, value in own(params).items() if name not in _OPENAI_ONLY}
+    fields = {name: value for name, value in without_private_fields(params).items() if name not in _OPENAI_ONLY}
     for name, (translate, new_name) in _TRANSLATED.items():
         value = translate(fields.pop(name, None))
         if value is not None and fields.get(new_name) is None:
@@ -185,10 +193,10 @@ _REASONS = {
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """A reply in core form. `model` is the name under which it was asked for, where that is known."""
-    body = own(an_object(body, "the reply"))
+    body = without_private_fields(require_object(body, "the reply"))
     if body.get("type") == "error":
         raise WireError(f"the reply is an error, not a message: {error_text(body) or repr(body)}")
-    content = a_list(body.get("content"), "content")
+    content = require_list(body.get("content"), "content")
     author = model or body.get("model")
     [message] = decode_message({"role": "assistant", "content": list(content)}, "the reply", model=author)
     usage = body.get("usage")
@@ -206,7 +214,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
 def encode_reply(reply: Reply) -> dict[str, Any]:
     """A message as Anthropic would have answered. What was decoded from one comes back verbatim."""
     native = reply.raw.get("_api") == API
-    rest: dict[str, Any] = dict(own(reply.raw)) if native else {"stop_sequence": None}
+    rest: dict[str, Any] = dict(without_private_fields(reply.raw)) if native else {"stop_sequence": None}
     if not native or stop_of(rest.get("stop_reason")) != reply.stop:
         rest["stop_reason"] = _REASONS.get(reply.stop or "")
     body = {
@@ -278,15 +286,15 @@ class AnthropicStreamDecoder:
         data = event_object(event) or {}
         match data.get("type"):
             case "message_start":
-                return self._start_message(an_object(data.get("message"), "message"))
+                return self._start_message(require_object(data.get("message"), "message"))
             case "content_block_start":
-                return self._start_block(_index(data), an_object(data.get("content_block"), "content_block"))
+                return self._start_block(_index(data), require_object(data.get("content_block"), "content_block"))
             case "content_block_delta":
-                return self._grow_block(self._block(data), an_object(data.get("delta"), "delta"))
+                return self._grow_block(self._block(data), require_object(data.get("delta"), "delta"))
             case "content_block_stop":
                 self._block(data).complete = True
             case "message_delta":
-                return self._change_message(data, an_object(data.get("delta"), "delta"))
+                return self._change_message(data, require_object(data.get("delta"), "delta"))
             case "error":
                 error = data.get("error")
                 return [StreamDelta("error", text=error_text(data), raw=error if isinstance(error, dict) else data)]
@@ -310,7 +318,7 @@ class AnthropicStreamDecoder:
         call = sum(other.call is not None for other in self._blocks.values()) if is_call else None
         self._blocks[index] = _Block(dict(block), call)
         if call is not None:
-            call_id, name = (a_text(block.get(key), f"content_block.{key}") for key in ("id", "name"))
+            call_id, name = (require_text(block.get(key), f"content_block.{key}") for key in ("id", "name"))
             return [StreamDelta("call", index=call, id=call_id, name=name)]
         return _text_deltas("text", block.get("text")) + _text_deltas("reasoning", block.get("thinking"))
 
@@ -318,7 +326,7 @@ class AnthropicStreamDecoder:
         kind = str(delta.get("type"))
         if kind in _GROWING:
             name = _GROWING[kind]
-            words = a_text(delta.get(name), f"delta.{name}")
+            words = require_text(delta.get(name), f"delta.{name}")
             block.words.setdefault(name, []).append(words)
             if name == "partial_json":
                 call = block.call
