@@ -358,9 +358,13 @@ async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.Monk
         ServedModel("gpt-4o-mini", 9_000, shows="max_model_len"),
     ]
     async with Provider(served, lambda request: f"I am {request.model}.") as provider, place(tmp_path) as here:
-        address = f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}}}"
+        address = (
+            f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}, "
+            "context_length: 60_000}"
+        )
         agent = await here.open(None, config=f"{address}\n{SMALL}")
         assert (await agent.send("Who?")).text == "I am gpt-4o."
+        assert agent.conversation.window == 60_000, "the configured window is that of the configured model alone"
         for turn in range(6):
             await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
         assert "gpt-4o" in (await do(agent, "/model")).text
