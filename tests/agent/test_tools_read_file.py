@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.agent.base import ToolContext
-from everthread.agent.tools.files import CHARS
+from everthread.agent.tools.files import MAX_ANSWER_CHARS
 from everthread.errors import InputError
 from tests.agent.at_work import at_work, files, idle, use, used
 from tests.conversation.talk import call, result, room, scripted
@@ -62,7 +62,7 @@ async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> Non
     seen, offset = 0, 1
     while True:
         text = (await use(tmp_path, "read_file", path="a.txt", offset=offset)).text
-        assert len(text) <= CHARS + 100
+        assert len(text) <= MAX_ANSWER_CHARS + 100
         seen += text.count("x" * 500)
         more = re.search(r"go on with offset (\d+)\]$", text)
         if more is None:

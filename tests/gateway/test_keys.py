@@ -17,7 +17,7 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateway import upstreams_of, with_own_key
-from everthread.gateway.auth import TTL, KeyAuthenticator, issue_key
+from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator, issue_key
 from everthread.gateway.base import Auth
 from everthread.gateway.router import Upstream
 from everthread.store.models import KeyLimits, SearchQuery
@@ -59,7 +59,7 @@ async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protoco
         revoked, known = await here.key(), await here.key()
         await ask_chat(here.chat(url, revoked))
         await here.store.revoke_key(revoked.split("_")[1])
-        clock.now += TTL
+        clock.now += KEY_CACHE_SECONDS
         almost = known[:-1] + ("A" if known[-1] != "A" else "B")
         for wrong in (revoked, almost, "sk-else", "et_", UPSTREAM_KEY):
             with pytest.raises(openai.AuthenticationError) as chat:

@@ -20,8 +20,8 @@ import pytest
 from everthread.core.types import Request
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.gateway.auth import TTL, issue_key
-from everthread.gateway.dashboard.access import LINKS, LoginLinks
+from everthread.gateway.auth import KEY_CACHE_SECONDS, issue_key
+from everthread.gateway.dashboard.access import MAX_LINKS, LoginLinks
 from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
@@ -163,7 +163,7 @@ async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
             address, shown = f"{told['url']}/metrics", {"authorization": f"Bearer {token}"}
             assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {200}
             await store.revoke_key(key.id)
-            await asyncio.sleep(TTL + 0.1)
+            await asyncio.sleep(KEY_CACHE_SECONDS + 0.1)
             assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {401}
     finally:
         await store.close()
@@ -198,10 +198,10 @@ def test_a_port_that_others_have_is_not_shared_with_them() -> None:
 def test_the_newest_links_stay_good_and_each_is_used_once(shared: bool, tmp_path: Path) -> None:
     links = LoginLinks(tmp_path / "links" if shared else None)
     others = LoginLinks(tmp_path / "links") if shared else links
-    for number in range(LINKS + 5):
+    for number in range(MAX_LINKS + 5):
         links.add(f"{number:04}")
         if shared:
             os.utime(tmp_path / "links" / f"{number:04}", (number, number))
     assert not others.take("0000")
-    assert others.take(f"{LINKS:04}")
-    assert not links.take(f"{LINKS:04}")
+    assert others.take(f"{MAX_LINKS:04}")
+    assert not links.take(f"{MAX_LINKS:04}")

@@ -79,7 +79,7 @@ def paragraphs(*blocks: str | Sequence[str]) -> str:
 
 
 PREVIEW = "--preview"
-PREVIEWED = 20
+MAX_PREVIEW_LINES = 20
 
 
 async def compress(scope: CommandScope, argument: str) -> CommandResult:
@@ -124,8 +124,8 @@ def _describe_preview(compaction: Compaction, messages: Sequence[Message]) -> Co
         f"A compaction would take {sizes}: {covered}. Nothing was changed.",
         [*phases, *compaction.steps],
         "Out of view:" if removed else "",
-        [_message_line(message) for message in removed[:PREVIEWED]],
-        f"… and {len(removed) - PREVIEWED:,} more" if len(removed) > PREVIEWED else "",
+        [_message_line(message) for message in removed[:MAX_PREVIEW_LINES]],
+        f"… and {len(removed) - MAX_PREVIEW_LINES:,} more" if len(removed) > MAX_PREVIEW_LINES else "",
     )
     return CommandResult(text, figures)
 
@@ -211,8 +211,8 @@ def _show_memory(files: MemoryFiles) -> CommandResult:
 
 
 LISTED, MOST_LISTED = 10, 100
-HITS = 10
-TITLE = 60
+MAX_HITS = 10
+MAX_TITLE_CHARS = 60
 LOOKED_AT = 4
 """Threads that are loaded for each that is listed."""
 
@@ -230,7 +230,7 @@ async def sessions(scope: CommandScope, argument: str) -> CommandResult:
 async def search(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
         raise InputError('say what to look for: /search retry budget, or /search "an exact phrase"')
-    hits = await scope.store.search(SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=HITS))
+    hits = await scope.store.search(SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS))
     lines, data = [], []
     for hit in hits:
         number = f"#{hit.message}" if hit.message is not None else hit.output or ""
@@ -288,7 +288,7 @@ def _thread_line(item: dict[str, Any]) -> str:
 
 
 async def _load_short_title(store: Store, session: Session) -> str:
-    return excerpt(await load_title(store, session), TITLE)
+    return excerpt(await load_title(store, session), MAX_TITLE_CHARS)
 
 
 DAY = 86_400
@@ -417,7 +417,7 @@ def _describe_cache(journal: CauseLog | None) -> str:
     )
 
 
-CELLS = 50
+BAR_CELLS = 50
 KINDS: Mapping[str, str] = {
     "system prompt": "S",
     "tools": "T",
@@ -493,9 +493,9 @@ def _draw_bar(sizes: Mapping[str, int], window: int, threshold: int) -> str:
     reached = 0
     for kind, tokens in sizes.items():
         reached += tokens
-        cells += KINDS[kind] * (round(CELLS * reached / window) - len(cells))
-    cells = cells[:CELLS].ljust(CELLS, "·")
-    mark = min(CELLS, round(CELLS * threshold / window))
+        cells += KINDS[kind] * (round(BAR_CELLS * reached / window) - len(cells))
+    cells = cells[:BAR_CELLS].ljust(BAR_CELLS, "·")
+    mark = min(BAR_CELLS, round(BAR_CELLS * threshold / window))
     return f"{cells[:mark]}|{cells[mark:]}"
 
 

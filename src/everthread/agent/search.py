@@ -155,11 +155,11 @@ def read(name: str, folder: int, limit: int) -> bytes | None:
             return None
 
 
-LARGEST = 10_000_000
+MAX_FILE_BYTES = 10_000_000
 """Largest file that is searched, in bytes."""
-COUNTED = 5_000
+MAX_MATCHES = 5_000
 """Matches after which a search ends."""
-SHOWN = 300
+MAX_LINE_CHARS = 300
 """Characters shown of a line."""
 
 
@@ -235,7 +235,7 @@ class Search:
             self._add([path])
             self.page.files += 1
             return
-        data = read(path.rpartition("/")[2], folder, LARGEST)
+        data = read(path.rpartition("/")[2], folder, MAX_FILE_BYTES)
         if data is None:
             self.page.skipped += 1
         elif b"\0" not in data[:8_192]:
@@ -262,16 +262,16 @@ class Search:
         if self.query.offset <= self.page.total < self.query.offset + self.query.limit:
             self.page.matches.append(match)
         self.page.total += 1
-        if self.page.total >= COUNTED:
-            self.page.ended = f"there are more than {COUNTED:,}; make the search narrower"
+        if self.page.total >= MAX_MATCHES:
+            self.page.ended = f"there are more than {MAX_MATCHES:,}; make the search narrower"
 
 
 def _cut_line(line: str, at: int) -> str:
     """The line; of a long one the part around the match."""
-    if len(line) <= SHOWN:
+    if len(line) <= MAX_LINE_CHARS:
         return line
-    start = max(0, min(at - SHOWN // 3, len(line) - SHOWN))
-    end = start + SHOWN
+    start = max(0, min(at - MAX_LINE_CHARS // 3, len(line) - MAX_LINE_CHARS))
+    end = start + MAX_LINE_CHARS
     return ("…" if start else "") + line[start:end] + ("…" if end < len(line) else "")
 
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from everthread.errors import InputError
 
-LONGEST = 4_096
+MAX_PATH_CHARS = 4_096
 """Characters of a path."""
 WRITING = threading.Lock()
 """Held from reading a file to replacing it: of two changes at once neither is lost."""
@@ -39,8 +39,10 @@ class Workspace:
         """What a path really names, links followed. `InputError` where that is outside, or is no path."""
         if not name.strip():
             raise InputError('the path is empty; give one inside the workspace, "." for all of it')
-        if "\0" in name or len(name) > LONGEST:
-            raise InputError(f"{quote_name(name)} is no path: it has a NUL in it, or more than {LONGEST:,} characters")
+        if "\0" in name or len(name) > MAX_PATH_CHARS:
+            raise InputError(
+                f"{quote_name(name)} is no path: it has a NUL in it, or more than {MAX_PATH_CHARS:,} characters"
+            )
         plain = os.path.expanduser(name) if name == "~" or name.startswith("~/") else name  # noqa: PTH111 - Path would drop what a name may hold
         try:
             os.fsencode(plain)

@@ -63,7 +63,7 @@ def visible(text: str) -> str:
     return text.replace("\r\n", "\n").translate(_VISIBLE)
 
 
-LEAST = 10
+MIN_COLUMN_WIDTH = 10
 """The fewest terminal columns of a table column that can shrink."""
 MOST_TURNED = 6
 """A table with more rows is never turned by 90 degrees."""
@@ -97,7 +97,7 @@ def _column_widths(lines: Sequence[Sequence[str]]) -> list[int]:
 def _least_width(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> int:
     """The columns are three apart, with one side of padding each."""
     widths = zip(_column_widths(lines), marks, strict=True)
-    return sum(min(width, LEAST) if mark in ("…", "~") else width for width, mark in widths) + 3 * len(marks)
+    return sum(min(width, MIN_COLUMN_WIDTH) if mark in ("…", "~") else width for width, mark in widths) + 3 * len(marks)
 
 
 def _print_columns(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -105,7 +105,7 @@ def _print_columns(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> None
     widths = _column_widths(lines)
     fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in ("…", "~"))
     flexible = sum(mark in ("…", "~") for mark in marks)
-    room = max((console.width - fixed - 3 * len(marks)) // max(flexible, 1), LEAST)
+    room = max((console.width - fixed - 3 * len(marks)) // max(flexible, 1), MIN_COLUMN_WIDTH)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, mark, width in zip(lines[0], marks, widths, strict=True):
         is_flexible = mark in ("…", "~")

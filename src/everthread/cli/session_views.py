@@ -72,7 +72,7 @@ def state_of(session: Session) -> str:
     return "live" if session.live else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
 
 
-MOST = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
+MAX_SHOWN = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
 """How many characters and lines are shown of each kind of text without `--full`."""
 COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow", "system": "bold magenta"}
 
@@ -180,7 +180,7 @@ def _print_heading(view: SessionView, *, context: bool, raw: bool, full: bool) -
     console.print(Text(" · ".join(visible(fact) for fact in (title, *facts) if fact), "bold"), soft_wrap=True)
     if context and view.tip.system is not None:
         console.print(Text("\nsystem", COLOURS["system"]))
-        _print_text(content_text(_redact_unless(view.tip.system, raw=raw)), None if full else MOST["said"])
+        _print_text(content_text(_redact_unless(view.tip.system, raw=raw)), None if full else MAX_SHOWN["said"])
     if not view.messages:
         console.print("no messages")
 
@@ -193,7 +193,7 @@ def _print_message(item: StoredMessage, names: Mapping[str, str], *, raw: bool, 
     heading = Text.assemble("\n", (role, COLOURS.get(role, "bold")), "  ", (" · ".join(filter(None, facts)), "dim"))
     console.print(heading, soft_wrap=True)
     for sort, text in message_parts(_redact_unless(item.body, raw=raw), names):
-        _print_text(text, None if full else MOST[sort])
+        _print_text(text, None if full else MAX_SHOWN[sort])
 
 
 def message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:

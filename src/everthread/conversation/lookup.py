@@ -151,13 +151,13 @@ BEGINNING = 100
 """Characters of the messages before and after a place."""
 MARGIN = 2_000
 """Characters around a part that are searched for secrets too: a secret is recognised by the text beside it."""
-MOST = 50
+MAX_PLACES = 50
 """Places on one page."""
 LONGEST_QUERY = 1_000
 LONGEST_PART = 50_000
 THREADS = 200
 """A pattern is looked for in so many of a tenant's threads, the latest."""
-SECONDS = 5.0
+SEARCH_SECONDS = 5.0
 """After so long a search by pattern gives what it has; the next page goes on from there."""
 PAGE = 200
 CLOSE = 0.3
@@ -243,7 +243,7 @@ class StoreLookup:
         if len(text) > LONGEST_QUERY:
             raise InputError(f"a query has at most {LONGEST_QUERY:,} characters, not {len(text):,}")
         within = self.thread if scope == "thread" else None
-        most, first = max(1, min(limit, MOST)), max(0, offset)
+        most, first = max(1, min(limit, MAX_PLACES)), max(0, offset)
         query = SearchQuery(text, self.tenant, within, role=role, tool=tool, limit=most, offset=first, path=path)
         if mode == "regex":
             if path:
@@ -333,7 +333,7 @@ class StoreLookup:
             skipped = max(0, query.offset - start)
             if skipped >= len(pieces):
                 continue
-            deadline = deadline or time.monotonic() + SECONDS
+            deadline = deadline or time.monotonic() + SEARCH_SECONDS
             fitting = [
                 (index, piece)
                 for index, piece in enumerate(pieces[skipped:], start + skipped)

@@ -162,7 +162,7 @@ FIND_SCHEMA: dict[str, Any] = {
         },
     },
 }
-LISTED = 40
+MAX_LISTED_NAMES = 40
 """The most names listed when no tool matches."""
 QUERY_CHARS = 1_000
 
@@ -184,8 +184,8 @@ class FoundTools:
     def text(self) -> str:
         """As the model reads it."""
         if not self.tools:
-            names = ", ".join(self.others[:LISTED])
-            more = f" and {len(self.others) - LISTED:,} more" if len(self.others) > LISTED else ""
+            names = ", ".join(self.others[:MAX_LISTED_NAMES])
+            more = f" and {len(self.others) - MAX_LISTED_NAMES:,} more" if len(self.others) > MAX_LISTED_NAMES else ""
             rest = f" These are left out: {names}{more}." if names else " No tool is left out: all are shown to you."
             return f"No tool that is left out matches {self.query!r}.{rest}"
         lines = [f"- {card.name}: {card.about}" if card.about else f"- {card.name}" for card in self.tools]

@@ -332,7 +332,7 @@ _LOOKUP_TOOL = re.compile(
 )
 GIST = 200
 """Characters that stay of an old answer."""
-LONGEST = 21_000
+MAX_ANSWER_CHARS = 21_000
 """No answer of ours has more characters: what does comes from somebody else's tool of such a name."""
 
 
@@ -343,7 +343,7 @@ def is_lookup(tool: str) -> bool:
 
 def is_answer(tool: str, text: str) -> bool:
     """Whether a result is a lookup's answer: it is never stored and cited, for it would have to be looked up again."""
-    return len(text) <= LONGEST and is_lookup(tool)
+    return len(text) <= MAX_ANSWER_CHARS and is_lookup(tool)
 
 
 def gist(answer: str, limit: int = GIST) -> str:

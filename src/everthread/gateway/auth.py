@@ -80,7 +80,7 @@ class OpenAuthenticator:
         return Caller(passthrough=True)
 
 
-TTL = 3.0
+KEY_CACHE_SECONDS = 3.0
 """Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""
 SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
 _LOOKUP_SECONDS = 1.0
@@ -112,7 +112,7 @@ class KeyAuthenticator:
         *,
         ledger: KeyLedger | None = None,
         clock: Callable[[], float] = time.monotonic,
-        ttl: float = TTL,
+        ttl: float = KEY_CACHE_SECONDS,
     ) -> None:
         self._store = store
         self._ledger = ledger or KeyLedger(store)

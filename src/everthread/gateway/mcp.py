@@ -170,7 +170,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 
-LISTED = 10
+MAX_LISTED_THREADS = 10
 
 
 async def status_text(store: Store, thread: str) -> str:
@@ -184,7 +184,7 @@ async def status_text(store: Store, thread: str) -> str:
     if records:
         lines.append(f"- in view now: {len(context):,} messages{_tokens(sum(item.tokens or 0 for item in context))}")
     lines.append(f"- {len(records):,} compactions")
-    for record in records[-LISTED:]:
+    for record in records[-MAX_LISTED_THREADS:]:
         compaction = record.record
         lines.append(
             f"  - compaction:{record.id}, {moment(record.created)}: {len(compaction.covered):,} messages covered, "
@@ -197,7 +197,7 @@ async def status_text(store: Store, thread: str) -> str:
 
 async def latest_text(store: Store, tenant: str) -> str:
     """The latest threads of a tenant."""
-    rows = await store.list_threads(tenant=tenant, limit=LISTED)
+    rows = await store.list_threads(tenant=tenant, limit=MAX_LISTED_THREADS)
     if not rows:
         return "Nothing was said yet: there is no thread."
     lines = ["The latest threads:"]

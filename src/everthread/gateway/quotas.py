@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("everthread.gateway")
 _DAY = 86_400
-DELAY = 0.1
+FLUSH_SECONDS = 0.1
 """Seconds: what is counted within this time is written together."""
-LATER = 5.0
+RETRY_SECONDS = 5.0
 """Seconds until another attempt, when the store did not take it."""
 
 
@@ -138,7 +138,7 @@ class KeyLedger:
     def _has_waiting(self) -> bool:
         return bool(self._late) or any(line.waiting != NO_USE for line in self._lines.values())
 
-    def _write_soon(self, delay: float = DELAY) -> None:
+    def _write_soon(self, delay: float = FLUSH_SECONDS) -> None:
         if self._timer is None and (self._task is None or self._task.done()):
             self._timer = asyncio.get_running_loop().call_later(delay, self._begin)
 
@@ -149,7 +149,7 @@ class KeyLedger:
 
     def _go_on(self, done: asyncio.Task[bool]) -> None:
         if self._has_waiting and not done.cancelled() and done.exception() is None:
-            self._write_soon(DELAY if done.result() else LATER)
+            self._write_soon(FLUSH_SECONDS if done.result() else RETRY_SECONDS)
 
     async def _write(self) -> bool:
         """Write the waiting uses. False where the store fails: they stay and go with a later write."""

@@ -92,7 +92,7 @@ def _families() -> dict[str, KnownModel]:
     }
 
 
-SECONDS = 3.0
+PROBE_SECONDS = 3.0
 _WINDOW_FIELDS = (
     "loaded_context_length",  # LM Studio: how it was loaded
     "context_length",  # OpenRouter, Together, Fireworks
@@ -125,7 +125,7 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
     api: Api = "openai_chat",
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
-    seconds: float = SECONDS,
+    seconds: float = PROBE_SECONDS,
 ) -> EndpointReport:
     """The window of `model` as the server at `base_url` reports it. Never raises for what the server does."""
     parts = urlsplit(base_url)

@@ -320,9 +320,9 @@ class FallbackModel(ModelWrapper):
         self.inner = self._models[at]
 
 
-SAFE = 1.05
+SIZE_MARGIN = 1.05
 """Our count of a prompt may be a little below the provider's."""
-LEAST = 256
+MIN_OUTPUT_TOKENS = 256
 """With less room the prompt is too long, and the provider may say so."""
 
 
@@ -346,8 +346,8 @@ class FittingModel(ModelWrapper):
         if cap is None:
             return request
         prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
-        room = self.window - round(SAFE * prompt)
-        if cap <= room or room < LEAST:
+        room = self.window - round(SIZE_MARGIN * prompt)
+        if cap <= room or room < MIN_OUTPUT_TOKENS:
             return request
         return with_output_cap(request, room, api=self.api, base_url=self.base_url)
 

@@ -19,11 +19,11 @@ from everthread.agent.workspace import WRITING, Workspace, explain_os_errors, qu
 from everthread.core.outputs import line_count
 from everthread.errors import EverthreadError, InputError
 
-CHARS = 50_000
+MAX_ANSWER_CHARS = 50_000
 """Characters of one answer: fewer than would be stored outside the conversation."""
 LINE = 5_000
 """Characters shown of one line."""
-LINES = 2_000
+DEFAULT_LINES = 2_000
 COUNTED = 20_000_000
 """Bytes; in a larger file the lines after the shown part are not counted."""
 _OUTPUT = "output:"
@@ -39,7 +39,8 @@ READ_SCHEMA = args.build_schema(
         "limit": {
             "type": "integer",
             "minimum": 1,
-            "description": f"How many lines at most (default {LINES:,}); at most {CHARS:,} characters come at once.",
+            "description": f"How many lines at most (default {DEFAULT_LINES:,}); "
+            f"at most {MAX_ANSWER_CHARS:,} characters come at once.",
         },
     },
     ["path"],
@@ -57,9 +58,9 @@ class ReadFile(FreeTool):
         path = args.read_text(arguments, "path")
         offset = args.read_int(arguments, "offset", default=0)
         if path.strip().startswith(_OUTPUT):
-            limit = args.read_int(arguments, "limit", default=CHARS, minimum=1)
+            limit = args.read_int(arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1)
             return await _read_stored_output(context, path.strip(), offset, limit)
-        limit = args.read_int(arguments, "limit", default=LINES, minimum=1)
+        limit = args.read_int(arguments, "limit", default=DEFAULT_LINES, minimum=1)
         return await asyncio.to_thread(_read_path, Workspace(context.workspace), path, max(1, offset), limit)
 
 
@@ -98,7 +99,7 @@ def _format_lines(file: BinaryIO, name: str, first: int, limit: int, *, numbered
             f"[{name} has {skipped:,} lines; there is nothing at line {first:,}]" if skipped else f"[{name} is empty]"
         )
     entries: list[str] = []
-    room, number = CHARS, first
+    room, number = MAX_ANSWER_CHARS, first
     while chunk:
         line = _read_line(file, chunk)
         entry = f"{number}\t{line}" if numbered else line

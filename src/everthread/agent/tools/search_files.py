@@ -19,9 +19,9 @@ from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
-LIMIT, MOST = 100, 500
-SECONDS = 20
-CHARS = 50_000
+DEFAULT_MATCHES, MAX_MATCHES = 100, 500
+SEARCH_SECONDS = 20
+MAX_RESULT_CHARS = 50_000
 _PACKAGES = Path(__file__).parents[3]
 """Where the search process finds this package."""
 _OPTIONS = ("-P", "-s", "-W", "ignore", "-X", "utf8")
@@ -41,8 +41,8 @@ SCHEMA = args.build_schema(
         "limit": {
             "type": "integer",
             "minimum": 1,
-            "maximum": MOST,
-            "description": f"How many matches to show at most (default {LIMIT}).",
+            "maximum": MAX_MATCHES,
+            "description": f"How many matches to show at most (default {DEFAULT_MATCHES}).",
         },
     },
     [],
@@ -55,7 +55,7 @@ class SearchFiles(FreeTool):
     name = "search_files"
     schema = SCHEMA
 
-    def __init__(self, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float = SEARCH_SECONDS) -> None:
         self._seconds = seconds
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -98,13 +98,13 @@ def _read_query(arguments: Mapping[str, Any], space: Workspace, seconds: float) 
         name=name.removeprefix("./") or None,
         ignore_case=ignore_case,
         offset=args.read_int(arguments, "offset", default=0),
-        limit=args.read_int(arguments, "limit", default=LIMIT, minimum=1, maximum=MOST),
+        limit=args.read_int(arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES),
         seconds=seconds,
     )
 
 
 def _format_page(query: FileQuery, page: MatchPage) -> str:
-    lines, room = [], CHARS
+    lines, room = [], MAX_RESULT_CHARS
     for match in page.matches:
         path, *rest = (str(part) for part in match)
         line = ":".join([quote_name(path, 400), *(quote_name(part, 400, keep="\t") for part in rest)])

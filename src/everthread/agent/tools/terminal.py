@@ -14,7 +14,7 @@ from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
 SECONDS, MOST_SECONDS = 120, 600
-LONGEST = 100_000
+MAX_COMMAND_BYTES = 100_000
 """Longest command in bytes: the most a system passes in one argument."""
 SCHEMA = args.build_schema(
     "terminal",
@@ -79,8 +79,8 @@ def _read_command(arguments: Mapping[str, Any]) -> str:
     command = args.read_text(arguments, "command")
     if "\0" in command or not command.strip():
         raise InputError("the command is empty or holds a NUL character")
-    if len(args.encode_text(command, "command")) > LONGEST:
-        raise InputError(f"the command is longer than {LONGEST:,} bytes; write it to a file and run that")
+    if len(args.encode_text(command, "command")) > MAX_COMMAND_BYTES:
+        raise InputError(f"the command is longer than {MAX_COMMAND_BYTES:,} bytes; write it to a file and run that")
     return command
 
 

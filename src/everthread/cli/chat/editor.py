@@ -21,7 +21,7 @@ from prompt_toolkit.styles import Style
 from everthread.cli.chat.input import MORE, PROMPT
 from everthread.cli.chat.render import Screen
 
-MOST = 200
+MAX_COMPLETIONS = 200
 """Paths offered at once."""
 _WORD = re.compile(r"[^\s'\"`(<]*$")
 
@@ -53,7 +53,7 @@ class ChatCompleter(Completer):
         except (OSError, ValueError, RuntimeError):
             return  # not a directory
         matches = [entry for entry in entries if entry.name.startswith(start) and (start or entry.name[0] != ".")]
-        for entry in matches[:MOST]:
+        for entry in matches[:MAX_COMPLETIONS]:
             name = f"{entry.name}/" if entry.is_dir() else entry.name
             if name.isprintable():
                 yield Completion(name, start_position=-len(start))

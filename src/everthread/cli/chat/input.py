@@ -212,7 +212,7 @@ QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
 ANSWERS: dict[str, ApprovalAnswer] = {
     "y": True, "yes": True, "n": False, "no": False, "": False, "a": "always", "always": "always",
 }  # fmt: skip
-LINES = 60
+MAX_PREVIEW_LINES = 60
 """Lines of a change that are shown; the others are counted."""
 _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
@@ -255,10 +255,10 @@ def render_permission(permission: Permission) -> RenderableType:
 def _render_change(detail: str) -> Text:
     rows = visible(detail).rstrip("\n").split("\n")
     text = Text()
-    for row in rows[:LINES]:
+    for row in rows[:MAX_PREVIEW_LINES]:
         style = next((style for start, style in _DIFF if row.startswith(start)), "dim")
         text.append(f"  {row}\n", style)
-    if len(rows) > LINES:
-        text.append(f"  … {len(rows) - LINES:,} more lines\n", "dim")
+    if len(rows) > MAX_PREVIEW_LINES:
+        text.append(f"  … {len(rows) - MAX_PREVIEW_LINES:,} more lines\n", "dim")
     text.rstrip()
     return text

@@ -46,7 +46,7 @@ class CheckResult:
     advice: str = ""
 
 
-SECONDS = 5.0
+PROBE_SECONDS = 5.0
 
 
 async def check_endpoint(choice: Choice, env: Mapping[str, str]) -> CheckResult:
@@ -54,7 +54,7 @@ async def check_endpoint(choice: Choice, env: Mapping[str, str]) -> CheckResult:
     url = models_url(choice.base_url, choice.api)
     headers = endpoint_headers(choice.api, env.get(choice.key_env or "", "").strip() or None)
     try:
-        async with httpx2.AsyncClient(timeout=SECONDS) as client:
+        async with httpx2.AsyncClient(timeout=PROBE_SECONDS) as client:
             status = (await client.get(url, headers=headers)).status_code
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         why = f"{url}: {type(error).__name__}{f': {error}' if str(error) else ''}"

@@ -17,7 +17,7 @@ from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user
 from everthread.core.validation import repair, validate_messages
 from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
 
-SHOWN = 20
+MAX_LISTED_MESSAGES = 20
 
 
 def inspect(
@@ -32,7 +32,7 @@ def inspect(
     if as_json:
         print_json(report)
     else:
-        _print_report(report, None if every else SHOWN)
+        _print_report(report, None if every else MAX_LISTED_MESSAGES)
 
 
 def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:

@@ -206,7 +206,7 @@ class _Escapes(dict[int, str]):
 _ESCAPES = _Escapes()
 
 
-LEAST = 3
+MIN_STEM_LETTERS = 3
 """Letters a word has without its ending."""
 _VOWELS = frozenset("aeiouy")
 _DERIVED = ("ations", "ation", "ions", "ion", "ments", "ment", "ness", "ful", "al")
@@ -220,7 +220,7 @@ _ENDED = ("ing", "ings", "ed", "ly", "ion", "ions", "ment", "ments", "ness", "er
 @functools.lru_cache(maxsize=1 << 14)
 def forms(word: str) -> tuple[str, ...]:
     """The word as given, then every other form it may have. What is no English word by its letters has one only."""
-    if len(word) < LEAST or not (word.isascii() and word.isalpha()):
+    if len(word) < MIN_STEM_LETTERS or not (word.isascii() and word.isalpha()):
         return tuple(dict.fromkeys((word, *_irregular().get(word, ()))))
     variants = {word: None}
     for base in _bases(word):
@@ -240,7 +240,7 @@ def _bases(word: str) -> dict[str, None]:
     """What the word may be a form of, itself included."""
     bases = {word: None}
     bases |= dict.fromkeys(base for base in _irregular().get(word, ())[:1])
-    bases |= dict.fromkeys(base for base in _strip_endings(word) if len(base) >= LEAST)
+    bases |= dict.fromkeys(base for base in _strip_endings(word) if len(base) >= MIN_STEM_LETTERS)
     return bases | dict.fromkeys(other for base in bases for other in _other_spellings(base))
 
 
@@ -248,7 +248,7 @@ def _other_spellings(base: str) -> Iterator[str]:
     for pair in _SPELLINGS:
         for ending, other in (pair, pair[::-1]):
             stem = base.removesuffix(ending)
-            if stem != base and len(stem) >= LEAST and not (other.endswith(ending) and base.endswith(other)):
+            if stem != base and len(stem) >= MIN_STEM_LETTERS and not (other.endswith(ending) and base.endswith(other)):
                 yield stem + other
 
 
@@ -260,7 +260,7 @@ def _strip_endings(word: str) -> Iterator[str]:
         if word.endswith("es"):
             yield word[:-2]
     for ending in ("ings", "ing", "ed", "ers", "er"):
-        if word.endswith(ending) and len(word) - len(ending) >= LEAST:
+        if word.endswith(ending) and len(word) - len(ending) >= MIN_STEM_LETTERS:
             rest = word[: -len(ending)]
             yield from (rest, rest + "e")
             if rest[-1] == rest[-2]:
@@ -271,7 +271,7 @@ def _strip_endings(word: str) -> Iterator[str]:
     if word.endswith("ly") and len(word) > 5:
         yield word[:-2]
     for ending in _DERIVED:
-        if word.endswith(ending) and len(word) - len(ending) > LEAST:
+        if word.endswith(ending) and len(word) - len(ending) > MIN_STEM_LETTERS:
             rest = word[: -len(ending)]
             yield from (rest, rest + "e", *((rest + "ate",) if ending.startswith("ation") else ()))
             break
@@ -290,7 +290,7 @@ def _inflect(base: str) -> Iterator[str]:
     yield stem + "er"
     if base.endswith("y") and base[-2] not in _VOWELS:
         yield from (base[:-1] + ending for ending in ("ies", "ied", "ier", "ily"))
-    elif len(base) > LEAST:
+    elif len(base) > MIN_STEM_LETTERS:
         yield from (base + "ly", base + "ment")
         if len(stem) <= len(base):
             yield stem + "ion"

@@ -47,7 +47,7 @@ from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
 _DAY = 86_400
 _COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
 PLATFORM = "gateway"
-TITLE = 200
+MAX_TITLE_CHARS = 200
 _TABLES = ("by_day", "by_model", "by_platform", "by_task")
 
 
@@ -170,7 +170,7 @@ class ThreadPages:
 
     async def _title(self, first: Session) -> str:
         """Of a proxied thread the user's first words: nobody gave it a title."""
-        return (await load_title(self._store, first))[:TITLE] if first.platform == PLATFORM else first.title
+        return (await load_title(self._store, first))[:MAX_TITLE_CHARS] if first.platform == PLATFORM else first.title
 
     async def _tip(self, first: Session) -> Session:
         return await self._store.session(await self._store.get_compression_tip(first.id))

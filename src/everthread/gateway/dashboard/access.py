@@ -22,10 +22,10 @@ from typing import Any, Literal
 from everthread.gateway.auth import digest_of, is_key
 from everthread.store.store import Store
 
-LIFE = 7 * 86_400.0
+LOGIN_SECONDS = 7 * 86_400.0
 """Seconds after which a key or a link must be given again."""
 SECRET = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
-LINKS = 20
+MAX_LINKS = 20
 """The most unused links that stay valid."""
 
 Door = Literal["local", "keys", "operator", "off"]
@@ -60,11 +60,11 @@ class LoginLinks:
     def add(self, digest: str) -> None:
         if self._folder is None:
             self._digests[digest] = None
-            while len(self._digests) > LINKS:
+            while len(self._digests) > MAX_LINKS:
                 del self._digests[next(iter(self._digests))]
             return
         (self._folder / digest).touch(mode=0o600)
-        for old in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[LINKS:]:
+        for old in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[MAX_LINKS:]:
             old.unlink(missing_ok=True)
 
     def take(self, digest: str) -> bool:
@@ -156,7 +156,7 @@ class Access:
         """Whether a form's token belongs to this session."""
         return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
 
-    def set_cookie(self, value: str, *, life: float = LIFE) -> str:
+    def set_cookie(self, value: str, *, life: float = LOGIN_SECONDS) -> str:
         return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict"
 
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
@@ -173,7 +173,7 @@ class Access:
     # Signing
 
     def _sign(self, claims: dict[str, Any]) -> str:
-        claims |= {"nonce": secrets.token_hex(12), "until": self._wall() + LIFE}
+        claims |= {"nonce": secrets.token_hex(12), "until": self._wall() + LOGIN_SECONDS}
         text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"{text}.{self._mark(f'cookie {text}')}"
 

@@ -33,12 +33,12 @@ from everthread.gateway.middleware import SitePolicy
 from everthread.store.models import new_id
 
 FORM_BYTES = 64 * 1024
-POLL = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two polls of the store while a page is open."""
-HEARTBEAT = 15.0
-WATCHERS = 100
+HEARTBEAT_SECONDS = 15.0
+MAX_WATCHERS = 100
 """The most pages that get live updates."""
-LEASE = 10.0
+LEASE_SECONDS = 10.0
 TRIAL_SECONDS = 300.0
 _LOG = logging.getLogger("everthread.gateway.dashboard")
 _POLICY = (
@@ -293,7 +293,7 @@ class Dashboard:
         records = [one for one in await self._store.compactions(first.id) if one.reverted is None]
         if not records or str(records[-1].id) != form.get("compaction") or records[-1].session != tip.id:
             raise InputError("only the last compaction of a thread can be undone, and this one is not it any more")
-        lease = await self._store.acquire(first.id, f"dashboard-{new_id()}", LEASE)
+        lease = await self._store.acquire(first.id, f"dashboard-{new_id()}", LEASE_SECONDS)
         if lease is None:
             raise InputError("a turn of this thread is under way; try again when it has ended")
         try:
@@ -368,7 +368,7 @@ class Dashboard:
         thread = request.query_params.get("thread")
         if thread is not None:
             await self._reader.thread(viewer, thread)
-        if self._watchers >= WATCHERS:
+        if self._watchers >= MAX_WATCHERS:
             return PlainTextResponse("too many pages watch\n", 503)
         return StreamingResponse(self._changes(viewer, thread), media_type="text/event-stream")
 
@@ -383,7 +383,7 @@ class Dashboard:
                 if now != last_change:
                     last_change, beat = now, self._clock()
                     yield "event: changed\ndata: yes\n\n"
-                elif self._clock() - beat > HEARTBEAT:
+                elif self._clock() - beat > HEARTBEAT_SECONDS:
                     beat = self._clock()
                     yield ": here\n\n"
         except EverthreadError as error:
@@ -394,7 +394,7 @@ class Dashboard:
     async def _pause(self) -> bool:
         """Until the next look; whether it is over."""
         try:
-            async with asyncio.timeout(POLL):
+            async with asyncio.timeout(POLL_SECONDS):
                 await self._ended.wait()
         except TimeoutError:
             return False

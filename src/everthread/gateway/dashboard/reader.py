@@ -36,20 +36,20 @@ from everthread.store.models import (
 )
 from everthread.store.store import Store
 
-THREADS = 50
-MESSAGES = 30
-CHARS = 1_500
+THREADS_PER_PAGE = 50
+MESSAGES_PER_PAGE = 30
+MESSAGE_CHARS = 1_500
 """Characters of a message in a list."""
-BRIEF = 300
-WHOLE = 100_000
+EXCERPT_CHARS = 300
+MAX_MESSAGE_CHARS = 100_000
 """Characters of a message on its own page; a longer one is shown in parts."""
-SIDE = 60
+MAX_SIDE_MESSAGES = 60
 """Messages of one side of a compaction: the first and the last of them."""
-HITS = 60
+MAX_HITS = 60
 DAY = 86_400.0
 STATE_MESSAGES = 300
 """The thread's state is read from so many of its last messages."""
-ACCOUNTS = 32
+MAX_CACHED_THREADS = 32
 """Threads whose figures are held until they change."""
 
 
@@ -114,13 +114,13 @@ class PageReader:
 
     async def threads(self, viewer: Viewer, page: int) -> tuple[list[ThreadEntry], bool]:
         """A page of the list, and whether there are more."""
-        start = (page - 1) * THREADS
-        rows = await self.store.list_threads(tenant=viewer.tenant, limit=THREADS + 1, offset=start)
-        return await self._items(rows[:THREADS], {}), len(rows) > THREADS
+        start = (page - 1) * THREADS_PER_PAGE
+        rows = await self.store.list_threads(tenant=viewer.tenant, limit=THREADS_PER_PAGE + 1, offset=start)
+        return await self._items(rows[:THREADS_PER_PAGE], {}), len(rows) > THREADS_PER_PAGE
 
     async def search_threads(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Threads with what was searched for, each with its first matches."""
-        wanted = SearchQuery(query, tenant=viewer.tenant, limit=HITS)
+        wanted = SearchQuery(query, tenant=viewer.tenant, limit=MAX_HITS)
         hits = await self.store.search(wanted) or await self.store.search_closest(wanted)
         snippets: dict[str, list[views.Snippet]] = {}
         for hit in hits:
@@ -129,7 +129,7 @@ class PageReader:
                 role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
                 listed.append((line_of(role, 60), highlight(line_of(hit.snippet, 220), query), hit.message))
         rows = [row for thread in snippets if (row := await self._row(viewer, thread)) is not None]
-        return await self._items(rows[:THREADS], snippets)
+        return await self._items(rows[:THREADS_PER_PAGE], snippets)
 
     async def _row(self, viewer: Viewer, thread: str) -> ThreadRow | None:
         try:
@@ -205,10 +205,10 @@ class PageReader:
         if row is None or row.first.id != thread:
             raise NotFoundError
         first, tip = row.first, row.tip
-        pages = max(1, -(-row.messages // MESSAGES))
+        pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
         page_number = pages if page is None else max(1, min(page, pages))
-        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES)  # the last page is a full one
-        most = row.messages - (pages - page_number) * MESSAGES - start
+        start = max(0, row.messages - (pages - page_number + 1) * MESSAGES_PER_PAGE)  # the last page is a full one
+        most = row.messages - (pages - page_number) * MESSAGES_PER_PAGE - start
         account, side_calls, history, pinned, todo = await asyncio.gather(
             self._account(row),
             self._side_calls(viewer, row),
@@ -222,7 +222,9 @@ class PageReader:
             "messages": row.messages, "state": _state(account.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
             "conversation": [
-                views.message_view(message, chars=CHARS, fate=context.fate(message, start + number), show=excerpt)
+                views.message_view(
+                    message, chars=MESSAGE_CHARS, fate=context.fate(message, start + number), show=excerpt
+                )
                 for number, message in enumerate(history)
             ],
             "page": page_number, "pages": pages, "side_calls": side_calls,
@@ -234,7 +236,7 @@ class PageReader:
         if not row.side_calls:
             return []
         started = [child for child in await self.store.started_by(row.first.id) if child.kind == "side"]
-        rows = [await self._row(viewer, child.id) for child in started[: -THREADS - 1 : -1]]
+        rows = [await self._row(viewer, child.id) for child in started[: -THREADS_PER_PAGE - 1 : -1]]
         return await self._items([side for side in rows if side is not None], {})
 
     async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.ContextView:
@@ -252,7 +254,7 @@ class PageReader:
         if account is None or account.mark != mark:
             account = self._accounts[thread] = await self._compute_account(row, limits, mark)
         self._accounts.move_to_end(thread)
-        while len(self._accounts) > ACCOUNTS:
+        while len(self._accounts) > MAX_CACHED_THREADS:
             self._accounts.popitem(last=False)
         return account
 
@@ -321,8 +323,8 @@ class PageReader:
             "focus": line_of(compaction.focus or "", 200), "left": len(sides.left),
             "may_undo": is_last and record.reverted is None, "why_no_undo": why,
             "branch_at": sides.last, "warnings": [clean(redact(text)) for text in compaction.warnings],
-            "before": _side(sides.before, sides.left), "before_more": max(0, len(sides.before) - SIDE),
-            "after": _side(sides.after, frozenset()), "after_more": max(0, len(sides.after) - SIDE),
+            "before": _side(sides.before, sides.left), "before_more": max(0, len(sides.before) - MAX_SIDE_MESSAGES),
+            "after": _side(sides.after, frozenset()), "after_more": max(0, len(sides.after) - MAX_SIDE_MESSAGES),
             "before_bar": _side_bar(sides.before, compaction.tokens_before), "after_bar": _side_bar(
                 sides.after, compaction.tokens_before
             ),
@@ -371,12 +373,14 @@ class PageReader:
         body = body_text(message.body)
         start = max(0, min(start, len(body)))
         item = views.message_view(
-            message, chars=WHOLE, show=lambda text, most: excerpt(text, most, start=start, revealed=revealed)
+            message,
+            chars=MAX_MESSAGE_CHARS,
+            show=lambda text, most: excerpt(text, most, start=start, revealed=revealed),
         )
         return {
             "thread": first, "title": await self.title(first, tip), "item": item, "size": len(body), "start": start,
-            "shown": min(WHOLE, len(body) - start), "most": WHOLE, "revealed": revealed, "kind": message.kind,
-            "may_pin": 0 < len(body.strip()) <= 2_000,
+            "shown": min(MAX_MESSAGE_CHARS, len(body) - start), "most": MAX_MESSAGE_CHARS, "revealed": revealed,
+            "kind": message.kind, "may_pin": 0 < len(body.strip()) <= 2_000,
         }  # fmt: skip
 
     async def message(self, viewer: Viewer, thread: str, number: int) -> StoredMessage:
@@ -505,14 +509,14 @@ def _as_stored_message(value: Message, number: int, record: CompactionRecord) ->
 def _side(messages: Sequence[StoredMessage], hidden: frozenset[int]) -> list[views.MessageRow | None]:
     """Brief messages; in the place of those in the middle that are not shown stands None."""
     rows: list[StoredMessage | None] = list(messages)
-    if len(messages) > SIDE:
-        rows = [*messages[: SIDE // 2], None, *messages[-SIDE // 2 :]]
+    if len(messages) > MAX_SIDE_MESSAGES:
+        rows = [*messages[: MAX_SIDE_MESSAGES // 2], None, *messages[-MAX_SIDE_MESSAGES // 2 :]]
     return [None if message is None else _brief(message, hidden) for message in rows]
 
 
 def _brief(message: StoredMessage, hidden: frozenset[int]) -> views.MessageRow:
     fate = "recall" if message.id in hidden else "view" if hidden and message.kind == "message" else ""
-    return views.message_view(message, chars=BRIEF, fate=fate, show=excerpt)
+    return views.message_view(message, chars=EXCERPT_CHARS, fate=fate, show=excerpt)
 
 
 def _side_bar(messages: Sequence[StoredMessage], total: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from everthread.core.messages import calls_of, content_text, json_text, results_of, text_of
 from everthread.core.redaction import redact, redact_part
 
-MARGIN = 400
+CONTEXT_CHARS = 400
 """Characters around a part that are read too: a secret may begin or end there."""
 _SPECIAL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
@@ -35,7 +35,7 @@ def _name_character(match: re.Match[str]) -> str:
 def excerpt(text: str, most: int, *, start: int = 0, revealed: bool = False) -> str:
     """At most so many characters of a text from a place on, redacted unless it was asked for."""
     end = min(len(text), start + most)
-    passage = text[start:end] if revealed else redact_part(text, start, end, margin=MARGIN)
+    passage = text[start:end] if revealed else redact_part(text, start, end, margin=CONTEXT_CHARS)
     return clean(passage)
 
 

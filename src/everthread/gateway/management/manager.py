@@ -69,8 +69,7 @@ from everthread.gateway.management.compaction_items import TRIGGER, expand_items
 from everthread.gateway.management.events import CompactionReceipt, RecallAnswered, RecordFailed, Unmanaged
 from everthread.gateway.management.notice import has_notice, notice_line, strip_notices, takes_notice
 from everthread.gateway.management.reader import MARK, OURS, BodyOutline, RequestReader, SizeCache, TableCache
-from everthread.gateway.management.recall import ROUNDS, RecallService, hidden_values
-from everthread.gateway.management.recall import SECONDS as RECALL_SECONDS
+from everthread.gateway.management.recall import MAX_RECALL_ROUNDS, RECALL_SECONDS, RecallService, hidden_values
 from everthread.gateway.management.responses_state import Responses
 from everthread.gateway.management.rewrite import (
     SLIM,
@@ -511,7 +510,7 @@ class ProxyManager:
         if not await self._recall.answer(turn, reply):
             return None
         if now - turn.recall.started_at > RECALL_SECONDS:
-            turn.recall.rounds = ROUNDS
+            turn.recall.rounds = MAX_RECALL_ROUNDS
         turn.sent = self.send(turn)
         self.setup.listener(RecallAnswered(turn.match.thread, turn.recall.rounds, turn.recall.calls))
         return turn.sent

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 HEADER = "x-everthread-recall"
 """A client's own word on it: `off`."""
-ROUNDS = 3
+MAX_RECALL_ROUNDS = 3
 """So often the model may look something up before it answers without."""
-SECONDS = 90.0
+RECALL_SECONDS = 90.0
 """No further round begins after so long."""
 _STATE = "recall"
 _MOST_KEPT = 100
@@ -133,7 +133,7 @@ class RecallService:
         turn.recall.offered = (
             turn.has_recall
             and turn.used is not None
-            and turn.recall.rounds < ROUNDS
+            and turn.recall.rounds < MAX_RECALL_ROUNDS
             and _is_free(fields.get("tool_choice"))
             and fields.get("n") in (None, 1)
             and not fields.get("functions")
@@ -170,7 +170,7 @@ class RecallService:
         )
         state.texts[len(state.texts) - len(values) :] = map(encode_value, values)
         state.values[len(state.values) - len(values) :] = values
-        state.rounds = ROUNDS
+        state.rounds = MAX_RECALL_ROUNDS
 
     def expect(self, turn: ManagedTurn, after: History) -> None:
         """Expect the hidden rounds of an answer in the store: the request after it is given them from now on."""

@@ -163,7 +163,7 @@ def _read_export(values: list[dict[str, Any]], source: str) -> Log:
     )  # fmt: skip
 
 
-TITLE = 80
+MAX_TITLE_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ async def import_log(store: Store, log: Log, *, tenant: str | None = None) -> tu
 def _title(log: Log) -> str:
     first = next((words for entry in log.entries if (words := user_text(entry.message).strip())), "")
     line = " ".join(first.split())
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+    return line if len(line) <= MAX_TITLE_CHARS else f"{line[: MAX_TITLE_CHARS - 1]}…"
 
 
 FILE_HELP = (
