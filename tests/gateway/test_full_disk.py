@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 
 from everthread import open_store
-from everthread.gateway.base import THREAD
+from everthread.gateway.base import THREAD_HEADER
 from tests.gateway.raw import JSON, raw_upstream
 from tests.gateway.raw import say as give
 from tests.store.talk import texts
@@ -69,13 +69,13 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
             return answer
 
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-            before = (await ask("stored")).headers[THREAD]
+            before = (await ask("stored")).headers[THREAD_HEADER]
             await until_ready(http, None)
             assert failures((await http.get("/metrics")).text) == 0
             await until_stored(home, before, ["stored", "yes"])
             set_room(process, 1)
             for number in range(3):
-                assert THREAD not in (await ask(f"lost {number}")).headers, "it was never stored"
+                assert THREAD_HEADER not in (await ask(f"lost {number}")).headers, "it was never stored"
             await until_ready(http, "the store takes nothing")
             body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "lost too"}]}
             assert (await http.post("/v1/compact", json=body)).status_code == 503
@@ -83,7 +83,7 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
             set_room(process, resource.RLIM_INFINITY)
             await until_ready(http, None)
-            after = (await ask("stored again")).headers[THREAD]
+            after = (await ask("stored again")).headers[THREAD_HEADER]
         await fleet.close()
     store = open_store(home / "everthread.db")
     try:

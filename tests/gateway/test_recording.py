@@ -12,7 +12,7 @@ import pytest
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
-from everthread.gateway.base import THREAD, Outcome
+from everthread.gateway.base import THREAD_HEADER, Outcome
 from everthread.gateway.management.events import RecordFailed
 from everthread.store.models import NewThreadLink, ThreadLink
 from everthread.store.store import Store
@@ -118,7 +118,7 @@ async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None
         assert len({thread_of(turn) for turn in asked}) == 1, "both expect to go on in the same thread"
         told = [await turn.response_headers() for turn in asked]
         for turn, word, said in zip(asked, ways, told, strict=True):
-            stored = [text_of(one.body) for one in await place.store.history(said[THREAD])]
+            stored = [text_of(one.body) for one in await place.store.history(said[THREAD_HEADER])]
             assert stored == ["Where do we go?", "Left or right.", word]
             await turn.record(Outcome(500))
 
@@ -134,7 +134,7 @@ async def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> Non
         incoming = client.incoming()
         turn = await manager.prepare(incoming)
         told = await turn.response_headers()
-        assert THREAD not in told
+        assert THREAD_HEADER not in told
         assert told["x-everthread-compactions"] == "0"
         await turn.record(Outcome(500))
         place.store = whole

@@ -11,12 +11,12 @@ from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Reply
 from everthread.wire.codecs import CODECS
 
-THREAD = "x-everthread-thread"
-COMPACTIONS = "x-everthread-compactions"
-TOKENS = "x-everthread-tokens"
-NOTICE = "x-everthread-notice"
-PLAN = "x-everthread-plan"
-RECEIPT = "x-everthread-receipt"
+THREAD_HEADER = "x-everthread-thread"
+COMPACTIONS_HEADER = "x-everthread-compactions"
+TOKENS_HEADER = "x-everthread-tokens"
+NOTICE_HEADER = "x-everthread-notice"
+PLAN_HEADER = "x-everthread-plan"
+RECEIPT_HEADER = "x-everthread-receipt"
 """Headers of ours in an answer."""
 
 CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key")

@@ -22,7 +22,7 @@ from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import (
     CREDENTIAL_HEADERS,
-    NOTICE,
+    NOTICE_HEADER,
     Incoming,
     Limits,
     Manager,
@@ -114,7 +114,9 @@ class FailOpenManager:
         if turn is None or (incoming.mode != "managed" and turn.sent.rewritten):
             unmanaged = UnmanagedTurn(incoming)
             if turn is None:
-                unmanaged.sent = replace(unmanaged.sent, headers={NOTICE: "passed on unmanaged: the gateway failed"})
+                unmanaged.sent = replace(
+                    unmanaged.sent, headers={NOTICE_HEADER: "passed on unmanaged: the gateway failed"}
+                )
             turn = unmanaged
         return FailOpenTurn(self, incoming, turn)
 
@@ -127,7 +129,7 @@ class FailOpenManager:
             self._metrics.count("unmanaged", why="excess" if isinstance(error, ExcessError) else "unreadable")
             _LOG.info("a request is passed on unmanaged: %s", _without_credentials(str(error), incoming))
             turn = UnmanagedTurn(incoming)
-            turn.sent = replace(turn.sent, headers={NOTICE: f"passed on unmanaged: {printable(why)}"})
+            turn.sent = replace(turn.sent, headers={NOTICE_HEADER: f"passed on unmanaged: {printable(why)}"})
             return turn
 
     async def attempt(
@@ -374,7 +376,7 @@ class ProxyExchange:
         text = response_events(body) if streams else json.dumps(body).encode()
         if not keep_alive.has_started:
             kind = b"text/event-stream" if streams else b"application/json"
-            await writer.start(200, [(b"content-type", kind)], {NOTICE: _ITEM_NOTICE})
+            await writer.start(200, [(b"content-type", kind)], {NOTICE_HEADER: _ITEM_NOTICE})
         await writer.end(text)
         return True
 
@@ -752,7 +754,7 @@ class Proxy:
         if why := "its body cannot be decoded here" if body is None else _excess(raw, body, outer):
             self.metrics.count("unmanaged", why=why)
             _LOG.warning("a request is passed on unmanaged: %s", why)
-            await self._pass(call, raw, model, writer, {NOTICE: f"passed on unmanaged: {why}"})
+            await self._pass(call, raw, model, writer, {NOTICE_HEADER: f"passed on unmanaged: {why}"})
             return
         caller = call.caller
         incoming = Incoming(
@@ -788,7 +790,7 @@ class Proxy:
                 )  # fmt: skip
                 answer = await self._services.manager.attempt("compaction", incoming, make(incoming))
             if answer is not None:
-                await writer.start(200, [(b"content-type", b"application/json")], {NOTICE: _ITEM_NOTICE})
+                await writer.start(200, [(b"content-type", b"application/json")], {NOTICE_HEADER: _ITEM_NOTICE})
                 await writer.end(json.dumps(compact_body(*answer)).encode())
                 return
             meter = PassthroughMeter(call, model, raw, response.status_code, response.headers)

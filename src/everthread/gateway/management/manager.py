@@ -61,7 +61,7 @@ from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import EverthreadError, StoreError
-from everthread.gateway.base import RECEIPT, THREAD, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
+from everthread.gateway.base import RECEIPT_HEADER, THREAD_HEADER, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import Values
 from everthread.gateway.deadlines import run_together
 from everthread.gateway.management.clients import scope_of
@@ -209,9 +209,12 @@ class ProxyManager:
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The headers for the client; the thread id is among them once the thread is stored."""
         if turn.match.explicit and (turn.storing is None or not turn.storing.done()):
-            return {THREAD: turn.thread, **turn.sent.headers}  # an answer that is quicker than the store does not wait
+            return {
+                THREAD_HEADER: turn.thread,
+                **turn.sent.headers,
+            }  # an answer that is quicker than the store does not wait
         match = await self._recorder.store_request(turn)
-        return {THREAD: match.thread, **turn.sent.headers} if turn.is_stored else turn.sent.headers
+        return {THREAD_HEADER: match.thread, **turn.sent.headers} if turn.is_stored else turn.sent.headers
 
     async def record(self, turn: ManagedTurn, outcome: Outcome) -> None:
         """Store the answer and its usage, and prepare the next rewrite if it will soon be due."""
@@ -384,7 +387,7 @@ class ProxyManager:
             turn.room = max(turn.window - after - after // 20, SMALLEST_CAP)  # a new rewrite is estimated only
         if is_new and turn.used is not None:
             turn.memory.context.compacted = after
-            turn.headers[RECEIPT] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
+            turn.headers[RECEIPT_HEADER] = receipt = receipt_text(turn.used, before, after, recall=turn.recall.offered)
             self.setup.listener(CompactionReceipt(turn.match.thread, receipt))
             if self.setup.notice and takes_notice(turn.incoming.api, turn.sliced.fields):
                 tag_key = self.setup.key_of(turn.incoming.tenant)

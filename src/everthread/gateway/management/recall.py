@@ -28,7 +28,7 @@ from everthread.wire import anthropic, openai_responses
 if TYPE_CHECKING:
     from everthread.gateway.management.turn import ManagedTurn
 
-HEADER = "x-everthread-recall"
+RECALL_HEADER = "x-everthread-recall"
 """A client's own word on it: `off`."""
 MAX_RECALL_ROUNDS = 3
 """So often the model may look something up before it answers without."""
@@ -102,7 +102,7 @@ class RecallService:
 
     def serves(self, turn: ManagedTurn) -> bool:
         """Whether this client gets the tool: not one that has such a tool itself, or wants none."""
-        if not self._enabled or turn.incoming.headers.get(HEADER, "").lower() in ("off", "false", "0"):
+        if not self._enabled or turn.incoming.headers.get(RECALL_HEADER, "").lower() in ("off", "false", "0"):
             return False
         return turn.rewritable and not reading_tools(turn.frame.tools) and RECALL not in _names(turn)
 

@@ -18,11 +18,11 @@ from everthread.core.messages import content_text, json_value, kind_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
 from everthread.gateway.base import (
-    COMPACTIONS,
+    COMPACTIONS_HEADER,
     CREDENTIAL_HEADERS,
-    NOTICE,
-    PLAN,
-    TOKENS,
+    NOTICE_HEADER,
+    PLAN_HEADER,
+    TOKENS_HEADER,
     Incoming,
     Outcome,
     Outgoing,
@@ -362,7 +362,7 @@ HOLD_SHARE = 0.70
 def send_untouched(turn: ManagedTurn) -> Outgoing:
     """Send the client's bytes unchanged."""
     if turn.unmanaged_reason:
-        turn.headers[NOTICE] = f"passed on unmanaged: {turn.unmanaged_reason}"
+        turn.headers[NOTICE_HEADER] = f"passed on unmanaged: {turn.unmanaged_reason}"
     return Outgoing(turn.incoming.raw, rewritten=turn.is_expanded, headers=turn.headers)
 
 
@@ -376,12 +376,12 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
     """The request to send; `before` and `after` are its tokens without and with the rewrite."""
     headers = turn.headers
     depth = turn.used.depth if turn.used else 0
-    headers[COMPACTIONS] = str(depth)
-    headers[TOKENS] = f"{before}/{after}"
+    headers[COMPACTIONS_HEADER] = str(depth)
+    headers[TOKENS_HEADER] = f"{before}/{after}"
     if depth >= FADING:
-        headers[NOTICE] = fading_text(depth)
+        headers[NOTICE_HEADER] = fading_text(depth)
     if turn.plan:
-        headers[PLAN] = turn.plan
+        headers[PLAN_HEADER] = turn.plan
     text = turn.text()
     if turn.output_cap is not None:
         text = _set_output_cap(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
