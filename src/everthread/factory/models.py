@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -23,6 +24,7 @@ from everthread.errors import EverthreadError, InputError, NoStoreError
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
+    from everthread.core.tokens import TokenCounter
     from everthread.providers.base import ModelEvent
     from everthread.providers.catalog import EndpointReport
     from everthread.providers.resolve import Choice
@@ -70,27 +72,53 @@ async def acompress(
     """Make a history smaller: head, summary, tail. `compress` is the form without `await`.
 
     `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
-    writes no summary and shows what would be kept, cut and summarised. `config`: settings other than the defaults; the
-    summary is then tagged with the key of that configuration's store, where there is one.
+    writes no summary and shows what would be kept, cut and summarised. `config`: settings other than the defaults: its
+    engine compacts, its auxiliary model writes the summary where one is configured, and the summary is tagged with
+    the key of its store, where there is one.
     """
-    from everthread.compaction.compressor import ContextCompressor
     from everthread.compaction.engine import Services
+    from everthread.conversation.options import Route
     from everthread.core.tokens import TokenCounter
 
     _check_arguments(messages, template)
     check_window(window, least=1)
-    counter = TokenCounter(model)
-    writer = named_summarizer(summarizer, counter)
+    settings, counter = config or Config(), TokenCounter(model)
+    if template is not None:
+        settings = settings.model_copy(
+            update={"compression": settings.compression.model_copy(update={"template": template})}
+        )
     budget = Budget.for_window(window) if config is None else _configured_budget(config, model, window)
-    layout = template or (config.compression.template if config is not None else "handoff")
     key = b"" if config is None else await _load_summary_key(config)
-    services = Services(writer, counter, budget, time.monotonic, summary_key=key)
-    engine = ContextCompressor(services, template=layout)
-    recognized = recognize(messages, key)
-    compaction = await engine.compress(
-        recognized, focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview
-    )
-    return replace(compaction, messages=strip_marks(compaction.messages))
+    notices: list[str] = []
+    async with AsyncExitStack() as stack:
+        if summarizer == "auto" and not preview:
+            route = Route(model or settings.model.default or "", "openai_chat", window)
+            writer = _auxiliary_writer(settings, route, counter, notices, stack)
+        else:
+            writer = named_summarizer(summarizer, counter)
+        services = Services(writer, counter, budget, time.monotonic, summary_key=key)
+        compaction = await EngineChoice.of(settings)(services).compress(
+            recognize(messages, key), focus_topic=focus, system=system, tools=tools, manual=True, dry_run=preview
+        )
+    warnings = (*notices, *compaction.warnings)
+    return replace(compaction, messages=strip_marks(compaction.messages), warnings=warnings)
+
+
+def _auxiliary_writer(
+    config: Config, route: Route, counter: TokenCounter, notices: list[str], stack: AsyncExitStack
+) -> Summarizer:
+    """The configured auxiliary model with the journal behind it; without one the journal."""
+    from everthread.conversation.options import SummarizerContext
+
+    def report(kind: str, **details: Any) -> None:
+        if kind == "notice":
+            notices.append(str(details.get("text", "")))
+
+    context = SummarizerContext(route, counter, lambda: None, report, lambda _request: None)
+    auxiliary = auxiliary_model(context, config)
+    if auxiliary is not None:
+        stack.push_async_callback(closing_of(auxiliary))
+    return summarizer_for(context, config, auxiliary)
 
 
 compress = sync_form(acompress)

@@ -28,7 +28,9 @@ def compress(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
     window: Annotated[int | None, number_option(least=1, text="The model's window, in tokens.")] = None,
     focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
-    summarizer: Annotated[str, typer.Option(help="Who writes the summary: auto or journal.")] = "auto",
+    summarizer: Annotated[
+        str, typer.Option(help="Who writes the summary: auto (the auxiliary model, if one is configured) or journal.")
+    ] = "auto",
     template: Annotated[
         str | None, typer.Option(help="The summary's layout: handoff or classic. Default: the configured one.")
     ] = None,
@@ -84,6 +86,7 @@ def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) ->
     """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
     body = name_reader(CODECS[recording.api].encode_request(recording.request), None)  # no tool reads these files
     outputs = {item.id: item.text for result in done for item in result.to_store}
+    outputs |= {node.id: node.body for result in done for node in result.nodes}
     text = json.dumps(body["messages"] if recording.bare else body, ensure_ascii=False, indent=1) + "\n"
     if out == "-":
         typer.echo(text, nl=False)
@@ -133,13 +136,14 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
         )
     for line in (*result.steps, *(f"warning: {warning}" for warning in result.warnings)):
         console.print(f"  {excerpt(line, 200)}", markup=False, soft_wrap=True)
-    stored = len(result.to_store)
+    stored = len(result.to_store) + len(result.nodes)
     if stored:
         console.print(f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it", soft_wrap=True)
     verb = "would be" if result.reason == "preview" else "are"
     author = f" by {result.author}" if result.author else ""
+    how = f"{len(result.covered):,} messages {verb} summarised{author}" if result.covered else "old outputs made short"
     console.print(
-        f"[bold]{result.tokens_before:,} → {result.tokens_after:,}[/bold] tokens; {len(result.covered):,} messages "
-        f"{verb} summarised{author} in {result.duration * 1000:.0f} ms",
+        f"[bold]{result.tokens_before:,} → {result.tokens_after:,}[/bold] tokens; {how} in "
+        f"{result.duration * 1000:.0f} ms",
         soft_wrap=True,
     )

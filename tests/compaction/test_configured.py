@@ -1,0 +1,50 @@
+"""`compress` with a configuration: its engine compacts, its auxiliary model writes, and what is missing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everthread import acompress
+from everthread.config import parse_config
+from everthread.errors import EngineError
+from everthread.lab.provider import Provider
+from tests.compaction.talks import says, user, work
+from tests.conversation.served import KEY, model, summary
+
+TALK = [user("Tidy up."), says("I will."), user("Never push to main."), *work(0, 60), user("And now?"), *work(60, 2)]
+
+
+async def compacted(config: str, **how: Any) -> Any:
+    return await acompress(TALK, window=16_000, config=parse_config(config), **how)
+
+
+async def test_the_configured_engine_compacts() -> None:
+    result = await compacted("context: {engine: lossless}")
+    assert result.nodes
+    assert "Never push to main." in result.summary
+    with pytest.raises(EngineError, match="there is no context engine 'nothere'"):
+        await compacted("context: {engine: nothere}")
+
+
+async def test_the_configured_layout_is_used_unless_another_is_given() -> None:
+    assert "## Progress" in (await compacted("compression: {template: classic}")).summary
+    assert "## Progress" not in (await compacted("compression: {template: classic}", template="handoff")).summary
+
+
+async def test_the_auxiliary_model_writes_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Provider([model("gpt-4o-mini", 64_000)], lambda _: summary("Tidy the whole house.")) as provider:
+        route = f"provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}"
+        config = f"auxiliary: {{compression: {{model: gpt-4o-mini, {route}}}}}"
+        without_key = await compacted(config)
+        assert without_key.author == "journal"
+        assert any("gpt-4o-mini cannot be used" in warning for warning in without_key.warnings)
+        monkeypatch.setenv(KEY, "sk-lab")
+        result = await compacted(config)
+        assert result.author == "gpt-4o-mini"
+        assert "Tidy the whole house." in result.summary
+        assert len(provider.log) == 1
+        assert (await compacted(config, summarizer="journal")).author == "journal"
+        assert (await compacted(config, preview=True)).reason == "preview"
+        assert len(provider.log) == 1, "neither asks a model"
