@@ -1,13 +1,11 @@
-"""A request to the threads API as it is read, its answer as it is sent, and the events of a turn as they stream."""
+"""A request to the threads API as it is read, and its answer as it is sent: JSON, or the events of a turn."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -16,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Send
 
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_view
+from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
@@ -163,104 +162,6 @@ def _describe_problems(error: ValidationError) -> str:
     return "; ".join(lines) + (
         f"; and {len(details) - _MAX_LISTED_PROBLEMS} more" if len(details) > _MAX_LISTED_PROBLEMS else ""
     )
-
-
-TURN_ENDED = "turn"
-"""The last event of a turn: how it ended."""
-EVENTS_MISSED = "gap"
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEvent:
-    """Something that happened in a turn. `turn` is set in the last one: the turn as it ended."""
-
-    number: int
-    name: str
-    data: Mapping[str, Any]
-    """JSON values."""
-    turn: QueuedTurn | None = None
-
-
-class TurnLog:
-    """The newest events of one turn, at most so many. Any number of readers, each at its own pace."""
-
-    def __init__(self, turn: QueuedTurn, max_events: int) -> None:
-        self.turn_id, self.thread, self.tenant = turn.id, turn.thread, turn.tenant
-        self.over = asyncio.Event()
-        self._events: deque[TurnEvent] = deque(maxlen=max_events)
-        self._count = 0
-        self._changed = asyncio.Event()
-
-    def append(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
-        if self.over.is_set():
-            return
-        self._count += 1
-        self._events.append(TurnEvent(self._count, name, data, turn))
-        self._wake_readers()
-
-    def end(self, turn: QueuedTurn) -> None:
-        """The turn is over."""
-        self.append(TURN_ENDED, {"event": TURN_ENDED, "turn": turn.id, "state": turn.state}, turn)
-        self.close()
-
-    def close(self) -> None:
-        """End the log, whether the turn is over or not."""
-        self.over.set()
-        self._wake_readers()
-
-    async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
-        """The events after this number, also those to come.
-
-        The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
-        """
-        ended = False
-        while not ended:
-            changed = self._changed
-            for event in self._events_after(after):
-                after, ended = event.number, event.turn is not None
-                yield event
-            if self.over.is_set() and after >= self._count:
-                break
-            await changed.wait()
-        if not ended and self._events and self._events[-1].turn is not None:
-            yield self._events[-1]
-
-    def _events_after(self, after: int) -> Iterator[TurnEvent]:
-        first = self._count - len(self._events) + 1
-        if after + 1 < first:
-            yield TurnEvent(first - 1, EVENTS_MISSED, {"event": EVENTS_MISSED, "missed": first - 1 - after})
-        yield from list(itertools.islice(self._events, max(0, after + 1 - first), None))
-
-    def _wake_readers(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-
-class TurnLogs:
-    """The logs of the turns that clients of this process asked for, and of the last finished ones."""
-
-    def __init__(self, max_finished: int, max_events: int) -> None:
-        self._max_finished, self._max_events = max_finished, max_events
-        self._logs: OrderedDict[str, TurnLog] = OrderedDict()
-
-    def get_or_create(self, turn: QueuedTurn) -> TurnLog:
-        log = self._logs.get(turn.id)
-        if log is None:
-            log = self._logs[turn.id] = TurnLog(turn, self._max_events)
-            self._drop_old()
-        return log
-
-    def unfinished(self, thread: str) -> list[TurnLog]:
-        return [log for log in self._logs.values() if log.thread == thread and not log.over.is_set()]
-
-    def close(self) -> None:
-        for log in self._logs.values():
-            log.close()
-
-    def _drop_old(self) -> None:
-        over = [key for key, log in self._logs.items() if log.over.is_set()]
-        for key in over[: max(0, len(over) - self._max_finished)]:
-            del self._logs[key]
 
 
 HEARTBEAT = b": still here\n\n"

@@ -31,7 +31,7 @@ from everthread.errors import (
 )
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.agents import AgentPool, AgentSlot, NewThread, OpenAgent
-from everthread.gateway.api.http import TurnEvent, TurnLog, TurnLogs
+from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
 from everthread.gateway.errors import Refused
 from everthread.gateway.quotas import utc_day
 from everthread.store.models import (
