@@ -98,16 +98,17 @@ async def test_a_watcher_that_ends_quietly_changes_nothing() -> None:
     assert await run_beside(wait_and_give(released, "done"), watch, after=0.001) == "done"
 
 
+async def wait_for_end(name: str, ended: list[str]) -> None:
+    """Wait until cancelled, and note it."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append(name)
+
+
 async def test_a_cancelled_caller_ends_both() -> None:
-    ended = []
-
-    async def wait(name: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(name)
-
-    task = asyncio.create_task(run_beside(wait("work"), lambda: wait("watcher")))
+    ended: list[str] = []
+    task = asyncio.create_task(run_beside(wait_for_end("work", ended), lambda: wait_for_end("watcher", ended)))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -147,15 +148,8 @@ async def test_works_that_run_together_all_end_before_the_first_error_is_raised(
 
 
 async def test_a_cancelled_caller_ends_all_works_that_run_together() -> None:
-    ended = []
-
-    async def wait(name: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(name)
-
-    task = asyncio.create_task(run_together(wait("first"), wait("second")))
+    ended: list[str] = []
+    task = asyncio.create_task(run_together(wait_for_end("first", ended), wait_for_end("second", ended)))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -36,6 +36,14 @@ def run(server: Server, *statements: str, database: str = "postgres") -> None:
             admin.execute(statement.encode())
 
 
+def new_store(server: Server, **options: Any) -> Store:
+    """A store on a database of its own."""
+    run(server, "CREATE DATABASE work")
+    database = PostgresDatabase(server.url("work"))
+    database.prepare()
+    return Store(database, **options)
+
+
 async def test_the_server_is_restarted_under_the_store(own_server: Server) -> None:
     run(own_server, "CREATE DATABASE work")
     store = open_at(own_server.url("work"), Clock())
@@ -174,10 +182,7 @@ def test_without_the_driver_one_is_told_how_to_get_it() -> None:
 
 
 async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
-    run(own_server, "CREATE DATABASE work")
-    database = PostgresDatabase(own_server.url("work"))
-    database.prepare()
-    store = Store(database, patience=0.2)
+    store = new_store(own_server, patience=0.2)
     session = await new_thread(store, *says("kept"))
     await asyncio.to_thread(own_server.stop)
     for call in (store.append(session.id, says("lost")), store.messages(session.id), store.vacuum()):
@@ -297,10 +302,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
 
 
 async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(own_server: Server) -> None:
-    run(own_server, "CREATE DATABASE work")
-    database = PostgresDatabase(own_server.url("work"))
-    database.prepare()
-    store = Store(database, away_seconds=0.2)
+    store = new_store(own_server, away_seconds=0.2)
     session = await new_thread(store, *numbered(1, 2))
     await asyncio.to_thread(own_server.stop)
     with pytest.raises(StoreUnreachableError, match="does not answer"):
@@ -317,10 +319,7 @@ async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(own_se
 
 async def test_closing_does_not_wait_for_a_server_that_hangs(own_server: Server) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
-    run(own_server, "CREATE DATABASE work")
-    database = PostgresDatabase(own_server.url("work"))
-    database.prepare()
-    store = Store(database, patience=0.5)
+    store = new_store(own_server, patience=0.5)
     session = await new_thread(store, *numbered(1, 2))
     await asyncio.to_thread(own_server.freeze)
     try:

@@ -310,14 +310,16 @@ class _McpMount:
     async def _run(self, ready: asyncio.Future[ASGIApp]) -> None:
         try:
             mcp = await asyncio.to_thread(importlib.import_module, "everthread.gateway.mcp")
-            async with mcp.application(mcp.make_server(mcp.LookupTools(self._store))) as app:
-                ready.set_result(app)
-                await asyncio.Event().wait()  # until it is closed
         except ImportError as error:
             from starlette.responses import JSONResponse
 
             message = f"/mcp needs a package that is not installed ({error}): pip install 'everthread[mcp]'"
             ready.set_result(JSONResponse({"error": {"code": "not_installed", "message": message}}, status_code=501))
+            return
+        try:
+            async with mcp.application(mcp.make_server(mcp.LookupTools(self._store))) as app:
+                ready.set_result(app)
+                await asyncio.Event().wait()  # until it is closed
         except Exception as error:
             self._app = None  # the next call tries again
             if ready.done():

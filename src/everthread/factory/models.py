@@ -91,7 +91,7 @@ async def acompress(
     key = b"" if config is None else await _load_summary_key(config)
     notices: list[str] = []
     async with AsyncExitStack() as stack:
-        if summarizer == "auto" and not preview:
+        if config is not None and summarizer == "auto" and not preview:
             route = Route(model or settings.model.default or "", "openai_chat", window)
             writer = _auxiliary_writer(settings, route, counter, notices, stack)
         else:
@@ -116,8 +116,9 @@ def _auxiliary_writer(
 
     context = SummarizerContext(route, counter, lambda: None, report, lambda _request: None)
     auxiliary = auxiliary_model(context, config)
-    if auxiliary is not None:
-        stack.push_async_callback(closing_of(auxiliary))
+    if auxiliary is None:
+        return named_summarizer("journal", counter)
+    stack.push_async_callback(closing_of(auxiliary))
     return summarizer_for(context, config, auxiliary)
 
 

@@ -209,10 +209,8 @@ class ProxyManager:
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The headers for the client; the thread id is among them once the thread is stored."""
         if turn.match.explicit and (turn.storing is None or not turn.storing.done()):
-            return {
-                THREAD_HEADER: turn.thread,
-                **turn.sent.headers,
-            }  # an answer that is quicker than the store does not wait
+            # An answer that is quicker than the store does not wait for it.
+            return {THREAD_HEADER: turn.thread, **turn.sent.headers}
         match = await self._recorder.store_request(turn)
         return {THREAD_HEADER: match.thread, **turn.sent.headers} if turn.is_stored else turn.sent.headers
 
