@@ -171,10 +171,8 @@ class MemoryTool(FreeTool):
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:  # noqa: ARG002 - as every tool
         args.check_names(arguments, MEMORY_SCHEMA)
-        action, shelf = (
-            args.read_text(arguments, "action"),
-            _read_shelf(args.read_text(arguments, "target", default="memory")),
-        )
+        action = args.read_text(arguments, "action")
+        shelf = _read_shelf(args.read_text(arguments, "target", default="memory"))
         if action == "list":
             await self._memory.settle()
             return ToolReply(self._list_entries(shelf))

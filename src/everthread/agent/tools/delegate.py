@@ -50,10 +50,8 @@ class Delegate(FreeTool):
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         args.check_names(arguments, SCHEMA)
-        task, background = (
-            args.read_text(arguments, "task"),
-            args.read_text(arguments, "context", default="", allow_empty=True),
-        )
+        task = args.read_text(arguments, "task")
+        background = args.read_text(arguments, "context", default="", allow_empty=True)
         parent, ended = context.conversation.session, []
         thread = ""
 

@@ -387,10 +387,8 @@ def _read_change(arguments: Mapping[str, Any], context: ToolContext) -> _TextCha
     space = Workspace(context.workspace)
     path = space.resolve(args.read_text(arguments, "path"))
     space.check_writable(path, context.home)
-    old, new = (
-        args.read_text(arguments, "old_text", allow_empty=True),
-        args.read_text(arguments, "new_text", allow_empty=True),
-    )
+    old = args.read_text(arguments, "old_text", allow_empty=True)
+    new = args.read_text(arguments, "new_text", allow_empty=True)
     if not old:
         raise InputError("old_text is empty; to write a whole file use write_file")
     if old == new:

@@ -159,9 +159,8 @@ def _describe_problems(error: ValidationError) -> str:
         f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
         for detail in details[:_MAX_LISTED_PROBLEMS]
     ]
-    return "; ".join(lines) + (
-        f"; and {len(details) - _MAX_LISTED_PROBLEMS} more" if len(details) > _MAX_LISTED_PROBLEMS else ""
-    )
+    more = len(details) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "")
 
 
 HEARTBEAT = b": still here\n\n"
