@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from everthread.conversation.events import Listener
     from everthread.conversation.options import SummarizerContext
-    from everthread.gateway.app import ThreadsApi
+    from everthread.gateway.api.app import NativeApp
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.base import Auth, Limits
     from everthread.gateway.dashboard.access import Door
@@ -174,7 +174,7 @@ async def open_gateway(
     auth: Auth | None = None,
     store: Store | None = None,
     authenticator: Authenticator | None = None,
-    native: ThreadsApi | None = None,
+    native: NativeApp | None = None,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
     worker: WorkerPlace | None = None,

@@ -69,7 +69,7 @@ class Authenticator(Protocol):
     """Decides who a request comes from. Raises `Refused`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        """`headers` have lower-case names."""
+        """`headers`: those that show a credential (`CREDENTIAL_HEADERS`), by their lower-case names."""
         ...
 
 

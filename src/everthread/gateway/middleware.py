@@ -1,19 +1,17 @@
-"""What stands before every request: its name, its path, which web pages may call, and how many at once."""
+"""What stands before every request: which web pages may call, under which names, and how many at once."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from urllib.parse import unquote
+from functools import lru_cache
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from everthread.gateway.errors import Refused
-from everthread.gateway.observability import add_request_id, printable
-from everthread.gateway.router import normalize_path
+from everthread.gateway.observability import printable
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -34,9 +32,25 @@ class SitePolicy:
     has_keys: bool = False
     """Clients show a key of ours, which no page has: on the proxy's paths the name does not matter then."""
 
-    def check_host(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def check(self, headers: Headers, *, checks_host: bool) -> str | None:
+        """The listed origin of a page that calls. `Refused` for foreign pages, foreign names and WebSockets."""
+        fields = _site_fields(headers)
+        origin = self._check_origin(fields)
+        if checks_host:
+            self._check_host(fields[b"host"])
+        if any(protocol.lower() == "websocket" for protocol in fields[b"upgrade"]):
+            raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
+        return origin
+
+    def check_page(self, headers: Headers, *, is_change: bool) -> None:
+        """For the dashboard: a link to it may be followed from anywhere, a change comes from its own pages."""
+        fields = _site_fields(headers)
+        self._check_host(fields[b"host"])
+        if is_change:
+            self._check_origin(fields)
+
+    def _check_host(self, hosts: list[str]) -> None:
         """`Refused` for a name that anybody could have pointed at this machine (DNS rebinding)."""
-        hosts = _values(headers, b"host")
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
             named = ", ".join(hosts) or "no host"
             words = (
@@ -44,13 +58,12 @@ class SitePolicy:
             )
             raise Refused(403, "unknown_host", words)
 
-    def check_origin(self, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+    def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
         """The listed origin that the request comes from; None: from no other site's page. Else `Refused`."""
-        origins = _values(headers, b"origin")
-        foreign = [origin for origin in origins if not _is_same_origin(origin, _values(headers, b"host"))]
+        origins, sites = fields[b"origin"], fields[b"sec-fetch-site"]
+        foreign = [origin for origin in origins if not _is_same_origin(origin, fields[b"host"])]
         if len(origins) == 1 and foreign and self._is_allowed(foreign[0]):
             return foreign[0]
-        sites = _values(headers, b"sec-fetch-site")
         if not foreign and all(site.lower() in _FETCH_SITES for site in sites):
             return None
         page = f"The page {printable(', '.join(foreign)[:200])}" if foreign else "Another site's page"
@@ -83,7 +96,9 @@ def is_loopback(host: str) -> bool:
 
 def is_preflight(scope: Scope) -> bool:
     """Whether a browser asks what a page may send (CORS)."""
-    return scope["method"] == "OPTIONS" and bool(_values(scope["headers"], b"access-control-request-method"))
+    return scope["method"] == "OPTIONS" and any(
+        name == b"access-control-request-method" for name, _ in scope["headers"]
+    )
 
 
 def preflight_headers(scope: Scope) -> Headers:
@@ -98,19 +113,28 @@ def preflight_headers(scope: Scope) -> Headers:
     return answer
 
 
-def _cors_headers(origin: str) -> Headers:
-    return [
+def add_cors(send: Send, origin: str) -> Send:
+    """Answers say that pages of a listed origin may read them."""
+    ours = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", b"*"),
         (b"vary", b"origin"),
     ]
 
+    async def send_with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *ours]}
+        await send(message)
 
-def _is_same_origin(origin: str, hosts: Sequence[str]) -> bool:
+    return send_with_cors
+
+
+def _is_same_origin(origin: str, hosts: list[str]) -> bool:
     """Whether it is the gateway's own page; TLS may end before the gateway, so that its scheme is not known here."""
     return len(hosts) == 1 and origin.lower() in (f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}")
 
 
+@lru_cache(maxsize=64)
 def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -119,82 +143,13 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
-    return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
-
-
-class RequestIdMiddleware:
-    """Gives every request a name, which its answer and its log lines carry."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, add_request_id(send))
-
-
-class PathMiddleware:
-    """Makes one path of all its spellings, before anything is decided by it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw = normalize_path(scope["raw_path"])
-        if raw != scope["raw_path"]:
-            scope = {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii"))}
-        await self._app(scope, receive, send)
-
-
-class SiteMiddleware:
-    """Keeps out foreign pages, foreign names and WebSockets; answers CORS preflights of the listed origins.
-
-    `checks_host` False: any name will do, for the path needs a key or tells nothing.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        sites: SitePolicy,
-        refuse: Callable[[Scope, Send, Refused], Awaitable[None]],
-        checks_host: bool = True,
-    ) -> None:
-        self._app = app
-        self._sites = sites
-        self._refuse = refuse
-        self._checks_host = checks_host
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            origin = self._check(scope["headers"])
-        except Refused as refused:
-            await self._refuse(scope, send, refused)
-            return
-        if origin is None:
-            await self._app(scope, receive, send)
-            return
-        ours = _cors_headers(origin)
-
-        async def send_with_cors(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", []), *ours]}
-            await send(message)
-
-        if is_preflight(scope):
-            await send_with_cors({"type": "http.response.start", "status": 204, "headers": preflight_headers(scope)})
-            await send_with_cors({"type": "http.response.body"})
-            return
-        await self._app(scope, receive, send_with_cors)
-
-    def _check(self, headers: Headers) -> str | None:
-        """The listed origin of a page that calls."""
-        origin = self._sites.check_origin(headers)
-        if self._checks_host:
-            self._sites.check_host(headers)
-        if any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers):
-            raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
-        return origin
+def _site_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
+    """The values of the headers that tell where a request comes from, found in one pass."""
+    fields: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"sec-fetch-site": [], b"upgrade": []}
+    for name, value in headers:
+        if name in fields:
+            fields[name].append(value.decode("latin-1").strip())
+    return fields
 
 
 class Admission:
@@ -204,42 +159,57 @@ class Admission:
     """
 
     def __init__(self, most: int, what: str = "requests") -> None:
+        self.inside = 0
         self._most = most
         self._what = what
-        self._share = max(1, most // 2)
         self._by_key: Counter[str] = Counter()
-        self.inside = 0
 
-    @contextmanager
-    def enter(self, key: str | None = None) -> Iterator[None]:
-        """`key`: whose share it counts to; None: nobody's, there is one user."""
-        with self.reserve(key) as add:
-            add(1)
-            yield
+    def enter(self, key: str | None = None) -> Reservation:
+        """One place. `key`: whose share it counts to; None: nobody's, there is one user."""
+        return Reservation(self, key, 1)
 
-    @contextmanager
-    def reserve(self, key: str | None = None) -> Iterator[Callable[[int], None]]:
-        """A function that takes more places, until the end. It raises `Refused` where there are no more."""
-        taken = 0
+    def reserve(self, key: str | None = None) -> Reservation:
+        """As many places as are added later."""
+        return Reservation(self, key, 0)
 
-        def add(number: int) -> None:
-            nonlocal taken
-            if self.inside + number > self._most:
-                words = f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes"
-                raise Refused(429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1)
-            if key is not None and self._by_key[key] + number > self._share:
-                words = f"This key has {self._by_key[key]:,} {self._what} under way, as many as one may have"
-                raise Refused(429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1)
-            taken += number
-            self.inside += number
-            if key is not None:
-                self._by_key[key] += number
+    def take(self, key: str | None, number: int) -> None:
+        if self.inside + number > self._most:
+            raise _busy_error(f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes")
+        if key is not None:
+            own = self._by_key[key]
+            if own + number > max(1, self._most // 2):
+                raise _busy_error(f"This key has {own:,} {self._what} under way, as many as one may have")
+            self._by_key[key] = own + number
+        self.inside += number
 
-        try:
-            yield add
-        finally:
-            self.inside -= taken
-            if key is not None:
-                self._by_key[key] -= taken
-                if not self._by_key[key]:
-                    del self._by_key[key]
+    def give_back(self, key: str | None, number: int) -> None:
+        self.inside -= number
+        if key is not None:
+            self._by_key[key] -= number
+            if not self._by_key[key]:
+                del self._by_key[key]
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Places that are taken until the end of a `with`. Its value takes more; `Refused` where there are none."""
+
+    admission: Admission
+    key: str | None
+    number: int
+    """Of places, from the start on."""
+
+    def __enter__(self) -> Callable[[int], None]:
+        self.admission.take(self.key, self.number)
+        return self.add
+
+    def add(self, number: int) -> None:
+        self.admission.take(self.key, number)
+        self.number += number
+
+    def __exit__(self, *_error: object) -> None:
+        self.admission.give_back(self.key, self.number)
+
+
+def _busy_error(words: str) -> Refused:
+    return Refused(429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1)

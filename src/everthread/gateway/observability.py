@@ -42,10 +42,11 @@ def add_request_id(send: Send) -> Send:
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = list(message.get("headers", ()))
-            if not any(field.lower() == _THEIRS for field, _ in headers):
-                headers.append((_THEIRS, name.encode()))
-            message = {**message, "headers": [*headers, (REQUEST_HEADER, name.encode())]}
+            headers, value = list(message.get("headers", ())), name.encode()
+            if _THEIRS not in [field.lower() for field, _ in headers]:
+                headers.append((_THEIRS, value))
+            headers.append((REQUEST_HEADER, value))
+            message = {**message, "headers": headers}
         await send(message)
 
     return send_with_id

@@ -28,6 +28,8 @@ _V1 = frozenset(
     b"moderations responses threads uploads vector_stores".split()
 )
 """Where a provider's paths begin below `/v1`."""
+_USUAL_PATHS = frozenset(path.encode() for path in PATHS)
+"""Nothing is to be done for the paths of nearly every request."""
 
 
 def normalize_path(raw: bytes) -> bytes:
@@ -36,6 +38,8 @@ def normalize_path(raw: bytes) -> bytes:
     Two spellings of a path are one path, so that none goes around a check; clients whose base address lacks `/v1`, or
     has it twice, are understood.
     """
+    if raw in _USUAL_PATHS:
+        return raw
     parts: list[bytes] = []
     for part in raw.split(b"/"):
         plain = unquote_to_bytes(part)

@@ -135,9 +135,7 @@ class Dashboard:
             await send(message)
 
         try:
-            self._sites.check_host(scope["headers"])
-            if scope["method"] not in ("GET", "HEAD"):
-                self._sites.check_origin(scope["headers"])
+            self._sites.check_page(scope["headers"], is_change=scope["method"] not in ("GET", "HEAD"))
         except Refused as refused:
             await PlainTextResponse(f"{refused.message}\n", refused.status)(scope, receive, sending)
             return
