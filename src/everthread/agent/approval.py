@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from everthread.agent.base import Permission
-from everthread.agent.workspace import path_glob, quote_name
+from everthread.agent.workspace import match_path, quote_name
 from everthread.errors import InputError
 
 RULES_FILE = "approvals.txt"
@@ -242,4 +242,4 @@ def _path_matches(pattern: str, path: str) -> bool:
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False
-    return path_glob(pattern).fullmatch(path) is not None
+    return match_path(pattern, path)

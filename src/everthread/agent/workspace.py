@@ -7,14 +7,13 @@ the one before it without following links, so that a link put there meanwhile is
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import secrets
 import stat
 import threading
-import warnings
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,7 +64,7 @@ class Workspace:
         try:
             if path == self.root:
                 return os.stat(self.root)  # noqa: PTH116 - the same call as below
-            with self._open_folder(path.parent) as folder:
+            with self.open_folder(path.parent) as folder:
                 return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -75,7 +74,7 @@ class Workspace:
         """Open an ordinary file at a resolved path for reading. A pipe or a device is refused."""
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
-        with self._open_folder(path.parent) as folder:
+        with self.open_folder(path.parent) as folder:
             number = os.open(path.name, _READ, dir_fd=folder)
         mode = os.fstat(number).st_mode
         if not stat.S_ISREG(mode):
@@ -87,14 +86,14 @@ class Workspace:
 
     def entries(self, path: Path) -> list[str]:
         """The names in a folder, sorted; those of folders end in `/`."""
-        with self._open_folder(path) as folder, os.scandir(folder) as scan:
+        with self.open_folder(path) as folder, os.scandir(folder) as scan:
             return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in scan)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Write a file at a resolved path, whole or not at all. Its folders are made, its mode is kept."""
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
-        with self._open_folder(path.parent, create=True) as folder:
+        with self.open_folder(path.parent, create=True) as folder:
             before = _status(path.name, folder)
             if before is not None:
                 self._check_replaceable(path, before)
@@ -130,7 +129,8 @@ class Workspace:
             raise InputError(f"{name} is read-only; change its mode first to write it")
 
     @contextlib.contextmanager
-    def _open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
+    def open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
+        """Open a folder at a resolved path; `create` makes it, and those above it."""
         number = os.open(self.root, _FOLDER)
         try:
             for part in path.relative_to(self.root).parts:
@@ -169,49 +169,21 @@ def _status(name: str, folder: int) -> os.stat_result | None:
         return None
 
 
-@functools.lru_cache(1_024)
-def path_glob(pattern: str) -> re.Pattern[str]:
-    """Compile a glob for a whole path. Never raises: what is not a pattern is taken literally."""
-    parts: list[str] = []
-    position = 0
-    while position < len(pattern):
-        expression, position = _translate_piece(pattern, position)
-        parts.append(expression)
-    return re.compile("".join(parts), re.DOTALL)
+def match_path(pattern: str, path: str) -> bool:
+    """Match a whole path: `*`, `?` and `[…]` stay within one part of it, `**` is any number of parts, `\\` escapes.
 
-
-def _translate_piece(pattern: str, position: int) -> tuple[str, int]:
-    """The expression for the piece at a position, and the position of the next."""
-    begins = position == 0 or pattern[position - 1] == "/"
-    if begins and pattern.startswith("**/", position):
-        return r"(?:[^/]+/)*", position + 3
-    if begins and pattern[position:] == "**":
-        return r".+", position + 2
-    char = pattern[position]
-    if char == "*":
-        while pattern.startswith("*", position + 1):
-            position += 1
-        return r"[^/]*", position + 1
-    if char == "?":
-        return r"[^/]", position + 1
-    if char == "[":
-        return _translate_class(pattern, position)
-    if char == "\\" and position + 1 < len(pattern):
-        return re.escape(pattern[position + 1]), position + 2
-    return re.escape(char), position + 1
-
-
-def _translate_class(pattern: str, position: int) -> tuple[str, int]:
-    end = pattern.find("]", position + 2 + pattern.startswith(("!", "^"), position + 1))
-    if end < 0:
-        return r"\[", position + 1
-    inside = pattern[position + 1 : end]
-    negated = inside[:1] in ("!", "^")
-    ranges = "".join(f"\\{char}" if char in "\\[]^&~|" else char for char in inside[negated:])
-    expression = f"(?!/)[{'^' if negated else ''}{ranges}]"
-    try:
-        with warnings.catch_warnings(action="error"):
-            re.compile(expression)
-    except (re.error, FutureWarning):
-        return r"\[", position + 1
-    return expression, end + 1
+    What is not a pattern is taken literally.
+    """
+    pieces = re.sub(r"\\(.)", r"[\1]", pattern).replace("[^", "[!").split("/")
+    parts = path.split("/")
+    reached = {0}
+    """How many parts the pieces so far can stand for."""
+    for position, piece in enumerate(pieces, 1):
+        if piece == "**":
+            least = min(reached) + (position == len(pieces))  # at the end it is a file, not the folder itself
+            reached = set(range(least, len(parts) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], piece)}
+        if not reached:
+            return False
+    return len(parts) in reached

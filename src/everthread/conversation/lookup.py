@@ -86,19 +86,24 @@ MOST_REPEATS = 10_000
 _COUNTS = regex.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 
 
+def compile_pattern(pattern: str, flags: int) -> regex.Pattern[str]:
+    """Compile a pattern of a model; `InputError` where it is none, or would take too much room."""
+    repeats = (int(group or 0) for match in _COUNTS.finditer(pattern) for group in match.groups())
+    if math.prod(max(1, min(count, MOST_REPEATS + 1)) for count in repeats) > MOST_REPEATS:
+        raise InputError(f"the pattern {pattern[:80]!r} repeats too often; use * or + instead of large numbers")
+    try:
+        return regex.compile(pattern, flags)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise InputError(f"{pattern[:80]!r} is no regular expression: {error}") from error
+
+
 class PatternMatcher:
     """One pattern and the seconds it may still take."""
 
     def __init__(self, pattern: str) -> None:
         if not pattern or len(pattern) > LONGEST_PATTERN:
             raise InputError(f"a pattern has 1 to {LONGEST_PATTERN:,} characters, not {len(pattern):,}")
-        repeats = (int(group or 0) for match in _COUNTS.finditer(pattern) for group in match.groups())
-        if math.prod(max(1, min(count, MOST_REPEATS + 1)) for count in repeats) > MOST_REPEATS:
-            raise InputError(f"the pattern {pattern[:80]!r} repeats too often; use * or + instead of large numbers")
-        try:
-            self._pattern = regex.compile(pattern, regex.MULTILINE)
-        except (regex.error, RecursionError, OverflowError) as error:
-            raise InputError(f"{pattern[:80]!r} is no regular expression: {error}") from error
+        self._pattern = compile_pattern(pattern, regex.MULTILINE)
         self._seconds = PATTERN_SECONDS
 
     @property

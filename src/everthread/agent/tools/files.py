@@ -6,12 +6,11 @@ import asyncio
 import difflib
 import io
 import stat
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 from everthread.agent.base import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
@@ -93,67 +92,54 @@ def _read_path(space: Workspace, name: str, first: int, limit: int) -> ToolReply
 
 def _format_lines(file: BinaryIO, name: str, first: int, limit: int, *, numbered: bool = True) -> str:
     """Some lines of a file, and a note of what else it has."""
-    skipped = _skip_lines(file, first - 1)
-    if skipped < first - 1 or (chunk := file.readline(LINE * 4 + 1)) == b"":
-        return (
-            f"[{name} has {skipped:,} lines; there is nothing at line {first:,}]" if skipped else f"[{name} is empty]"
-        )
+    lines = _lines(file)
+    skipped = sum(1 for _ in islice(lines, first - 1))
     entries: list[str] = []
-    room, number = MAX_ANSWER_CHARS, first
-    while chunk:
-        line = _read_line(file, chunk)
+    room, rest = MAX_ANSWER_CHARS, ""
+    for start, size in lines:
+        number = first + len(entries)
+        line = _decode_line(start, size)
         entry = f"{number}\t{line}" if numbered else line
         if len(entries) == limit or len(entry) >= room:
+            more = _count_lines(lines)
+            total = f"of {number + more:,}" if more is not None else "and more follow"
+            rest = f"\n[lines {first:,}-{number - 1:,} {total}; go on with offset {number}]"
             break
         entries.append(entry)
         room -= len(entry) + 1
-        number += 1
-        chunk = file.readline(LINE * 4 + 1)
-    if not chunk:
-        rest = "" if first == 1 else f"\n[lines {first:,}-{number - 1:,}, the last of {name}]"
-    else:
-        more = _count_lines(file)
-        total = f"of {number + more:,}" if more is not None else "and more follow"
-        rest = f"\n[lines {first:,}-{number - 1:,} {total}; go on with offset {number}]"
+    if not entries:
+        return (
+            f"[{name} has {skipped:,} lines; there is nothing at line {first:,}]" if skipped else f"[{name} is empty]"
+        )
+    if not rest and first > 1:
+        rest = f"\n[lines {first:,}-{first + len(entries) - 1:,}, the last of {name}]"
     return "\n".join(entries) + rest
 
 
-def _read_line(file: BinaryIO, chunk: bytes) -> str:
-    """Read the rest of the line that begins with the chunk; cut it where it is too long."""
-    size, last = len(chunk), chunk
-    while last and not last.endswith(b"\n"):
-        last = file.readline(_BLOCK)
-        size += len(last)
-    text = chunk.decode("utf-8", "replace").rstrip("\r\n")
-    if size == len(chunk) and len(text) <= LINE:
-        return text
-    return f"{text[:LINE]} [cut: the line has {size:,} bytes]"
+def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """The beginning of each line, and its size in bytes: a line may be too long to be held."""
+    while start := file.readline(LINE * 4 + 1):
+        size, last = len(start), start
+        while last and not last.endswith(b"\n"):
+            last = file.readline(_BLOCK)
+            size += len(last)
+        yield start, size
 
 
-def _skip_lines(file: BinaryIO, lines: int) -> int:
-    """Skip so many lines; return how many there were."""
-    count = 0
-    while count < lines and (chunk := file.readline(_BLOCK)):
-        if chunk.endswith(b"\n"):
-            count += 1
-        elif not (following := file.readline(_BLOCK)):
-            return count + 1
-        else:
-            count += following.endswith(b"\n")
-    return count
+def _decode_line(start: bytes, size: int) -> str:
+    text = start.decode("utf-8", "replace").rstrip("\r\n")
+    return text if size == len(start) and len(text) <= LINE else f"{text[:LINE]} [cut: the line has {size:,} bytes]"
 
 
-def _count_lines(file: BinaryIO) -> int | None:
+def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
     """Count the lines that follow; None where that would take too long."""
-    read = lines = 0
-    last = b"\n"
-    while chunk := file.read(_BLOCK):
-        read += len(chunk)
+    count = read = 0
+    for _, size in lines:
+        count += 1
+        read += size
         if read > COUNTED:
             return None
-        lines += chunk.count(b"\n")
-        last = chunk
-    return lines + (not last.endswith(b"\n"))
+    return count
 
 
 def _describe_missing(space: Workspace, path: Path, name: str) -> str:
@@ -178,15 +164,6 @@ DIFF_LINES = 200
 """Most lines of a diff."""
 
 
-def read_before(space: Workspace, path: Path) -> bytes | None:
-    """The content of a file, up to the limit of a diff; None where there is no file."""
-    status = space.status(path)
-    if status is None:
-        return None
-    with space.open_file(path) as file:
-        return file.read(DIFF_BYTES + 1)
-
-
 def diff(old: bytes | None, new: bytes, name: str) -> str:
     """A unified diff, or a sentence where it is too large or binary."""
     if old is not None and old == new:
@@ -201,25 +178,45 @@ def diff(old: bytes | None, new: bytes, name: str) -> str:
     return "\n".join(lines)
 
 
-def check_permission(context: ToolContext, name: str) -> None:
-    """Check that the path still names the approved file: a link may have been put there meanwhile."""
-    if context.allowed is not None and context.allowed.what != name:
-        raise InputError(
-            f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
-            f"{quote_name(name)}; nothing was written"
-        )
+class _FileWriter(ABC):
+    """A tool that writes one file: the user is shown the change, and the path that was shown is written."""
 
+    schema: ClassVar[dict[str, Any]]
 
-def read_whole(space: Workspace, path: Path, limit: int) -> bytes:
-    """The whole content of a file. `InputError` where it is over the limit."""
-    status = space.status(path)
-    if status is None:
-        raise InputError(f"{quote_name(space.relative(path))} does not exist; write_file makes a new file")
-    with space.open_file(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise InputError(f"{quote_name(space.relative(path))} is larger than {limit:,} bytes; change it with a command")
-    return data
+    @abstractmethod
+    def _compute(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> tuple[bytes | None, bytes, str]:
+        """The file before (at least as much as a diff shows; None: there is none), after, and what to report."""
+
+    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
+        """Permission to write what the path really names. An impossible change fails before anyone is asked."""
+        space, path = self._resolve(arguments, context)
+        name = space.relative(path)
+        with explain_os_errors(name):
+            old, new, _ = self._compute(space, path, arguments)
+        return Permission("write", name, diff(old, new, name))
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        space, path = self._resolve(arguments, context)
+        name = space.relative(path)
+        if context.allowed is not None and context.allowed.what != name:  # a link may have been put there meanwhile
+            raise InputError(
+                f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
+                f"{quote_name(name)}; nothing was written"
+            )
+        return await asyncio.to_thread(self._write, space, path, arguments)
+
+    def _write(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> ToolReply:
+        with explain_os_errors(space.relative(path)), WRITING:
+            _, new, report = self._compute(space, path, arguments)
+            space.replace(path, new)
+        return ToolReply(report)
+
+    def _resolve(self, arguments: Mapping[str, Any], context: ToolContext) -> tuple[Workspace, Path]:
+        args.check_names(arguments, self.schema)
+        space = Workspace(context.workspace)
+        path = space.resolve(args.read_text(arguments, "path"))
+        space.check_writable(path, context.home)
+        return space, path
 
 
 WRITE_SCHEMA = args.build_schema(
@@ -234,81 +231,21 @@ WRITE_SCHEMA = args.build_schema(
 )
 
 
-class WriteFile:
+class WriteFile(_FileWriter):
     """The tool `write_file`."""
 
     name = "write_file"
     schema = WRITE_SCHEMA
 
-    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
-        """Permission to write what the path really names, with a diff for the user."""
-        space, path, content = _target(arguments, context)
-        name = space.relative(path)
-        with explain_os_errors(name):
-            return Permission("write", name, diff(read_before(space, path), content, name))
-
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        space, path, content = _target(arguments, context)
-        check_permission(context, space.relative(path))
-        return await asyncio.to_thread(_write, space, path, content)
-
-
-def _target(arguments: Mapping[str, Any], context: ToolContext) -> tuple[Workspace, Path, bytes]:
-    args.check_names(arguments, WRITE_SCHEMA)
-    space = Workspace(context.workspace)
-    path = space.resolve(args.read_text(arguments, "path"))
-    space.check_writable(path, context.home)
-    return space, path, args.encode_text(args.read_text(arguments, "content", allow_empty=True), "content")
-
-
-def _write(space: Workspace, path: Path, content: bytes) -> ToolReply:
-    name = space.relative(path)
-    with explain_os_errors(name), WRITING:
-        old = space.status(path)
-        space.replace(path, content)
-    lines = line_count(content.decode("utf-8"))
-    previous = "a new file" if old is None else f"it had {old.st_size:,} bytes"
-    return ToolReply(f"Wrote {quote_name(name)}: {lines:,} lines, {len(content):,} bytes ({previous}).")
-
-
-HINT_COMPARED = 1_000
-"""Most lines compared letter by letter."""
-HINT_LINES = 12
-
-
-def describe_nearest(text: str, wanted_text: str) -> str:
-    """A message that shows the lines most like the wanted ones."""
-    lines = [" ".join(line.split()) for line in text.split("\n")]
-    wanted_lines = [" ".join(line.split()) for line in wanted_text.split("\n")]
-    at = _find_same_lines(lines, wanted_lines)
-    if at is None:
-        at = _find_similar_line(lines, max(wanted_lines, key=len))
-    if at is None:
-        return "Nothing in it is like it; read the file again."
-    end = min(len(lines), at + min(len(wanted_lines), HINT_LINES))
-    excerpt = "\n".join(quote_name(line.removesuffix("\r"), 300, keep="\t") for line in text.split("\n")[at:end])
-    same = all(wanted_lines) and wanted_lines == lines[at : at + len(wanted_lines)]
-    why = "only the white space differs" if same else "the nearest"
-    return f"At lines {at + 1}-{end} it has ({why}):\n{excerpt}"
-
-
-def _find_same_lines(lines: list[str], wanted_lines: list[str]) -> int | None:
-    """The position where most of the wanted lines match, white space aside. Short lines do not count."""
-    places: dict[str, list[int]] = {}
-    for number, line in enumerate(lines):
-        if len(line) > 3:
-            places.setdefault(line, []).append(number)
-    votes = Counter(
-        at - offset for offset, line in enumerate(wanted_lines) for at in places.get(line, ())[:200] if at >= offset
-    )
-    return min(votes, key=lambda at: (-votes[at], at)) if votes else None
-
-
-def _find_similar_line(lines: list[str], line: str) -> int | None:
-    if len(line) < 4:
-        return None
-    matches = difflib.get_close_matches(line[:300], [other[:300] for other in lines[:HINT_COMPARED]], n=1, cutoff=0.6)
-    return next(number for number, other in enumerate(lines) if other[:300] == matches[0]) if matches else None
+    def _compute(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> tuple[bytes | None, bytes, str]:
+        text = args.read_text(arguments, "content", allow_empty=True)
+        content, status, old = args.encode_text(text, "content"), space.status(path), None
+        if status is not None:
+            with space.open_file(path) as file:
+                old = file.read(DIFF_BYTES + 1)
+        previous = "a new file" if status is None else f"it had {status.st_size:,} bytes"
+        name, lines = quote_name(space.relative(path)), line_count(text)
+        return old, content, f"Wrote {name}: {lines:,} lines, {len(content):,} bytes ({previous})."
 
 
 LARGEST = 10_000_000
@@ -329,98 +266,86 @@ PATCH_SCHEMA = args.build_schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _TextChange:
-    space: Workspace
-    path: Path
-    old: str
-    new: str
-    everywhere: bool
-
-    def compute(self) -> tuple[bytes, bytes, list[int]]:
-        """The file before and after, and the numbers of the changed lines.
-
-        Bytes that are not UTF-8 stay unchanged. In a file with Windows line ends the texts get them too.
-        """
-        name = quote_name(self.space.relative(self.path))
-        data = read_whole(self.space, self.path, LARGEST)
-        if b"\0" in data[:8_192]:
-            raise InputError(f"{name} is a binary file; it is changed with a command, if at all")
-        text, old, new = data.decode("utf-8", "surrogateescape"), self.old, self.new
-        if old not in text and "\r\n" in text:
-            old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
-        positions = _find_positions(text, old)
-        if not positions:
-            raise InputError(f"old_text occurs nowhere in {name}. {describe_nearest(text, self.old)}")
-        lines = _line_numbers(text, positions)
-        if len(positions) > 1 and not self.everywhere:
-            where = ", ".join(map(str, lines[:10]))
-            raise InputError(
-                f"old_text occurs {len(positions)} times in {name}, at lines {where}; give more lines around the one "
-                "that is meant, or set replace_all"
-            )
-        return data, text.replace(old, new).encode("utf-8", "surrogateescape"), lines
-
-
-class Patch:
+class Patch(_FileWriter):
     """The tool `patch`."""
 
     name = "patch"
     schema = PATCH_SCHEMA
 
-    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
-        """Permission to write what the path really names. An impossible change fails before anyone is asked."""
-        change = _read_change(arguments, context)
-        name = change.space.relative(change.path)
-        with explain_os_errors(name):
-            old, new, _ = change.compute()
-        return Permission("write", name, diff(old, new, name))
-
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        change = _read_change(arguments, context)
-        check_permission(context, change.space.relative(change.path))
-        return await asyncio.to_thread(_apply, change)
-
-
-def _read_change(arguments: Mapping[str, Any], context: ToolContext) -> _TextChange:
-    args.check_names(arguments, PATCH_SCHEMA)
-    space = Workspace(context.workspace)
-    path = space.resolve(args.read_text(arguments, "path"))
-    space.check_writable(path, context.home)
-    old = args.read_text(arguments, "old_text", allow_empty=True)
-    new = args.read_text(arguments, "new_text", allow_empty=True)
-    if not old:
-        raise InputError("old_text is empty; to write a whole file use write_file")
-    if old == new:
-        raise InputError("old_text and new_text are the same; nothing would change")
-    for name, value in (("old_text", old), ("new_text", new)):
-        args.encode_text(value, name)
-    return _TextChange(space, path, old, new, args.read_flag(arguments, "replace_all"))
-
-
-def _apply(change: _TextChange) -> ToolReply:
-    name = change.space.relative(change.path)
-    with explain_os_errors(name), WRITING:
-        _, new, lines = change.compute()
-        change.space.replace(change.path, new)
-    where = ", ".join(map(str, lines[:20])) + (", …" if len(lines) > 20 else "")
-    times = "1 replacement at line" if len(lines) == 1 else f"{len(lines)} replacements at lines"
-    return ToolReply(f"Changed {quote_name(name)}: {times} {where}.")
+    def _compute(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> tuple[bytes | None, bytes, str]:
+        """Bytes that are not UTF-8 stay unchanged. In a file with Windows line ends the texts get them too."""
+        wanted = old = args.read_text(arguments, "old_text", allow_empty=True)
+        new = args.read_text(arguments, "new_text", allow_empty=True)
+        if not old:
+            raise InputError("old_text is empty; to write a whole file use write_file")
+        if old == new:
+            raise InputError("old_text and new_text are the same; nothing would change")
+        args.encode_text(old, "old_text")
+        args.encode_text(new, "new_text")
+        everywhere = args.read_flag(arguments, "replace_all")
+        name, data = quote_name(space.relative(path)), _read_whole(space, path)
+        text = data.decode("utf-8", "surrogateescape")
+        if old not in text and "\r\n" in text:
+            old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
+        lines = _find_lines(text, old)
+        if not lines:
+            raise InputError(f"old_text occurs nowhere in {name}. {describe_nearest(text, wanted)}")
+        if len(lines) > 1 and not everywhere:
+            where = ", ".join(map(str, lines[:10]))
+            raise InputError(
+                f"old_text occurs {len(lines)} times in {name}, at lines {where}; give more lines around the one "
+                "that is meant, or set replace_all"
+            )
+        where = ", ".join(map(str, lines[:20])) + (", …" if len(lines) > 20 else "")
+        times = "1 replacement at line" if len(lines) == 1 else f"{len(lines)} replacements at lines"
+        changed = text.replace(old, new).encode("utf-8", "surrogateescape")
+        return data, changed, f"Changed {name}: {times} {where}."
 
 
-def _find_positions(text: str, part: str) -> list[int]:
-    """The positions of a part, as often as it would be replaced."""
-    positions, position = [], text.find(part)
-    while position >= 0:
-        positions.append(position)
-        position = text.find(part, position + len(part))
-    return positions
+def _read_whole(space: Workspace, path: Path) -> bytes:
+    name = quote_name(space.relative(path))
+    if space.status(path) is None:
+        raise InputError(f"{name} does not exist; write_file makes a new file")
+    with space.open_file(path) as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise InputError(f"{name} is larger than {LARGEST:,} bytes; change it with a command")
+    if b"\0" in data[:8_192]:
+        raise InputError(f"{name} is a binary file; it is changed with a command, if at all")
+    return data
 
 
-def _line_numbers(text: str, positions: list[int]) -> list[int]:
+def _find_lines(text: str, part: str) -> list[int]:
+    """The line of each occurrence of a part, as often as it would be replaced."""
     lines, line, last = [], 1, 0
-    for position in positions:
+    position = text.find(part)
+    while position >= 0:
         line += text.count("\n", last, position)
-        last = position
         lines.append(line)
+        last = position
+        position = text.find(part, position + len(part))
     return lines
+
+
+HINT_COMPARED = 1_000
+"""Most lines that are compared letter by letter."""
+HINT_LINES = 12
+
+
+def describe_nearest(text: str, wanted_text: str) -> str:
+    """Show the lines most like the wanted ones: where the longest of these is, white space aside, or one like it."""
+    lines, plain, wanted = text.split("\n"), *(_plain_lines(part) for part in (text, wanted_text))
+    longest = max(wanted, key=len)
+    candidates = [longest] if longest in plain else plain[:HINT_COMPARED]
+    near = difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
+    if not near:
+        return "Nothing in it is like it; read the file again."
+    at = max(0, plain.index(near[0]) - wanted.index(longest))
+    end = min(len(lines), at + min(len(wanted), HINT_LINES))
+    excerpt = "\n".join(quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[at:end])
+    why = "only the white space differs" if plain[at : at + len(wanted)] == wanted else "the nearest"
+    return f"At lines {at + 1}-{end} it has ({why}):\n{excerpt}"
+
+
+def _plain_lines(text: str) -> list[str]:
+    return [" ".join(line.split())[:300] for line in text.split("\n")]

@@ -1,30 +1,47 @@
-"""Find files by name, and lines by what is in them."""
+"""Find files by name, and lines by what is in them.
+
+What .gitignore files name is skipped, and so are the folders of tools, links, pipes and devices.
+"""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import contextlib
 import os
 import re
-import sys
+import stat
+import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everthread.agent import processes
+import regex
+from pathspec import GitIgnoreSpec
+
 from everthread.agent.base import FreeTool, ToolContext, ToolReply
-from everthread.agent.search import FileQuery, MatchPage
 from everthread.agent.tools import arguments as args
-from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
+from everthread.agent.workspace import Workspace, explain_os_errors, match_path, quote_name
+from everthread.conversation.lookup import compile_pattern
+from everthread.core.messages import count_noun
 from everthread.errors import InputError
 
 DEFAULT_MATCHES, MAX_MATCHES = 100, 500
-SEARCH_SECONDS = 20
+SEARCH_SECONDS = 20.0
 MAX_RESULT_CHARS = 50_000
-_PACKAGES = Path(__file__).parents[3]
-"""Where the search process finds this package."""
-_OPTIONS = ("-P", "-s", "-W", "ignore", "-X", "utf8")
+MAX_FILE_BYTES = 10_000_000
+"""Largest file that is searched."""
+MAX_TOTAL = 5_000
+"""Matches after which a search ends."""
+MAX_LINE_CHARS = 300
+"""Characters shown of a line."""
+TOOL_FOLDERS = frozenset(
+    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+)
+_DEEPEST = 100
+_RULES, _RULES_BYTES, _MOST_RULES, _LONGEST_RULE = ".gitignore", 200_000, 2_000, 500
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SCHEMA = args.build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
@@ -59,78 +76,228 @@ class SearchFiles(FreeTool):
         self._seconds = seconds
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        query = _read_query(arguments, Workspace(context.workspace), self._seconds)
-        argv = [sys.executable, *_OPTIONS, "-m", "everthread.agent.search", json.dumps(asdict(query))]
-        environment = {"PYTHONPATH": str(_PACKAGES), "PYTHONDONTWRITEBYTECODE": "1"}
-        ended = await processes.run(argv, folder=Path("/"), environment=environment, seconds=self._seconds * 1.25)
-        if ended.exit_code is None:
-            message = "The search did not come to an end: the pattern takes too long on some line. Make it simpler."
-            return ToolReply(message, failed=True)
-        if ended.exit_code != 0:
-            return ToolReply(f"The search failed: {ended.output.strip()[-500:]}", failed=True)
-        return ToolReply(_format_page(query, MatchPage(**json.loads(ended.output))))
+        search = _read_search(arguments, Workspace(context.workspace), time.monotonic() + self._seconds)
+        with explain_os_errors(search.space.relative(search.start)):
+            try:
+                return ToolReply(await asyncio.to_thread(search.run))
+            except TimeoutError:
+                message = "The search did not come to an end: the pattern takes too long on some line. Make it simpler."
+                return ToolReply(message, failed=True)
+            finally:
+                search.deadline = 0.0  # the thread of a cancelled call ends with the line it is at
 
 
-def _read_query(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> FileQuery:
+def _read_search(arguments: Mapping[str, Any], space: Workspace, deadline: float) -> _Search:
     args.check_names(arguments, SCHEMA)
     pattern = args.read_text(arguments, "pattern", default="", max_chars=2_000, allow_empty=True)
     name = args.read_text(arguments, "name", default="", max_chars=1_000, allow_empty=True)
     if not pattern and not name:
         raise InputError("give a pattern (what is in the file), a name (what it is called), or both")
-    args.encode_text(pattern, "pattern")
-    args.encode_text(name, "name")
-    ignore_case = args.read_flag(arguments, "ignore_case")
     try:
         with warnings.catch_warnings(action="ignore"):
             re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise InputError(f"the pattern {quote_name(pattern)!r} is no regular expression: {error}") from error
+    flags = regex.IGNORECASE if args.read_flag(arguments, "ignore_case") else 0
     folder = args.read_text(arguments, "path", default=".")
     with explain_os_errors(folder):
-        path = space.resolve(folder)
-        if space.status(path) is None:
+        start = space.resolve(folder)
+        if space.status(start) is None:
             raise InputError(f"{quote_name(folder)} does not exist, so nothing was searched")
-    start = "" if path == space.root else space.relative(path)
-    return FileQuery(
-        root=os.fspath(space.root),
-        start=start,
-        pattern=pattern or None,
-        name=name.removeprefix("./") or None,
-        ignore_case=ignore_case,
-        offset=args.read_int(arguments, "offset", default=0),
-        limit=args.read_int(arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES),
-        seconds=seconds,
+    return _Search(
+        space,
+        start,
+        compile_pattern(pattern, flags) if pattern else None,
+        name.removeprefix("./"),
+        args.read_int(arguments, "offset", default=0),
+        args.read_int(arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES),
+        deadline,
     )
 
 
-def _format_page(query: FileQuery, page: MatchPage) -> str:
-    lines, room = [], MAX_RESULT_CHARS
-    for match in page.matches:
-        path, *rest = (str(part) for part in match)
-        line = ":".join([quote_name(path, 400), *(quote_name(part, 400, keep="\t") for part in rest)])
-        room -= len(line) + 1
-        if room < 0:
-            break
-        lines.append(line)
-    return "\n".join([_describe_total(query, page), *lines, *(f"[{note}]" for note in _notes(query, page, len(lines)))])
+@dataclass(slots=True)
+class _Search:
+    """One search, run in a thread. `regex` leaves the interpreter to others meanwhile, and an endless pattern ends."""
+
+    space: Workspace
+    start: Path
+    """The folder or file to search, resolved."""
+    pattern: regex.Pattern[str] | None
+    name: str
+    offset: int
+    limit: int
+    deadline: float
+    shown: list[str] = field(default_factory=list)
+    total: int = 0
+    files: int = 0
+    skipped: int = 0
+    """Files and folders that are too large or not readable."""
+    ended: str = ""
+    """Why the search ended early."""
+
+    def run(self) -> str:
+        status = self.space.status(self.start)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            for path, folder in self._walk():
+                if self._name_matches(path):
+                    self._search_file(path, folder)
+                if time.monotonic() > self.deadline:
+                    self.ended = "it took too long; search in a smaller folder"
+                if self.ended:
+                    break
+        else:
+            with self.space.open_folder(self.start.parent) as folder:
+                self._search_file(self.space.relative(self.start), folder)
+        return self._format()
+
+    def _walk(self) -> Iterator[tuple[str, int]]:
+        """Every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
+        ignores = self._read_outer_ignores()
+        start = self.space.relative(self.start)
+        with self.space.open_folder(self.start) as top:
+            for below, folders, names, folder in os.fwalk(".", dir_fd=top, onerror=self._count_unreadable):
+                here = os.path.normpath(f"{start}/{below}")
+                prefix = "" if here == "." else f"{here}/"
+                ignores = [ignore for ignore in ignores if prefix.startswith(ignore.folder)]
+                ignores += _read_ignores(folder, prefix)
+                folders[:] = sorted(
+                    name
+                    for name in (folders if below.count("/") < _DEEPEST else ())
+                    if name not in TOOL_FOLDERS and not _is_ignored(f"{prefix}{name}/", ignores)
+                )
+                for name in sorted(names):
+                    if _is_regular(name, folder) and not _is_ignored(prefix + name, ignores):
+                        yield prefix + name, folder
+
+    def _read_outer_ignores(self) -> list[_IgnoreFile]:
+        """The .gitignore files above the start; none where they ignore the start itself: what is named is searched."""
+        ignores: list[_IgnoreFile] = []
+        path = ""
+        for part in self.start.relative_to(self.space.root).parts:
+            with self.space.open_folder(self.space.root / path) as folder:
+                ignores += _read_ignores(folder, path)
+            path += f"{part}/"
+            if part in TOOL_FOLDERS or _is_ignored(path, ignores):
+                ignores.clear()
+        return ignores
+
+    def _count_unreadable(self, _error: OSError) -> None:
+        self.skipped += 1
+
+    def _name_matches(self, path: str) -> bool:
+        """A name with a slash matches the path from the start of the search, any other the file's name alone."""
+        if "/" not in self.name:
+            return not self.name or match_path(self.name, path.rpartition("/")[2])
+        start = "" if self.start == self.space.root else f"{self.space.relative(self.start)}/"
+        return match_path(self.name, path.removeprefix(start))
+
+    def _search_file(self, path: str, folder: int) -> None:
+        if self.pattern is None:
+            self._add(quote_name(path, 400))
+            self.files += 1
+            return
+        data = _read_file(path.rpartition("/")[2], folder, MAX_FILE_BYTES)
+        if data is None:
+            self.skipped += 1
+        elif b"\0" not in data[:8_192]:
+            before = self.total
+            self._search_lines(path, data.decode("utf-8", "replace"), self.pattern)
+            self.files += self.total > before
+
+    def _search_lines(self, path: str, text: str, pattern: regex.Pattern[str]) -> None:
+        for number, line in enumerate(text.split("\n"), 1):
+            seconds = self.deadline - time.monotonic()
+            if seconds <= 0 or self.ended:
+                return
+            match = pattern.search(line, timeout=seconds, concurrent=True)
+            if match:
+                excerpt = quote_name(_cut_line(line.rstrip("\r"), match.start()), 400, keep="\t")
+                self._add(f"{quote_name(path, 400)}:{number}:{excerpt}")
+
+    def _add(self, match: str) -> None:
+        if self.offset <= self.total < self.offset + self.limit:
+            self.shown.append(match)
+        self.total += 1
+        if self.total >= MAX_TOTAL:
+            self.ended = f"there are more than {MAX_TOTAL:,}; make the search narrower"
+
+    def _format(self) -> str:
+        room = MAX_RESULT_CHARS
+        for count, line in enumerate(self.shown):
+            room -= len(line) + 1
+            if room < 0:
+                del self.shown[count:]
+                break
+        return "\n".join([self._describe_total(), *self.shown, *(f"[{note}]" for note in self._notes())])
+
+    def _describe_total(self) -> str:
+        one, many = ("file", "files") if self.pattern is None else ("match", "matches")
+        if not self.total:
+            return f"no {many}"
+        total = f"{'more than ' if self.ended else ''}{self.total:,} {one if self.total == 1 else many}"
+        return total if self.pattern is None else f"{total} in {count_noun(self.files, 'file')}"
+
+    def _notes(self) -> Iterator[str]:
+        if self.ended:
+            yield f"the search ended early: {self.ended}"
+        if self.skipped:
+            skipped = "1 file or folder was" if self.skipped == 1 else f"{self.skipped:,} files or folders were"
+            yield f"{skipped} passed over: too large, or not readable"
+        end = self.offset + len(self.shown)
+        if self.shown and end < self.total:
+            yield f"shown are {self.offset + 1:,}-{end:,}; go on with offset {end}"
+        elif self.total and not self.shown:
+            yield f"there is nothing at offset {self.offset:,}"
 
 
-def _describe_total(query: FileQuery, page: MatchPage) -> str:
-    one, many = ("file", "files") if query.pattern is None else ("match", "matches")
-    if not page.total:
-        return f"no {many}"
-    total = f"{'more than ' if page.ended else ''}{page.total:,} {one if page.total == 1 else many}"
-    return total if query.pattern is None else f"{total} in {page.files:,} file{'' if page.files == 1 else 's'}"
+@dataclass(frozen=True, slots=True)
+class _IgnoreFile:
+    """A .gitignore file. `folder`: where it is, empty or a path that ends in `/`."""
+
+    folder: str
+    spec: GitIgnoreSpec
 
 
-def _notes(query: FileQuery, page: MatchPage, count: int) -> list[str]:
-    notes = [f"the search ended early: {page.ended}"] if page.ended else []
-    if page.skipped:
-        skipped = "1 file or folder was" if page.skipped == 1 else f"{page.skipped:,} files or folders were"
-        notes.append(f"{skipped} passed over: too large, or not readable")
-    end = query.offset + count
-    if end < page.total and count:
-        notes.append(f"shown are {query.offset + 1:,}-{end:,}; go on with offset {end}")
-    elif page.total and not count:
-        notes.append(f"there is nothing at offset {query.offset:,}")
-    return notes
+def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
+    """The .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
+    text = (_read_file(_RULES, folder, _RULES_BYTES) or b"").decode("utf-8", "replace")
+    patterns: list[Any] = []
+    for line in text.splitlines()[:_MOST_RULES]:
+        if len(line) <= _LONGEST_RULE:
+            with contextlib.suppress(ValueError):
+                patterns += GitIgnoreSpec.from_lines([line]).patterns
+    return [_IgnoreFile(path, GitIgnoreSpec(patterns))] if patterns else []
+
+
+def _is_ignored(path: str, ignores: Sequence[_IgnoreFile]) -> bool:
+    """The innermost .gitignore with a matching rule decides; a folder's path ends in `/`."""
+    verdicts = (ignore.spec.check_file(path[len(ignore.folder) :]).include for ignore in reversed(ignores))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _is_regular(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _read_file(name: str, folder: int, limit: int) -> bytes | None:
+    """The content of an ordinary file; None where it is no such file, over the limit, or not readable."""
+    try:
+        number = os.open(name, _READ, dir_fd=folder)
+        with os.fdopen(number, "rb") as file:
+            status = os.fstat(number)
+            is_readable = stat.S_ISREG(status.st_mode) and status.st_size <= limit
+            return file.read(limit) if is_readable else None
+    except OSError:
+        return None
+
+
+def _cut_line(line: str, at: int) -> str:
+    """The line; of a long one the part around the match."""
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    start = max(0, min(at - MAX_LINE_CHARS // 3, len(line) - MAX_LINE_CHARS))
+    end = start + MAX_LINE_CHARS
+    return ("…" if start else "") + line[start:end] + ("…" if end < len(line) else "")
