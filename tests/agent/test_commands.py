@@ -289,10 +289,7 @@ async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
         assert kinds["tool results"] > kinds["tool calls"] > 0
         assert kinds["system prompt"] > 200
         assert kinds["summary"] == 0
-        bar = shown.text.split("`")[1]
-        assert len(bar) == 53, "fifty cells, the mark and brackets"
-        assert bar.index("|") == 26
-        assert bar.count("R") > bar.count("U")
+        assert f"tool results: {kinds['tool results']:,} (" in shown.text
         for turn in range(8):
             await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
         assert (await do(agent, "/context")).data["kinds"]["summary"] > 0

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from everthread.core.types import Api, Reply, Request, StreamDelta
-from everthread.providers.base import ModelEvent
+from everthread.providers.resilience import ModelEvent
 
 Step = StreamDelta | Reply | Exception | float
 """A float is a pause in seconds."""

@@ -11,8 +11,7 @@ from everthread.errors import ModelError
 from everthread.lab.provider import Provider, Record
 from everthread.lab.provider.models import Models
 from everthread.lab.provider.script import Script
-from everthread.providers.base import HttpModel
-from everthread.providers.clients import AnthropicModel, OpenAIChatModel, OpenAIResponsesModel
+from everthread.providers.clients import AnthropicModel, HttpModel, OpenAIChatModel, OpenAIResponsesModel
 from everthread.wire import anthropic, openai_chat, openai_responses
 from everthread.wire.common import encode_event
 

@@ -14,7 +14,7 @@ from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.lab.provider.faults import Fault
-from everthread.providers.base import json_bytes
+from everthread.providers.clients import json_bytes
 from tests.providers.reach import (
     APIS,
     NAME,

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from everthread.core.types import Api, Request
+from everthread.core.types import Api, Request, StreamingModel
 from everthread.errors import ConfigError, ModelError
-from everthread.providers.base import HttpModel
 from everthread.providers.catalog import cap_field, output_cap, with_output_cap
-from everthread.providers.clients import is_reasoning_model
+from everthread.providers.clients import HttpModel, is_reasoning_model
 from everthread.providers.local import SMOLLM2, LocalModel
-from everthread.providers.resolve import Choice, choose, choose_model
+from everthread.providers.resolve import Choice, choose, create_model
 
 ALL = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "OPENROUTER_API_KEY": "r-secret", "DEEPSEEK_API_KEY": "d"}
 OWN = {key: ALL[key] for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
@@ -21,6 +20,18 @@ OWN = {key: ALL[key] for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
 
 def chosen(name: str | None, environment: dict[str, str] | None = None, **options: Any) -> Choice:
     return choose(name, environment=ALL if environment is None else environment, **options)
+
+
+def made(
+    name: str | None,
+    environment: dict[str, str],
+    home: Path,
+    window: int | None = None,
+    cap: int | None = None,
+    **options: Any,
+) -> StreamingModel:
+    choice = choose(name, environment=environment, **options)
+    return create_model(choice, environment=environment, home=home, context_length=window, max_tokens=cap)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +79,7 @@ def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(tmp_path: Path)
     assert chosen("m", base_url="http://localhost:8080").key_env is None
     assert chosen("m", base_url="http://localhost:8080", api_key_env="MINE").key_env == "MINE"
     with pytest.raises(ConfigError, match="MINE is not set"):
-        choose_model("m", environment={}, home=tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
+        made("m", {}, tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
 
 
 def test_a_named_provider_is_used_whatever_the_name_says() -> None:
@@ -99,36 +110,36 @@ def test_what_cannot_be_decided_is_told(name: str | None, options: dict[str, Any
 )
 def test_a_missing_key_names_its_variable(name: str, variable: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=variable):
-        choose_model(name, environment={}, home=tmp_path)
+        made(name, {}, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["sk-…abc", "sk-a\nb", "sk-\x1b[0m"])
 def test_a_key_that_was_copied_badly_is_told_and_not_shown(key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters") as caught:
-        choose_model("gpt-4o", environment={"OPENAI_API_KEY": key}, home=tmp_path)
+        made("gpt-4o", {"OPENAI_API_KEY": key}, tmp_path)
     assert key not in str(caught.value)
 
 
 def test_a_model_is_made_with_its_window_cap_and_headers(tmp_path: Path) -> None:
-    model = choose_model("anthropic/claude-opus-4.5", environment=ALL, home=tmp_path, max_tokens=99)
+    model = made("anthropic/claude-opus-4.5", ALL, tmp_path, cap=99)
     assert isinstance(model, HttpModel)
     assert (model.window, model.max_tokens, model.api) == (200_000, 99, "openai_chat")
     assert model.headers == {"X-Title": "Everthread"}
     assert "r-secret" not in repr(model)
-    assert choose_model("gpt-4o", environment=ALL, home=tmp_path, context_length=5_000).window == 5_000
+    assert made("gpt-4o", ALL, tmp_path, window=5_000).window == 5_000
 
 
 def test_a_local_model_needs_its_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="everthread models pull"):
-        choose_model(None, environment={}, home=tmp_path, provider="local")
+        made(None, {}, tmp_path, provider="local")
     with pytest.raises(ModelError, match=r"nowhere\.gguf"):
-        choose_model("/nowhere.gguf", environment={}, home=tmp_path)
+        made("/nowhere.gguf", {}, tmp_path)
     with pytest.raises(ModelError, match="'llama' is not known"):
-        choose_model("llama", environment={}, home=tmp_path, provider="local")
+        made("llama", {}, tmp_path, provider="local")
     path = SMOLLM2.path(tmp_path)
     path.parent.mkdir()
     path.touch()
-    model = choose_model(None, environment={}, home=tmp_path, provider="local")
+    model = made(None, {}, tmp_path, provider="local")
     assert isinstance(model, LocalModel)
     assert (model.name, model.window, model.path) == ("smollm2-135m", 8_192, path)
 

@@ -20,7 +20,6 @@ from everthread.agent.events import CauseLog
 from everthread.agent.loop import Agent
 from everthread.agent.memory import FILES, SHELVES, MemoryFiles, Shelf
 from everthread.compaction.summary import Compaction
-from everthread.conversation import events
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.thread_state import (
     add_pin,
@@ -367,7 +366,7 @@ async def why(scope: CommandScope, _argument: str) -> CommandResult:
     last = records[-1] if records else None
     journal = scope.agent.journal if scope.agent else None
     first = _describe_compaction(last, len(records)) if last else "This conversation was never compacted."
-    text = paragraphs(first, _later_size_events(journal, last), _describe_cache(journal))
+    text = paragraphs(first, _describe_cache(journal))
     data: dict[str, Any] = {"compactions": len(records), "reason": last.record.reason if last else None}
     data["cache_miss"] = journal.miss.why if journal and journal.miss else None
     return CommandResult(text, data)
@@ -385,26 +384,6 @@ def _describe_compaction(last: CompactionRecord, count: int) -> str:
     )
 
 
-def _later_size_events(journal: CauseLog | None, last: CompactionRecord | None) -> list[str]:
-    """Other events about the size of the context since the last compaction."""
-    after = last.created if last else 0.0
-    lines = []
-    for at, event in journal.compactions if journal else []:
-        if at <= after or isinstance(event, events.CompactionDone):
-            continue
-        if isinstance(event, events.CompactionVoid):
-            lines.append(f"{moment(at)}: a compaction came to nothing: {event.why}")
-        elif isinstance(event, events.CompactionFailed):
-            lines.append(f"{moment(at)}: a compaction failed: {event.error}")
-        elif isinstance(event, events.Planned):
-            lines.append(f"{moment(at)}: at {event.tokens:,} tokens, {event.action}: {event.why}")
-        elif isinstance(event, events.Recovery):
-            lines.append(f"{moment(at)}: the provider refused a request ({event.problem}): {event.action}")
-        elif isinstance(event, events.LimitLearnt):
-            lines.append(f"{moment(at)}: the window of {event.model} is {event.window:,} tokens: {event.source}")
-    return lines
-
-
 def _describe_cache(journal: CauseLog | None) -> str:
     if journal is None or journal.calls == 0:
         return "Cache: no call was seen since this process began."
@@ -417,32 +396,19 @@ def _describe_cache(journal: CauseLog | None) -> str:
     )
 
 
-BAR_CELLS = 50
-KINDS: Mapping[str, str] = {
-    "system prompt": "S",
-    "tools": "T",
-    "summary": "Z",
-    "user": "U",
-    "assistant": "A",
-    "tool calls": "C",
-    "tool results": "R",
-}
+KINDS = ("system prompt", "tools", "summary", "user", "assistant", "tool calls", "tool results")
 
 
 async def context(scope: CommandScope, _argument: str) -> CommandResult:
     conversation = scope.conversation
-    sizes = count_by_kind(conversation)
+    window, threshold, sizes = conversation.window, conversation.threshold, count_by_kind(conversation)
     used = sum(sizes.values())
-    share = f"{100 * used / conversation.window:.0f} %"
-    shares = {name: f"{100 * size / conversation.window:.1f} %" for name, size in sizes.items()}
-    kinds = [f"`{KINDS[name]}` {name}: {size:,} ({shares[name]})" for name, size in sizes.items()]
     text = paragraphs(
-        f"{used:,} of {conversation.window:,} tokens ({share}); compaction starts at {conversation.threshold:,}.",
-        f"`[{_draw_bar(sizes, conversation.window, conversation.threshold)}]`",
-        [*kinds, f"`·` free: {max(0, conversation.window - used):,}; `|` where compaction starts"],
-    )
-    data = {"window": conversation.window, "threshold": conversation.threshold, "tokens": used, "kinds": sizes}
-    return CommandResult(text, data)
+        f"{used:,} of {window:,} tokens ({used / window:.0%}); compaction starts at {threshold:,}.",
+        [*(f"{name}: {size:,} ({size / window:.1%})" for name, size in sizes.items()),
+         f"free: {max(0, window - used):,}"],
+    )  # fmt: skip
+    return CommandResult(text, {"window": window, "threshold": threshold, "tokens": used, "kinds": sizes})
 
 
 async def model(scope: CommandScope, argument: str) -> CommandResult:
@@ -485,18 +451,6 @@ def _split_message(counter: TokenCounter, message: Message) -> list[tuple[str, i
         return [("user", total)]
     in_calls = sum(counter.text(f"{call.name} {call.arguments}") for call in calls_of(message))
     return [("tool calls", min(in_calls, total)), ("assistant", max(0, total - in_calls))]
-
-
-def _draw_bar(sizes: Mapping[str, int], window: int, threshold: int) -> str:
-    """Draw the window in cells: a letter for each kind, in the order it is sent."""
-    cells = ""
-    reached = 0
-    for kind, tokens in sizes.items():
-        reached += tokens
-        cells += KINDS[kind] * (round(BAR_CELLS * reached / window) - len(cells))
-    cells = cells[:BAR_CELLS].ljust(BAR_CELLS, "·")
-    mark = min(BAR_CELLS, round(BAR_CELLS * threshold / window))
-    return f"{cells[:mark]}|{cells[mark:]}"
 
 
 SHOWN_ROWS = 10

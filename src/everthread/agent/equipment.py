@@ -20,7 +20,7 @@ from everthread.conversation.events import Event
 from everthread.conversation.options import Route
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
-from everthread.providers.base import ModelEvent
+from everthread.providers.resilience import ModelEvent
 from everthread.store.store import Store
 
 INSTRUCTIONS = "AGENTS.md"

@@ -85,7 +85,6 @@ CACHE_MINIMUM = 1_024
 """Prompt tokens below which no provider caches."""
 TTL = 300.0
 """Seconds after which a provider may drop an unused prefix."""
-MOST_COMPACTIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class CacheMiss:
 
 
 class CauseLog:
-    """A listener that records compactions and cache misses for `/why`."""
+    """A listener that records cache misses for `/why`."""
 
     def __init__(self, clock: Callable[[], float] = time.time, *, ttl: float = TTL) -> None:
         self._clock, self._ttl = clock, ttl
@@ -119,8 +118,6 @@ class CauseLog:
         self._ever_cached = False
         self.calls = 0
         self.miss: CacheMiss | None = None
-        self.compactions: list[tuple[float, Event]] = []
-        """Events about the size of the context, the newest last."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.RequestReady):
@@ -129,8 +126,6 @@ class CauseLog:
             self._ready = (request, event.session, self._clock())
         elif isinstance(event, events.UsageRecorded) and event.task == "main" and not event.estimated:
             self._record_usage(event)
-        elif isinstance(event, _SIZE_EVENTS):
-            self.compactions = [*self.compactions[-MOST_COMPACTIONS + 1 :], (self._clock(), event)]
 
     def _record_usage(self, event: events.UsageRecorded) -> None:
         if self._ready is None:
@@ -158,13 +153,3 @@ class CauseLog:
         if not self._ever_cached:
             return "the provider has reported no cached tokens so far: it may not cache, or not report it"
         return "the request extends the one before byte for byte; the provider dropped its cache by itself"
-
-
-_SIZE_EVENTS = (
-    events.CompactionDone,
-    events.CompactionFailed,
-    events.CompactionVoid,
-    events.Planned,
-    events.Recovery,
-    events.LimitLearnt,
-)

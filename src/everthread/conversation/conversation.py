@@ -35,7 +35,7 @@ from everthread.conversation.toolbox import FIND, FoundTools, Toolbox
 from everthread.core.messages import Message, calls_of, results_of
 from everthread.core.types import Reply, StreamDelta, StreamingModel, System
 from everthread.errors import ConfigError, InputError, ModelError
-from everthread.providers.base import ModelEvent, closing
+from everthread.providers.resilience import ModelEvent, closing
 from everthread.store.models import NewMessage, NewSession, Session, StoredMessage, UsageRecord, new_id
 from everthread.store.store import Store
 

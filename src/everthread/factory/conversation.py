@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
     from everthread.conversation.events import Listener
     from everthread.conversation.options import Hooks, Route, SessionOptions, Setup, SummarizerContext
-    from everthread.providers.base import ModelEvent
+    from everthread.providers.resilience import ModelEvent
 
 
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
     from everthread.core.tokens import TokenCounter
-    from everthread.providers.base import ModelEvent
     from everthread.providers.catalog import EndpointReport
+    from everthread.providers.resilience import ModelEvent
     from everthread.providers.resolve import Choice
 
 
@@ -193,7 +193,7 @@ Closing = Callable[[], Coroutine[Any, Any, Any]]
 
 def closing_of(model: StreamingModel) -> Closing:
     """A callback that closes a model."""
-    from everthread.providers.base import close_model
+    from everthread.providers.resilience import close_model
 
     return lambda: close_model(model)
 
@@ -244,7 +244,7 @@ async def route_to(
     from everthread.conversation.options import Route
     from everthread.providers.catalog import resolve_window
     from everthread.providers.resilience import FallbackModel, FittingModel, RetryingModel, TimeLimitedModel
-    from everthread.providers.resolve import choose_model
+    from everthread.providers.resolve import create_model
 
     if model is not None and not isinstance(model, str):
         size, source = (model.window, "the model's own") if window is None else (window, "given")
@@ -258,10 +258,8 @@ async def route_to(
     route = Route(choice.model, choice.api, resolved.tokens, str(resolved), choice.base_url, choice.provider)
     if own_client:
         return route
-    first = choose_model(
-        model or settings.default, environment=os.environ, home=home_directory(), api=api,
-        provider=settings.provider, base_url=settings.base_url, api_key_env=settings.api_key_env,
-        max_tokens=settings.max_tokens,
+    first = create_model(
+        choice, environment=os.environ, home=home_directory(), max_tokens=settings.max_tokens,
         context_length=window or settings.context_length if choice.provider == "local" else resolved.tokens,
     )  # fmt: skip
     if choice.provider == "local":
@@ -334,7 +332,7 @@ def summarizer_for(
 
 def auxiliary_model(context: SummarizerContext, config: Config) -> StreamingModel | None:
     """The configured model for summaries; None where none is configured or, with a notice, where it cannot be used."""
-    from everthread.providers.resolve import choose_model
+    from everthread.providers.resolve import create_model
 
     options, main = config.auxiliary.compression, config.model
     if options.model is None and options.provider in ("auto", "main") and options.base_url is None:
@@ -342,10 +340,9 @@ def auxiliary_model(context: SummarizerContext, config: Config) -> StreamingMode
     via = main if options.provider == "main" else options
     name = options.model or context.route.name
     try:
-        return choose_model(
-            name, environment=os.environ, home=home_directory(), provider=via.provider, base_url=via.base_url,
-            api_key_env=via.api_key_env, context_length=options.context_length,
-        )  # fmt: skip
+        return create_model(
+            choice_of(via, name), environment=os.environ, home=home_directory(), context_length=options.context_length
+        )
     except EverthreadError as error:
         context.events(
             "notice", text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}"

