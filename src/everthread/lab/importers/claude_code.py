@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from everthread.core.messages import count_noun, kind_of
+from everthread.core.messages import kind_of
 from everthread.core.pricing import normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, LoggedMessage, first_model, format_line_numbers, parse_time, text_in
+from everthread.lab.importers.log import Lines, Log, LoggedMessage, describe_gaps, first_model, parse_time, text_in
 from everthread.wire import anthropic
 
 _SYNTHETIC = "<synthetic>"
@@ -26,10 +26,10 @@ def is_entry(value: Mapping[str, Any]) -> bool:
     return kind_of(value) in ("user", "assistant") and isinstance(message, Mapping) and "role" in message
 
 
-def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[str]) -> Log:
+def read(lines: Lines, source: str, warnings: list[str]) -> Log:
     """Read the last branch of the conversation."""
     left_out: Counter[str] = Counter()
-    entries: list[tuple[int, dict[str, Any]]] = []
+    entries: Lines = []
     dropped = _abandoned_lines([value for _, value in lines])
     for number, value in lines:
         reason = _reason_to_skip(value, dropped)
@@ -38,8 +38,7 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
         elif is_entry(value):
             entries.append((number, value))
     messages, bad = _decode_entries(entries)
-    notes = [*warnings, *([f"{format_line_numbers(bad)}: no message that can be read; skipped"] if bad else [])]
-    notes += [f"{count_noun(count, 'line')} left out: {reason}" for reason, count in left_out.items()]
+    notes = [*warnings, *describe_gaps(bad, left_out)]
     session = next((text for _, value in lines if (text := text_in(value, "sessionId"))), "")
     title = next((text for _, value in lines if (text := text_in(value, "summary"))), "")
     return Log(
@@ -86,7 +85,8 @@ def _is_prompt(value: Mapping[str, Any]) -> bool:
     return not any(kind_of(block) == "tool_result" for block in blocks)
 
 
-def _decode_entries(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[LoggedMessage], list[int]]:
+def _decode_entries(entries: Lines) -> tuple[list[LoggedMessage], list[int]]:
+    """The messages, and the numbers of the lines that hold none."""
     messages: list[LoggedMessage] = []
     bad: list[int] = []
     for numbers, message, at in _join_answers(entries):
@@ -101,25 +101,20 @@ def _decode_entries(entries: list[tuple[int, dict[str, Any]]]) -> tuple[list[Log
     return messages, bad
 
 
-def _join_answers(
-    entries: list[tuple[int, dict[str, Any]]],
-) -> list[tuple[list[int], dict[str, Any], float | None]]:
+def _join_answers(entries: Lines) -> list[tuple[list[int], dict[str, Any], float | None]]:
     """Join the lines of one answer into one message; results of parallel calls between them come after it."""
-    joined: list[tuple[list[int], dict[str, Any], float | None]] = []
-    answers: dict[str, int] = {}
+    joined: dict[object, tuple[list[int], dict[str, Any], float | None]] = {}
     for number, value in entries:
         message = dict(value["message"])
-        message_id = message.get("id")
-        index = answers.get(message_id) if isinstance(message_id, str) and value["type"] == "assistant" else None
-        if index is not None:
-            numbers, previous, at = joined[index]
+        is_answer = value["type"] == "assistant" and isinstance(message.get("id"), str)
+        key = message["id"] if is_answer else number
+        if key in joined:
+            numbers, previous, at = joined[key]
             content = [*_blocks(previous), *(block for block in _blocks(message) if block not in _blocks(previous))]
-            joined[index] = [*numbers, number], {**previous, **message, "content": content}, at
-            continue
-        if isinstance(message_id, str) and value["type"] == "assistant":
-            answers[message_id] = len(joined)
-        joined.append(([number], message, parse_time(value.get("timestamp"))))
-    return joined
+            joined[key] = [*numbers, number], {**previous, **message, "content": content}, at
+        else:
+            joined[key] = [number], message, parse_time(value.get("timestamp"))
+    return list(joined.values())
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everthread.core.messages import count_noun, kind_of
+from everthread.core.messages import kind_of
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.errors import WireError
-from everthread.lab.importers.log import Log, LoggedMessage, format_line_numbers, parse_time
+from everthread.lab.importers.log import Lines, Log, LoggedMessage, describe_gaps, object_in, parse_time
 from everthread.wire.openai_responses import CALLS, decode_messages
 
 _ITEMS = frozenset({"message", "reasoning", *CALLS, *CALLS.values()})
@@ -22,8 +22,7 @@ _LINES = frozenset({"session_meta", "response_item", "event_msg", "turn_context"
 
 
 def is_line(value: Mapping[str, Any]) -> bool:
-    kind = kind_of(value)
-    return (kind in _LINES and isinstance(value.get("payload"), Mapping)) or _is_bare(value)
+    return (kind_of(value) in _LINES and isinstance(value.get("payload"), Mapping)) or _is_bare(value)
 
 
 def _is_bare(value: Mapping[str, Any]) -> bool:
@@ -78,7 +77,7 @@ class _Reading:
             self.bad += numbers
 
 
-def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[str]) -> Log:
+def read(lines: Lines, source: str, warnings: list[str]) -> Log:
     reading = _Reading()
     for number, value in lines:
         payload = value.get("payload")
@@ -89,15 +88,11 @@ def read(lines: list[tuple[int, dict[str, Any]]], source: str, warnings: list[st
         elif isinstance(value.get("instructions"), str):
             reading.system = value["instructions"]
     reading.close()
-    notes = list(warnings)
-    if reading.bad:
-        notes.append(f"{format_line_numbers(reading.bad)}: no item that can be read; skipped")
-    if reading.compacted:
-        count = count_noun(reading.compacted, "line")
-        notes.append(f"{count} left out: summaries of the client itself; what they cover is in the file")
+    left_out = {"summaries of the client itself; what they cover is in the file": reading.compacted}
     return Log(
-        source, "codex", reading.messages, reading.system, model=reading.model, warnings=notes, session=reading.session
-    )
+        source, "codex", reading.messages, reading.system, model=reading.model, session=reading.session,
+        warnings=[*warnings, *describe_gaps(reading.bad, left_out, noun="item")],
+    )  # fmt: skip
 
 
 def _read_line(reading: _Reading, number: int, value: Mapping[str, Any], payload: dict[str, Any]) -> None:
@@ -112,9 +107,8 @@ def _read_line(reading: _Reading, number: int, value: Mapping[str, Any], payload
     elif kind == "compacted":
         reading.compacted += 1
     elif kind == "event_msg" and payload.get("type") == "token_count":
-        info = payload.get("info")
-        usage = info.get("last_token_usage") if isinstance(info, Mapping) else None
-        if isinstance(usage, Mapping) and usage.get("input_tokens"):
+        usage = object_in(object_in(payload, "info"), "last_token_usage")
+        if usage.get("input_tokens"):
             cached = {"input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens", 0)}}
             reading.tokens(normalize_usage({**usage, **cached}, api="openai_responses"))
 

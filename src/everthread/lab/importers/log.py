@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from everthread.core.messages import Message
+from everthread.core.messages import Message, count_noun
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import System
 from everthread.wire import anthropic, openai_chat
 from everthread.wire.codecs import decode_any
+
+Lines = list[tuple[int, dict[str, Any]]]
+"""The objects of a file of lines, each with the number of its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,9 @@ class Log:
         return [entry.message for entry in self.entries]
 
 
+# Values of a log, which may be of any type
+
+
 def parse_time(value: Any) -> float | None:
     """Read a time of a log: ISO 8601, or seconds or milliseconds since 1970; None where it is not a time."""
     if isinstance(value, str):
@@ -70,10 +77,10 @@ def text_in(value: Mapping[str, Any], key: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-def count_in(value: Mapping[str, Any], key: str) -> int:
-    """A count of a log; 0 where there is none."""
-    count = value.get(key)
-    return count if isinstance(count, int) and count > 0 else 0
+def object_in(value: Any, key: str) -> Mapping[str, Any]:
+    """An object in an object of a log; empty where there is none."""
+    inner = value.get(key) if isinstance(value, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
@@ -81,9 +88,45 @@ def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
     return float(dollars) if isinstance(dollars, int | float) and dollars > 0 else None
 
 
+def usage_in(value: Mapping[str, Any], prompt: str, output: str, read: str, write: str) -> CanonicalUsage:
+    """The usage in counts of these names; what is no count is 0."""
+
+    def count(key: str) -> int:
+        number = value.get(key)
+        return number if isinstance(number, int) and number > 0 else 0
+
+    return CanonicalUsage(
+        input_tokens=count(prompt), output_tokens=count(output), cache_read_tokens=count(read),
+        cache_write_tokens=count(write),
+    )  # fmt: skip
+
+
+def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -> str:
+    """The texts of the parts of one type, on lines of their own."""
+    return "\n".join(part[key] for part in parts if part.get("type") == kind and isinstance(part.get(key), str))
+
+
+def answer_of(text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]]) -> Message:
+    """An assistant message from its words, its reasoning and its calls: id, name and arguments of each."""
+    message: Message = {"role": "assistant", "content": text or None}
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    tool_calls: Any = [
+        {"id": number, "type": "function", "function": {"name": str(name), "arguments": json.dumps(arguments or {})}}
+        for number, name, arguments in calls
+    ]
+    return {**message, "tool_calls": tool_calls} if tool_calls else message
+
+
 def first_model(entries: Sequence[LoggedMessage]) -> str:
     """The model of the first answer that names one."""
     return next((entry.model for entry in entries if entry.model), "")
+
+
+def describe_gaps(bad: list[int], left_out: Mapping[str, int], *, noun: str = "message") -> list[str]:
+    """The lines that cannot be read, and how many were left out for which reason."""
+    notes = [f"{format_line_numbers(bad)}: no {noun} that can be read; skipped"] if bad else []
+    return notes + [f"{count_noun(count, 'line')} left out: {reason}" for reason, count in left_out.items() if count]
 
 
 def format_line_numbers(lines: list[int], most: int = 8) -> str:
@@ -94,6 +137,8 @@ def format_line_numbers(lines: list[int], most: int = 8) -> str:
         return f"lines {', '.join(map(str, lines[:most]))}, … ({len(lines):,} in all)"
     return f"lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}"
 
+
+# Messages and requests
 
 _TIMES = ("timestamp", "created_at", "time")
 
@@ -106,70 +151,42 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     """
     body = value if isinstance(value, Mapping) else {"messages": value}
     api, request = decode_any({key: entry for key, entry in body.items() if key != "usage"})
-    wire = body.get("messages")
-    # Decoded message by message, so that each keeps its time.
-    entries = (
-        _decode_one_by_one(api, wire)
-        if isinstance(wire, list)
-        else [LoggedMessage(message) for message in request.messages]
-    )
-    if request.system is not None and isinstance(wire, list) and api == "openai_chat":
-        entries = entries[1:]
-    usage = body.get("usage")
-    model = request.model
+    wire, usage = body.get("messages"), body.get("usage")
+    entries = [LoggedMessage(message) for message in request.messages]
+    if isinstance(wire, list):  # decoded message by message, so that each keeps its time
+        codec = anthropic if api == "anthropic" else openai_chat
+        entries = [
+            LoggedMessage(message, next((at for key in _TIMES if (at := parse_time(item.get(key))) is not None), None))
+            for item in wire
+            for message in codec.decode_messages([{key: item[key] for key in item if key not in _TIMES}])
+        ]
+        if request.system is not None and api == "openai_chat":
+            entries = entries[1:]
     if isinstance(usage, list):
         entries = _add_usage(entries, [entry for entry in usage if isinstance(entry, Mapping)])
-        model = model or first_model(entries)
-    return Log(source, api, entries, request.system, request.tools, model, warnings or [])
-
-
-def _decode_one_by_one(api: str, wire: list[Any]) -> list[LoggedMessage]:
-    codec = anthropic if api == "anthropic" else openai_chat
-    return [
-        LoggedMessage(message, _find_time(message_value))
-        for message_value in wire
-        for message in codec.decode_messages([_without_times(message_value)])
-    ]
-
-
-def _find_time(value: Mapping[str, Any]) -> float | None:
-    return next((time for key in _TIMES if (time := parse_time(value.get(key))) is not None), None)
-
-
-def _without_times(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name not in _TIMES}
+    return Log(
+        source, api, entries, request.system, request.tools, request.model or first_model(entries), warnings or []
+    )
 
 
 def _add_usage(entries: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> list[LoggedMessage]:
-    answers = [at for at, entry in enumerate(entries) if _is_answer(entry.message)]
-    usage_by_index: dict[int, Mapping[str, Any]] = {}
-    for number, entry in enumerate(usage):
-        before = entry.get("before_message")
+    answers = [at for at, entry in enumerate(entries) if entry.message.get("role") == "assistant"]
+    entries = list(entries)
+    for number, figures in enumerate(usage):
+        before = figures.get("before_message")
         index = before if isinstance(before, int) else answers[number] if number < len(answers) else -1
-        if 0 <= index < len(entries) and _is_answer(entries[index].message):
-            usage_by_index[index] = entry
-    return [
-        _add_figures(entry, usage_by_index[at]) if at in usage_by_index else entry for at, entry in enumerate(entries)
-    ]
+        if index in answers:
+            cost = figures.get("cost_usd")
+            dollars = float(cost) if isinstance(cost, int | float) else None
+            entries[index] = replace(
+                entries[index], usage=_read_usage(figures), cost=dollars, model=text_in(figures, "model")
+            )
+    return entries
 
 
-def _add_figures(message: LoggedMessage, entry: Mapping[str, Any]) -> LoggedMessage:
-    cost = entry.get("cost_usd")
-    dollars = float(cost) if isinstance(cost, int | float) else None
-    return replace(message, usage=_read_usage(entry), cost=dollars, model=text_in(entry, "model"))
-
-
-def _read_usage(entry: Mapping[str, Any]) -> CanonicalUsage:
+def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage:
     """Our own names where the entry has them, else those of any provider."""
-    if not ({"input", "prompt"} & entry.keys()):
-        return normalize_usage(entry)
-    return CanonicalUsage(
-        input_tokens=count_in(entry, "input") or count_in(entry, "prompt"),
-        cache_read_tokens=count_in(entry, "cache_read"),
-        cache_write_tokens=count_in(entry, "cache_write"),
-        output_tokens=count_in(entry, "output"),
-    )
-
-
-def _is_answer(message: Message) -> bool:
-    return message.get("role") == "assistant"
+    if not ({"input", "prompt"} & figures.keys()):
+        return normalize_usage(figures)
+    prompt = "input" if figures.get("input") else "prompt"
+    return usage_in(figures, prompt, "output", "cache_read", "cache_write")

@@ -11,13 +11,25 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from everthread.core.messages import Message, count_noun
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import TranscriptError
-from everthread.lab.importers.log import Log, LoggedMessage, count_in, dollars_in, first_model, parse_time, text_in
+from everthread.lab.importers.log import (
+    Log,
+    LoggedMessage,
+    answer_of,
+    dollars_in,
+    first_model,
+    object_in,
+    parse_time,
+    text_in,
+    texts_of,
+    usage_in,
+)
 
 
 def is_export(value: Any) -> bool:
@@ -36,22 +48,15 @@ def read(value: Mapping[str, Any], source: str) -> Log:
     skipped = 0
     for entry in value["messages"]:
         info, parts = entry.get("info"), entry.get("parts")
-        if not isinstance(info, Mapping) or not isinstance(parts, list):
+        if isinstance(info, Mapping) and isinstance(parts, list) and info.get("summary") is not True:
+            messages += _read_message(info, [part for part in parts if isinstance(part, Mapping)])
+        else:
             skipped += 1
-            continue
-        if info.get("summary") is True:  # the client's own summary
-            skipped += 1
-            continue
-        messages += _read_message(info, [part for part in parts if isinstance(part, Mapping)])
     info = value["info"]
-    notes = (
-        [f"{count_noun(skipped, 'message')} left out: summaries of the client itself, or not readable"]
-        if skipped
-        else []
-    )
+    words = f"{count_noun(skipped, 'message')} left out: summaries of the client itself, or not readable"
     return Log(
-        source, "opencode", messages, model=first_model(messages), warnings=notes, session=str(info.get("id", "")),
-        title=text_in(info, "title"),
+        source, "opencode", messages, model=first_model(messages), warnings=[words] if skipped else [],
+        session=str(info.get("id", "")), title=text_in(info, "title"),
     )  # fmt: skip
 
 
@@ -106,69 +111,43 @@ def _query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
 
 
 def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
-    times = info.get("time")
-    at = parse_time(times.get("created")) if isinstance(times, Mapping) else None
-    text = "\n".join(part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str))
+    at = parse_time(object_in(info, "time").get("created"))
     if info.get("role") == "user":
+        text = texts_of(parts, "text")
         return [LoggedMessage({"role": "user", "content": text}, at)] if text else []
-    messages: list[LoggedMessage] = []
-    name = text_in(info, "modelID")
-    # Each step of an answer was a call of its own; its tools' results stand between the steps.
-    for step in _split_steps(parts):
-        message, results = _read_step(step)
-        if message is not None:
-            usage, cost = _read_usage(step)
-            messages.append(LoggedMessage(message, at, usage, cost, name))
-            messages += [LoggedMessage(result, at) for result in results]
-    return messages
-
-
-def _split_steps(parts: list[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     steps: list[list[Mapping[str, Any]]] = [[]]
-    for part in parts:
+    for part in parts:  # each step of an answer was a call of its own; its tools' results stand between the steps
         if part.get("type") == "step-start" and steps[-1]:
             steps.append([])
         steps[-1].append(part)
-    return steps
+    return [message for step in steps for message in _read_step(step, at, text_in(info, "modelID"))]
 
 
-def _read_step(parts: list[Mapping[str, Any]]) -> tuple[Message | None, list[Message]]:
-    texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
-    thoughts = [part["text"] for part in parts if part.get("type") == "reasoning" and isinstance(part.get("text"), str)]
+def _read_step(parts: list[Mapping[str, Any]], at: float | None, model: str) -> list[LoggedMessage]:
+    """The answer of a step and the results of its tools."""
+    text = texts_of(parts, "text")
     tools = [part for part in parts if part.get("type") == "tool" and isinstance(part.get("callID"), str)]
-    if not texts and not tools:
-        return None, []
-    message: Message = {"role": "assistant", "content": "\n".join(texts) or None}
-    if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
-    results: list[Message] = []
-    if tools:
-        message["tool_calls"] = []
+    if not text and not tools:
+        return []
+    calls, results = [], list[LoggedMessage]()
     for part in tools:
-        state = part.get("state")
-        state = state if isinstance(state, Mapping) else {}
-        name = str(part.get("tool", ""))
-        arguments = json.dumps(state.get("input") or {})
-        message["tool_calls"].append(
-            {"id": part["callID"], "type": "function", "function": {"name": name, "arguments": arguments}}
-        )
+        state, name = object_in(part, "state"), str(part.get("tool", ""))
+        calls.append((part["callID"], name, state.get("input")))
         output = state.get("output") if state.get("output") is not None else state.get("error", "")
-        results.append({"role": "tool", "tool_call_id": part["callID"], "name": name, "content": str(output)})
-    return message, results
+        result: Message = {"role": "tool", "tool_call_id": part["callID"], "name": name, "content": str(output)}
+        results.append(LoggedMessage(result, at))
+    end = next((part for part in parts if part.get("type") == "step-finish"), {})
+    message = answer_of(text, texts_of(parts, "reasoning"), calls)
+    return [LoggedMessage(message, at, _read_usage(end), dollars_in(end, "cost"), model), *results]
 
 
-def _read_usage(parts: list[Mapping[str, Any]]) -> tuple[CanonicalUsage | None, float | None]:
-    """The usage and cost at the end of a step."""
-    end = next((part for part in parts if part.get("type") == "step-finish"), None)
-    tokens = end.get("tokens") if end is not None else None
-    if end is None or not isinstance(tokens, Mapping):
-        return None, None
-    cache = tokens.get("cache")
-    counts = cache if isinstance(cache, Mapping) else {}
-    thought = count_in(tokens, "reasoning")
-    usage = CanonicalUsage(
-        input_tokens=count_in(tokens, "input"), output_tokens=count_in(tokens, "output") + thought,
-        cache_read_tokens=count_in(counts, "read"), cache_write_tokens=count_in(counts, "write"),
-        reasoning_tokens=thought,
-    )  # fmt: skip
-    return usage, dollars_in(end, "cost")
+def _read_usage(end: Mapping[str, Any]) -> CanonicalUsage | None:
+    """The usage at the end of a step; the reasoning is counted beside the output."""
+    tokens = object_in(end, "tokens")
+    if not tokens:
+        return None
+    cache = object_in(tokens, "cache")
+    flat = {**tokens, "read": cache.get("read"), "write": cache.get("write")}
+    thought = usage_in(flat, "", "reasoning", "", "").output_tokens
+    usage = usage_in(flat, "input", "output", "read", "write")
+    return replace(usage, output_tokens=usage.output_tokens + thought, reasoning_tokens=thought)

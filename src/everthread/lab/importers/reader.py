@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -21,18 +21,16 @@ from everthread.core.transcript import user_text
 from everthread.core.types import Request
 from everthread.errors import InputError, TranscriptError, WireError
 from everthread.lab.importers import claude_code, codex, opencode, pi
-from everthread.lab.importers.log import Log, LoggedMessage, format_line_numbers, parse_time, read_transcript
+from everthread.lab.importers.log import Lines, Log, LoggedMessage, format_line_numbers, parse_time, read_transcript
 from everthread.store.models import DEFAULT_TENANT, NewMessage, NewSession, NewUsage
+from everthread.wire.codecs import decode_any
 
 if TYPE_CHECKING:
     from everthread.store.store import Store
-from everthread.wire.codecs import decode_any
 
 EXPORT = "everthread"
 """The type of the first line that `sessions export` writes for a thread."""
 DATABASE = b"SQLite format 3\0"
-Lines = list[tuple[int, dict[str, Any]]]
-"""The objects of a file of lines, each with the number of its line."""
 
 
 def read_log(file: str) -> Log:
@@ -79,14 +77,15 @@ def parse_log(text: str, source: str = "the text") -> Log:
 
 
 def _parse(text: str, source: str) -> Log:
-    if not text.strip():
-        raise TranscriptError("is empty")
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise TranscriptError("is nested too deeply to be a conversation") from error
-    except ValueError as error:
-        return _parse_lines(text, source, error)
+    value, problem = _load_json(text)
+    if problem is not None:
+        lines = [*_load_lines(text)]
+        objects = [(number, value) for number, value in lines if isinstance(value, dict)]
+        bad = [number for number, value in lines if not isinstance(value, dict)]
+        if not objects:
+            raise TranscriptError(f"is not JSON: {problem}")
+        warnings = [f"{format_line_numbers(bad)}: no JSON object; skipped"] if bad else []
+        return _read_lines(objects, source, warnings)
     if opencode.is_session_file(value):
         try:
             value = opencode.from_storage(Path(source))
@@ -99,24 +98,26 @@ def _parse(text: str, source: str) -> Log:
     return read_transcript(value, source)
 
 
-def _parse_lines(text: str, source: str, error: ValueError) -> Log:
-    objects: Lines = []
-    bad: list[int] = []
+def _load_json(text: str) -> tuple[Any, ValueError | None]:
+    """The value, or what is wrong with the text as one JSON value."""
+    if not text.strip():
+        raise TranscriptError("is empty")
+    try:
+        return json.loads(text), None
+    except RecursionError as error:
+        raise TranscriptError("is nested too deeply to be a conversation") from error
+    except ValueError as error:
+        return None, error
+
+
+def _load_lines(text: str) -> Iterator[tuple[int, Any]]:
+    """The number of each line with its JSON value, or with the error where it has none."""
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            objects.append((number, value))
-        else:
-            bad.append(number)
-    if not objects:
-        raise TranscriptError(f"is not JSON: {error}")
-    warnings = [f"{format_line_numbers(bad)}: no JSON object; skipped"] if bad else []
-    return _read_lines(objects, source, warnings)
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, error
 
 
 def _read_lines(objects: Lines, source: str, warnings: list[str]) -> Log:
@@ -288,26 +289,16 @@ def _read_foreign_log(text: str, source: str, problem: Exception) -> Conversatio
 
 
 def _parse_file(text: str) -> Any:
-    if not text.strip():
-        raise TranscriptError("is empty")
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        return _parse_json_lines(text, error)
-    except RecursionError as error:
-        raise TranscriptError("is nested too deeply to be a conversation") from error
-    # One line of JSONL is an object like any other; a lone message is a conversation of one.
-    return [value] if isinstance(value, dict) and "role" in value and "messages" not in value else value
-
-
-def _parse_json_lines(text: str, problem: ValueError) -> list[Any]:
-    """The objects of a JSONL text. `problem`: what is wrong with it as one JSON value."""
+    """A JSON value, or the list of those in a JSONL text, each of whose lines must be one."""
+    value, problem = _load_json(text)
+    if problem is None:
+        # One line of JSONL is an object like any other; a lone message is a conversation of one.
+        return [value] if isinstance(value, dict) and "role" in value and "messages" not in value else value
     values: list[Any] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        try:
-            values += [json.loads(line)] if line.strip() else []
-        except (ValueError, RecursionError) as error:
+    for number, value in _load_lines(text):
+        if isinstance(value, Exception):
             if values and isinstance(values[0], dict):
-                raise TranscriptError(f"line {number} is not JSON: {error}") from error
+                raise TranscriptError(f"line {number} is not JSON: {value}") from value
             raise TranscriptError(f"is not JSON: {problem}") from problem
+        values.append(value)
     return values

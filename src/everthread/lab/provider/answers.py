@@ -12,18 +12,16 @@ from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
-from everthread.lab.provider.cache import CacheUse, ClaudeCache, PrefixCache, Prompt, PromptReader
+from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
 from everthread.lab.provider.faults import ANSWERED, UNFINISHED, Fault, FaultPlan, Refusal, overflow, refusal
 from everthread.lab.provider.models import Protocol, ServedModel
 from everthread.lab.provider.script import (
     Answers,
     asks_compaction,
     complete_reply,
-    cut_to_room,
     echo,
     make_compaction,
     reasoned_items,
-    with_usage,
 )
 from everthread.wire import openai_responses
 from everthread.wire.common import SseEvent, encode_event
@@ -148,26 +146,6 @@ def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
     return replace(error, headers=headers)
 
 
-def spoil_usage(reply: Reply, protocol: Protocol, fault: Fault) -> Reply:
-    """The reply with what the fault does to its usage."""
-    if fault.kind == "no_usage":
-        return replace(reply, usage=None)
-    if fault.kind == "wrong_usage":
-        nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
-        return replace(reply, usage=protocol.usage(nonsense, -1, 0))
-    return reply
-
-
-def empty_stream(events: Iterable[SseEvent]) -> list[SseEvent]:
-    """A stream that begins and ends, and says nothing in between."""
-    return [event for event in events if event.event in _FRAME or (event.event is None and _says_nothing(event.data))]
-
-
-def _says_nothing(data: str) -> bool:
-    return data == "[DONE]" or not json.loads(data)["choices"]
-
-
-_FRAME = ("message_start", "message_stop", "response.created", "response.in_progress")
 _ERRORS = {
     "rate_limit": (429, "Rate limit reached: too many requests per minute. Please try again later."),
     "server_error": (500, "The server had an error while processing your request. Sorry about that!"),
@@ -177,8 +155,21 @@ _ERRORS = {
 }
 
 
+def empty_stream(events: Iterable[SseEvent]) -> list[SseEvent]:
+    """A stream that begins and ends, and says nothing in between."""
+    return [
+        event
+        for event in events
+        if event.event in _FRAME
+        or (event.event is None and (event.data == "[DONE]" or not json.loads(event.data)["choices"]))
+    ]
+
+
+_FRAME = ("message_start", "message_stop", "response.created", "response.in_progress")
 _LENGTH = 24
+"""Characters of a piece of a stream, at least."""
 _MOST = 40
+"""Pieces of one text."""
 
 
 def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
@@ -189,53 +180,29 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
             yield event
             continue
         data = json.loads(event.data)
-        for piece in _cut(data):
+        holder, key = _words(data)
+        words = holder[key] if key else ""
+        length = max(_LENGTH, len(words) // _MOST)
+        for start in range(0, max(len(words), 1), length):
+            if key:
+                holder[key] = words[start : start + length]
             if "sequence_number" in data:
-                piece = {**piece, "sequence_number": number}  # noqa: PLW2901  the piece with its number
+                data["sequence_number"] = number
                 number += 1
-            yield replace(event, data=json.dumps(piece))
+            yield replace(event, data=json.dumps(data))
 
 
-def _cut(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    path = _words(data)
-    words = data
-    for step in path:
-        words = words[step]
-    if not path or not isinstance(words, str) or len(words) <= _LENGTH:
-        yield data
-        return
-    length = max(_LENGTH, len(words) // _MOST)
-    for start in range(0, len(words), length):
-        yield _put(data, path, words[start : start + length])
-
-
-def _words(data: dict[str, Any]) -> tuple[Any, ...]:
-    """Where the event has words that may come in pieces; nothing where it has none."""
+def _words(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The object and the key of the words that may come in pieces; an empty key where an event has none."""
     match data:
-        case {"choices": [{"delta": {"content": str()}}]}:
-            return ("choices", 0, "delta", "content")
-        case {"choices": [{"delta": {"reasoning_content": str()}}]}:
-            return ("choices", 0, "delta", "reasoning_content")
-        case {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": str(), **rest}}]}}]} if not rest:
-            return ("choices", 0, "delta", "tool_calls", 0, "function", "arguments")
-        case {"type": "content_block_delta", "delta": {"text": str()}}:
-            return ("delta", "text")
-        case {"type": "content_block_delta", "delta": {"thinking": str()}}:
-            return ("delta", "thinking")
-        case {"type": "content_block_delta", "delta": {"partial_json": str()}}:
-            return ("delta", "partial_json")
+        case {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": str()} as holder}]}}]}:
+            return holder, "arguments" if len(holder) == 1 else ""
+        case {"choices": [{"delta": holder}]} | {"type": "content_block_delta", "delta": holder}:
+            names = ("content", "reasoning_content", "text", "thinking", "partial_json")
+            return holder, next((name for name in names if isinstance(holder.get(name), str)), "")
         case {"type": str(kind), "delta": str()} if kind.endswith(".delta"):
-            return ("delta",)
-    return ()
-
-
-def _put(value: Any, path: tuple[Any, ...], words: str) -> Any:
-    """A copy with other words at the path."""
-    if not path:
-        return words
-    if isinstance(value, list):
-        return [_put(item, path[1:], words) if at == path[0] else item for at, item in enumerate(value)]
-    return {**value, path[0]: _put(value[path[0]], path[1:], words)}
+            return data, "delta"
+    return data, ""
 
 
 class ProviderLogic:
@@ -247,8 +214,7 @@ class ProviderLogic:
         self._models = models
         self._answers = answers
         self._plan = plan
-        self._claude = ClaudeCache(clock)
-        self._prefixes = PrefixCache(clock)
+        self._caches = ProviderCaches(clock)
         self._readers: dict[str, PromptReader] = {}
         self._before: dict[tuple[str, str], Request] = {}
         self._reasoned: dict[str, str] = {}
@@ -272,32 +238,6 @@ class ProviderLogic:
         record.status = 200
         return ProviderAnswer(200, json.dumps({"input_tokens": case.prompt.tokens}).encode())
 
-    async def _decide(self, protocol: Protocol, record: Record) -> ProviderAnswer:
-        case = self._read(protocol, record)
-        if isinstance(case, Refusal):
-            return refuse(record, case)
-        self._compare(record, case.request)
-        wrong = self._check(case)
-        if wrong:
-            return refuse(record, wrong)
-        if protocol.api == "openai_responses" and asks_compaction(record.body):
-            if not case.model.compacts:
-                return refuse(record, checks.unknown_trigger(protocol.api))
-            item = make_compaction(case.request, record.number)
-            return self._reply(case, Reply(openai_responses.decode_run([item]), "stop"), None)
-        too_large = checks.find_overflow(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
-        if too_large and record.stream and case.model.errors_in_stream:
-            return fail_stream(case, [], too_large)
-        if too_large:
-            return refuse(record, too_large)
-        reply, fault = await self._next_reply(case.request)
-        if fault:
-            record.fault = fault.kind
-            error = fault_error(case, fault)
-            if error and not (record.stream and fault.kind.startswith("stream_")):
-                return refuse(record, error)
-        return self._reply(case, reply, fault)
-
     async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """A compaction asked for at its own path."""
         case = self._read(protocol, record)
@@ -308,12 +248,39 @@ class ProviderLogic:
         if not case.model.compacts:
             return refuse(record, checks.unknown_path(protocol.api, record.path))
         record.status = 200
-        use = self._cached(case)
         body = {
             "id": f"resp_lab{record.number}", "object": "response.compaction", "created_at": 0,
-            "output": [make_compaction(case.request, record.number)], "usage": protocol.usage(use, 50, 0),
+            "output": [make_compaction(case.request, record.number)],
+            "usage": protocol.usage(self._use_cache(case), 50, 0),
         }  # fmt: skip
         return ProviderAnswer(200, json.dumps(body).encode())
+
+    async def _decide(self, protocol: Protocol, record: Record) -> ProviderAnswer:
+        case = self._read(protocol, record)
+        if isinstance(case, Refusal):
+            return refuse(record, case)
+        key = (record.session, case.request.model)
+        if key in self._before:
+            record.shared = shared_prefix(self._before[key], case.request)
+        self._before[key] = case.request
+        if wrong := self._check(case):
+            return refuse(record, wrong)
+        if protocol.api == "openai_responses" and asks_compaction(record.body):
+            if not case.model.compacts:
+                return refuse(record, checks.unknown_trigger(protocol.api))
+            item = make_compaction(case.request, record.number)
+            return self._reply(case, Reply(openai_responses.decode_run([item]), "stop"), None)
+        too_large = checks.find_overflow(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
+        if too_large:
+            in_stream = record.stream and case.model.errors_in_stream
+            return fail_stream(case, [], too_large) if in_stream else refuse(record, too_large)
+        reply, fault = await self._next_reply(case.request)
+        if fault:
+            record.fault = fault.kind
+            error = fault_error(case, fault)
+            if error and not (record.stream and fault.kind.startswith("stream_")):
+                return refuse(record, error)
+        return self._reply(case, reply, fault)
 
     def _read(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
         """The request in core form, and its prompt; or why it cannot be read."""
@@ -334,17 +301,9 @@ class ProviderLogic:
         record.prompt_tokens = prompt.tokens
         return ProviderCall(protocol, record, request, self._models[name], prompt)
 
-    def _compare(self, record: Record, request: Request) -> None:
-        key = (record.session, request.model)
-        if key in self._before:
-            record.shared = shared_prefix(self._before[key], request)
-        self._before[key] = request
-
     def _check(self, case: ProviderCall) -> Refusal | None:
-        wrong = checks.check_request(case.protocol.api, case.request, case.record.body, self._reasoned)
-        if wrong is None and _is_claude(case):
-            return checks.check_marks(case.protocol.api, case.prompt.blocks, case.record.body)
-        return wrong
+        blocks = case.prompt.blocks if _is_claude(case) else None
+        return checks.check_request(case.protocol.api, case.request, case.record.body, self._reasoned, blocks)
 
     async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
         """The next reply and its fault. A fault of the plan that leaves no answer uses none of the script."""
@@ -362,39 +321,38 @@ class ProviderLogic:
         """The answer itself; only a request that gets one reads and writes the cache."""
         protocol, record = case.protocol, case.record
         counter = self._readers[case.model.name].counter
-        use = self._cached(case)
+        use = self._use_cache(case)
         record.cached_tokens, record.written_tokens = use.read, use.write
-        reply = cut_to_room(
-            complete_reply(answer, protocol, name=case.model.name, number=record.number), counter, _room(case)
-        )
         thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
-        reply = with_usage(reply, protocol, use, counter, thoughts=thoughts)
+        reply = complete_reply(
+            answer, protocol, counter, name=case.model.name, number=record.number, room=_room(case), use=use,
+            thoughts=thoughts,
+        )  # fmt: skip
         record.reply = reply
         self._reasoned |= reasoned_items(reply)
-        reply = spoil_usage(reply, protocol, fault) if fault else reply
-        if protocol.api == "openai_chat" and record.stream and not _wants_usage(record):
+        kind = fault.kind if fault else ""
+        if fault and kind == "wrong_usage":
+            nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
+            reply = replace(reply, usage=protocol.usage(nonsense, -1, 0))
+        if kind == "no_usage" or (protocol.api == "openai_chat" and record.stream and not _wants_usage(record)):
             reply = replace(reply, usage=None)
         record.usage = reply.usage
         if not record.stream:
             body = protocol.codec.encode_reply(reply)
-            if fault and fault.kind == "empty":
+            if kind == "empty":
                 body[protocol.content] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
-        events = list(protocol.codec.encode_stream(reply))
-        if fault and fault.kind == "empty":
-            events = empty_stream(events)
-        sent = [encode_event(event) for event in split_events(events)]
+        events = protocol.codec.encode_stream(reply)
+        sent = [encode_event(event) for event in split_events(empty_stream(events) if kind == "empty" else events)]
         error = fault_error(case, fault) if fault else None
-        return (
-            fail_stream(case, sent[: fault.after], error) if fault and error else ProviderAnswer(200, b"", sent, fault)
-        )
+        if fault and error:
+            return fail_stream(case, sent[: fault.after], error)
+        return ProviderAnswer(200, b"", sent, fault)
 
-    def _cached(self, case: ProviderCall) -> CacheUse:
+    def _use_cache(self, case: ProviderCall) -> CacheUse:
         """Claude's cache is asked by marks; everybody else's works by itself."""
-        name, prompt = case.model.name, case.prompt
-        if _is_claude(case):
-            return self._claude.use(name, prompt.blocks, prompt=prompt.tokens, minimum=case.model.minimum)
-        return CacheUse(prompt.tokens, self._prefixes.use(name, prompt.blocks, prompt=prompt.tokens))
+        minimum = case.model.minimum if _is_claude(case) else None
+        return self._caches.use(case.model.name, case.prompt, minimum=minimum)
 
 
 def _is_claude(case: ProviderCall) -> bool:

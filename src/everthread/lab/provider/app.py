@@ -39,7 +39,7 @@ _MOST_BYTES = 1 << 30
 def track_connections(connections: Connections) -> type[H11Protocol]:
     """The server's protocol, which notes every connection."""
 
-    class HeaderLogProtocol(H11Protocol):
+    class TrackedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             opened = cast("asyncio.Transport", transport)
             super().connection_made(opened)
@@ -49,25 +49,16 @@ def track_connections(connections: Connections) -> type[H11Protocol]:
             connections.pop(self.transport.get_extra_info("peername"), None)
             super().connection_lost(exc)
 
-    return HeaderLogProtocol
+    return TrackedProtocol
 
 
 class AnswerApp:
-    """The application that sends one answer; `closing` ends what hangs."""
+    """The application that sends one answer, with the fault that spoils the sending."""
 
-    def __init__(
-        self,
-        outgoing: ProviderAnswer,
-        record: Record,
-        connections: Connections,
-        closing: asyncio.Event,
-        done: Callable[[Record], None],
-    ) -> None:
+    def __init__(self, provider: Provider, outgoing: ProviderAnswer, record: Record) -> None:
+        self._provider = provider
         self._outgoing = outgoing
         self._record = record
-        self._connections = connections
-        self._closing = closing
-        self._done = done
         self._gone: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,30 +67,29 @@ class AnswerApp:
         finally:
             if self._gone:
                 self._gone.cancel()
-            self._done(self._record)
+            self._provider.report(self._record)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
         out, fault = self._outgoing, self._outgoing.fault
-        kind = fault.kind if fault else ""
+        kind, streamed = fault.kind if fault else "", out.events is not None
         if fault and kind in ("hang", "delay") and not await self._wait(receive, fault.seconds):
             return
-        if kind == "hang":
-            self._reset(scope)
-            return
-        if kind == "reset" and out.events is None:
+        if kind == "hang" or (kind == "reset" and not streamed):
             self._reset(scope)
             return
         self._record.status = out.status
-        if out.events is None:
-            body = out.body[: len(out.body) // 2] if kind == "truncated" else out.body
-            if kind == "truncated":
-                self._record.events.append("cut")
-            await send(_start(out, {"content-type": "application/json", "content-length": str(len(body))}))
-            await send({"type": "http.response.body", "body": body})
-            return
-        await send(_start(out, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}))
-        if not await self._stream(out.events, receive, send):
-            return
+        pieces = out.events or [out.body]
+        headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        if fault and kind in ("reset", "truncated"):
+            pieces = pieces[: fault.after] if streamed else [out.body[: len(out.body) // 2]]
+        if not streamed:
+            headers = {"content-type": "application/json", "content-length": str(len(pieces[0]))}
+        await send(_start(out, headers))
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # each event is on its way before the next one, as a model writes
+            if fault and kind == "slow" and streamed and not await self._wait(receive, fault.seconds):
+                return
         if kind == "reset":
             await asyncio.sleep(0.02)  # a reset overtakes what the client has not read yet
             self._reset(scope)
@@ -108,22 +98,11 @@ class AnswerApp:
             self._record.events.append("cut")
         await send({"type": "http.response.body", "body": b""})
 
-    async def _stream(self, events: list[bytes], receive: Receive, send: Send) -> bool:
-        """The events one by one; whether the client heard them all."""
-        fault = self._outgoing.fault
-        pause = fault.seconds if fault and fault.kind == "slow" else 0.0
-        for event in events[: fault.after] if fault and fault.kind in ("reset", "truncated") else events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-            await asyncio.sleep(0)  # each event is on its way before the next one, as a model writes
-            if pause and not await self._wait(receive, pause):
-                return False
-        return True
-
     async def _wait(self, receive: Receive, seconds: float) -> bool:
         """Whether the client is still there after so long."""
         if self._gone is None:
             self._gone = asyncio.create_task(_until_gone(receive))
-        closing = asyncio.create_task(self._closing.wait())
+        closing = asyncio.create_task(self._provider.closing.wait())
         await asyncio.wait({self._gone, closing}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         closing.cancel()
         if self._gone.done():
@@ -133,7 +112,7 @@ class AnswerApp:
     def _reset(self, scope: Scope) -> None:
         self._record.events.append("reset")
         client = scope.get("client")
-        transport = self._connections.get(tuple(client)) if client else None
+        transport = self._provider.connections.get(tuple(client)) if client else None
         if transport is None:
             return
         lingering = struct.pack("ii", 1, 0)  # nothing lingers: the connection ends with a reset
@@ -177,8 +156,9 @@ class Provider:
         self._listen = listen
         self._upgrade_status = upgrade_status
         """With which a WebSocket is refused."""
-        self._connections: Connections = {}
-        self._closing = asyncio.Event()
+        self.connections: Connections = {}
+        self.closing = asyncio.Event()
+        """Ends what hangs."""
         self._failures: list[Exception] = []
         self._server: LoopServer | None = None
 
@@ -196,13 +176,13 @@ class Provider:
     async def __aenter__(self) -> Self:
         listener = listen(self._port)
         self._port = listener.getsockname()[1]
-        self._closing = asyncio.Event()
-        self._server = LoopServer(self._application(), listener, track_connections(self._connections))
+        self.closing = asyncio.Event()
+        self._server = LoopServer(self._application(), listener, track_connections(self.connections))
         await self._server.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        self._closing.set()
+        self.closing.set()
         if self._server:
             await self._server.stop()
         self._server = None
@@ -232,40 +212,39 @@ class Provider:
 
         async def answer(http: HttpRequest) -> ASGIApp:
             try:
-                record = await self._record(protocol, http)
+                raw = await http.body()
             except ClientDisconnect:  # before it had said what it wants
                 return Response(status_code=400)
+            record = self._log_request(protocol, http)
+            try:
+                record.body = json.loads(decode_body(raw, http.headers.get("content-encoding", ""), _MOST_BYTES) or b"")
+            except ValueError:
+                record.body = None
             try:
                 outgoing = await decide(protocol, record)
             except Exception as error:  # noqa: BLE001  a script may raise anything; it is raised again, in `__aexit__`
                 self._failures.append(error)
                 words = f"The script failed: {type(error).__name__}: {error}"
                 outgoing = refuse(record, refusal(protocol.api, 500, words))
-            return AnswerApp(outgoing, record, self._connections, self._closing, self._sent)
+            return AnswerApp(self, outgoing, record)
 
         return answer
 
     async def _upgrade(self, http: HttpRequest) -> JSONResponse:
         """A WebSocket, which nobody serves here."""
-        record = Record(len(self.log) + 1, RESPONSES.api, http.url.path, dict(http.headers), self._clock())
+        record = self._log_request(RESPONSES, http)
         record.status = self._upgrade_status if "upgrade" in http.headers else 405
-        self.log.append(record)
-        self._sent(record)
+        self.report(record)
         words = "Method Not Allowed" if record.status == 405 else "WebSockets are not served here"
-        error = {"message": words, "type": "invalid_request_error", "param": None, "code": None}
-        return JSONResponse({"error": error}, record.status)
+        return JSONResponse(refusal(RESPONSES.api, record.status, words).body, record.status)
 
-    async def _record(self, protocol: Protocol, http: HttpRequest) -> Record:
-        raw = await http.body()
+    def _log_request(self, protocol: Protocol, http: HttpRequest) -> Record:
         record = Record(len(self.log) + 1, protocol.api, http.url.path, dict(http.headers), self._clock())
-        try:
-            record.body = json.loads(decode_body(raw, http.headers.get("content-encoding", ""), _MOST_BYTES) or b"")
-        except ValueError:
-            record.body = None
         self.log.append(record)
         return record
 
-    def _sent(self, record: Record) -> None:
+    def report(self, record: Record) -> None:
+        """Tell who listens that the answer was sent."""
         if self._listen:
             self._listen(record)
 

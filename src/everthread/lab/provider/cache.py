@@ -70,13 +70,17 @@ class PromptReader:
     def _tools(self, api: Api, request: Request, body: Mapping[str, Any]) -> Iterator[Block]:
         wire = body.get("tools") if api == "anthropic" else None
         tools = wire if isinstance(wire, list) and len(wire) == len(request.tools) else request.tools
-        sizes = self._count_blocks(f"tools:{byte_text(byte_form(tools))}", lambda: self._count_tools(request.tools))
+        sizes = self._count_blocks(
+            f"tools:{byte_text(byte_form(tools))}", lambda: _count_prefixes(self.counter.tools, request.tools)
+        )
         for at, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
             yield _block(tool, tokens, f"tools.{at}", lead="tool:", kind="tool")
 
     def _system(self, request: Request) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
-        sizes = self._count_blocks(f"system:{byte_text(byte_form(parts))}", lambda: self._count_system(parts))
+        sizes = self._count_blocks(
+            f"system:{byte_text(byte_form(parts))}", lambda: _count_prefixes(self.counter.system, parts)
+        )
         for at, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
             yield _block(part, tokens, f"system.{at}", lead="system:")
 
@@ -109,12 +113,6 @@ class PromptReader:
         kind = "tool_result" if message.get("role") == "tool" else "message"
         return [{"type": kind, "message": message if value is None else value, **_mark_of(api, message)}]
 
-    def _count_tools(self, tools: list[dict[str, Any]]) -> list[int]:
-        return [self.counter.tools(tools[:end]) for end in range(1, len(tools) + 1)]
-
-    def _count_system(self, parts: list[Part]) -> list[int]:
-        return [self.counter.system(parts[:end]) for end in range(1, len(parts) + 1)]
-
     def _count_message(self, message: Message, parts: list[Part]) -> list[int]:
         sums = [self.counter.message({"role": "assistant", "content": parts[:end]}) for end in range(1, len(parts))]
         total = self.counter.message(message)
@@ -127,6 +125,10 @@ class PromptReader:
             sums = accumulate([0, *count()], max)
             self._counted[key] = tuple(after - before for before, after in pairwise(sums))
         return self._counted[key]
+
+
+def _count_prefixes(count: Callable[[list[Any]], int], items: list[Any]) -> list[int]:
+    return [count(items[:end]) for end in range(1, len(items) + 1)]
 
 
 def chain(blocks: Sequence[Block], before: bytes = b"") -> list[bytes]:
@@ -227,55 +229,39 @@ class CacheUse:
         return self.prompt - self.read - self.write
 
 
-@dataclass(slots=True)
-class _Entry:
-    ttl: Ttl
-    used: float
-
-    def lives(self, now: float) -> bool:
-        return now < self.used + CLAUDE_SECONDS[self.ttl]
-
-
 class ClaudeCache:
     """The entries of all models; `clock` says the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._entries: dict[tuple[str, bytes], _Entry] = {}
+        self._entries: dict[tuple[str, bytes], tuple[Ttl, float]] = {}
+        """The lifetime of each, and when it ends."""
         self._chain = RequestChain()
 
     def use(self, model: str, blocks: Sequence[Block], *, prompt: int, minimum: int) -> CacheUse:
         """Read what there is, write what is marked; what that means for `prompt` tokens in all."""
         now = self._clock()
-        digests = self._chain(blocks)
+        keys = [(model, digest) for digest in self._chain(blocks)]
         sums = list(accumulate(block.tokens for block in blocks))
         marked = [at for at, block in enumerate(blocks) if block.mark]
-        hit = self._hit(model, blocks, digests, marked, now)
-        for at in [hit, *(at for at in marked if hit is not None and at < hit)]:
-            entry = None if at is None else self._alive(model, digests[at], now)
-            if entry:
-                entry.used = now
-        read = 0 if hit is None else sums[hit]
-        after = [at for at in marked if (hit is None or at > hit) and sums[at] >= minimum]
+        # The longest prefix with a living entry, as far as the marks let one look.
+        looked_at = (at for mark in reversed(marked) for at in _positions(blocks, mark))
+        hit = next((at for at in looked_at if self._lives(keys[at], now)), -1)
+        for at in {hit, *(at for at in marked if at < hit)} - {-1}:
+            if self._lives(keys[at], now):
+                ttl, _ = self._entries[keys[at]]
+                self._entries[keys[at]] = ttl, now + CLAUDE_SECONDS[ttl]
+        read = 0 if hit < 0 else sums[hit]
+        after = [at for at in marked if at > hit and sums[at] >= minimum]
         for at in after:
-            self._entries[model, digests[at]] = _Entry(blocks[at].mark or "5m", now)
+            ttl = blocks[at].mark or "5m"
+            self._entries[keys[at]] = ttl, now + CLAUDE_SECONDS[ttl]
         hour = max((sums[at] for at in after if blocks[at].mark == "1h"), default=read)
         last = max((sums[at] for at in after), default=read)
         return CacheUse(prompt, read, write_5m=last - hour, write_1h=hour - read)
 
-    def _hit(
-        self, model: str, blocks: Sequence[Block], digests: Sequence[bytes], marked: Sequence[int], now: float
-    ) -> int | None:
-        """The longest prefix with a living entry, as far as the marks let one look."""
-        for mark in reversed(marked):
-            for at in _positions(blocks, mark):
-                if self._alive(model, digests[at], now):
-                    return at
-        return None
-
-    def _alive(self, model: str, digest: bytes, now: float) -> _Entry | None:
-        entry = self._entries.get((model, digest))
-        return entry if entry and entry.lives(now) else None
+    def _lives(self, key: tuple[str, bytes], now: float) -> bool:
+        return key in self._entries and now < self._entries[key][1]
 
 
 def _positions(blocks: Sequence[Block], mark: int) -> list[int]:
@@ -322,6 +308,20 @@ class PrefixCache:
                 self._used[key] = now
         cached = shared // STEP * STEP
         return cached if cached >= SMALLEST else 0
+
+
+class ProviderCaches:
+    """Claude's cache and the automatic one, behind one question; `clock` says the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._claude = ClaudeCache(clock)
+        self._prefixes = PrefixCache(clock)
+
+    def use(self, model: str, prompt: Prompt, *, minimum: int | None) -> CacheUse:
+        """What becomes of a prompt. `minimum`: the shortest prefix marks can cache; None: the cache is automatic."""
+        if minimum is None:
+            return CacheUse(prompt.tokens, self._prefixes.use(model, prompt.blocks, prompt=prompt.tokens))
+        return self._claude.use(model, prompt.blocks, prompt=prompt.tokens, minimum=minimum)
 
 
 @functools.lru_cache(maxsize=4096)

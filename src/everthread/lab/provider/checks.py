@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from everthread.core.messages import REASONING_BLOCKS, RESULT_BLOCKS, kind_of, parts_of
@@ -32,40 +32,35 @@ def unknown_path(api: Api, path: str) -> Refusal:
     return refusal(api, 404, f"Invalid URL (POST {path})")
 
 
-def check_request(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Refusal | None:
+def check_request(
+    api: Api,
+    request: Request,
+    body: Mapping[str, Any],
+    reasoned: Mapping[str, str],
+    blocks: Sequence[Block] | None,
+) -> Refusal | None:
     """The first thing wrong with the request's form, in the provider's words.
 
-    `reasoned` knows, for an item of an earlier response, the reasoning it came after.
+    `reasoned` knows, for an item of an earlier response, the reasoning it came after; `blocks` are those of a request
+    to Claude, whose cache marks have rules.
     """
-    problem = next(_problems(api, request, body, reasoned), None)
-    return None if problem is None else refusal(api, 400, problem)
-
-
-def check_marks(api: Api, blocks: Sequence[Block], body: Mapping[str, Any]) -> Refusal | None:
-    """The first rule of Claude's cache marks that is broken."""
-    problem = next(_mark_problems(blocks, body), None)
+    marks = () if blocks is None else _mark_problems(blocks, body)
+    problem = next(chain(_problems(api, request, body, reasoned), marks), None)
     return None if problem is None else refusal(api, 400, problem)
 
 
 def find_overflow(api: Api, model: ServedModel, prompt: int, cap: int | None) -> Refusal | None:
     """The error where prompt and output are more than the model takes."""
     figures = {
-        "model": model.name,
-        "limit": model.window,
-        "input": prompt,
-        "output": cap or 0,
-        "total": prompt + (cap or 0),
-        "over": prompt - model.window,
-        "cap": model.max_output,
-        "above_cap": (model.max_output or 0) + 1,
-    }
+        "model": model.name, "limit": model.window, "input": prompt, "output": cap or 0, "total": prompt + (cap or 0),
+        "over": prompt - model.window, "cap": model.max_output, "above_cap": (model.max_output or 0) + 1,
+    }  # fmt: skip
     dialect = model.speaks(api)
     if prompt > model.window:
         return overflow(dialect, "prompt_too_long", figures)
-    if cap is not None and model.max_output is not None and cap > model.max_output:
-        cap_error = overflow(dialect, "cap_too_large", figures)
-        if cap_error:
-            return cap_error
+    is_capped = cap is not None and model.max_output is not None and cap > model.max_output
+    if is_capped and (cap_error := overflow(dialect, "cap_too_large", figures)):
+        return cap_error
     if cap is not None and prompt + cap > model.window:
         return overflow(dialect, "output_too_large", figures)
     return None
@@ -78,20 +73,25 @@ def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Map
         if not body.get("messages"):
             yield "messages: at least one message is required"
         yield from _thinking_problems(body)
-        yield from map(_anthropic_words, _anthropic_problems(body["messages"]))
+        yield from (
+            _words(api, problem)
+            for problem in validate_messages(body["messages"], api="anthropic")
+            # Claude Code 2.1.325 sends a system message without content after `/compact`.
+            if problem.rule != "empty-content" or body["messages"][problem.index].get("role") != "system"
+        )
         yield from _forged_thoughts(body["messages"])
         yield from _missing_thoughts(body)
     elif api == "openai_chat":
         if not body.get("messages"):
             yield "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
-        yield from (_chat_words(problem) for problem in validate_messages(body["messages"]))
+        yield from (_words(api, problem) for problem in validate_messages(body["messages"]))
     else:
         if not body.get("input"):
             yield "Missing required parameter: 'input'."
         yield from _compaction_problems(body["input"])
         if body.get("previous_response_id"):
             yield f"Previous response with id '{body['previous_response_id']}' not found."
-        yield from (_responses_words(problem) for problem in validate_messages(request.messages))
+        yield from (_words(api, problem) for problem in validate_messages(request.messages))
         yield from _reasoning_problems(body["input"], reasoned)
 
 
@@ -175,64 +175,40 @@ def _is_input(item: Mapping[str, Any]) -> bool:
     return item.get("role", "assistant") != "assistant" or kind_of(item).endswith("_output")
 
 
-def _anthropic_problems(messages: Sequence[Any]) -> Iterator[Problem]:
-    """Claude Code 2.1.325 sends a system message without content after `/compact`."""
-    for problem in validate_messages(messages, api="anthropic"):
-        if problem.rule != "empty-content" or messages[problem.index].get("role") != "system":
-            yield problem
+_WORDS: dict[Api, dict[str, str]] = {
+    "anthropic": {
+        "missing-result": "messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+        "{call}. Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
+        "orphan-result": "messages.{index}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {call}. "
+        "Each `tool_result` block must have a corresponding `tool_use` block in the previous message.",
+        "empty-content": "messages.{index}: all messages must have non-empty content except for the optional final "
+        "assistant message",
+        "reused-call-id": "messages.{index}: `tool_use` ids must be unique",
+        "duplicate-call": "messages.{index}: `tool_use` ids must be unique",
+        "": "messages.{index}: {message}",
+    },
+    "openai_chat": {
+        "missing-result": "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+        "'tool_call_id'. The following tool_call_ids did not have response messages: {call}",
+        "orphan-result": "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
+        "'tool_calls'.",
+        "empty-tool-calls": "Invalid 'messages[{index}].tool_calls': empty array. Expected at least one call.",
+        "": "Invalid value for 'messages[{index}]': {message}.",
+    },
+    "openai_responses": {
+        "missing-result": "No tool output found for function call {call}.",
+        "orphan-result": "No tool call found for function call output with call_id {call}.",
+        "": "Invalid 'input[{index}]': {message}.",
+    },
+}
+"""How each protocol words a broken rule; without words of its own, those under the empty name."""
 
 
-def _anthropic_words(problem: Problem) -> str:
-    where, call = f"messages.{problem.index}", _call_id_in(problem.message)
-    match problem.rule:
-        case "missing-result":
-            return (
-                f"{where}: `tool_use` ids were found without `tool_result` blocks immediately after: {call}. "
-                "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
-            )
-        case "orphan-result" | "misplaced-result" | "duplicate-result":
-            return (
-                f"{where}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {call}. Each "
-                "`tool_result` block must have a corresponding `tool_use` block in the previous message."
-            )
-        case "empty-content":
-            return f"{where}: all messages must have non-empty content except for the optional final assistant message"
-        case "reused-call-id" | "duplicate-call":
-            return f"{where}: `tool_use` ids must be unique"
-    return f"{where}: {problem.message}"
-
-
-def _chat_words(problem: Problem) -> str:
-    call = _call_id_in(problem.message)
-    match problem.rule:
-        case "missing-result":
-            return (
-                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-                f"'tool_call_id'. The following tool_call_ids did not have response messages: {call}"
-            )
-        case "orphan-result" | "misplaced-result" | "duplicate-result":
-            return (
-                "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with "
-                "'tool_calls'."
-            )
-        case "empty-tool-calls":
-            return f"Invalid 'messages[{problem.index}].tool_calls': empty array. Expected at least one call."
-    return f"Invalid value for 'messages[{problem.index}]': {problem.message}."
-
-
-def _responses_words(problem: Problem) -> str:
-    call = _call_id_in(problem.message)
-    match problem.rule:
-        case "missing-result":
-            return f"No tool output found for function call {call}."
-        case "orphan-result" | "misplaced-result" | "duplicate-result":
-            return f"No tool call found for function call output with call_id {call}."
-    return f"Invalid 'input[{problem.index}]': {problem.message}."
-
-
-def _call_id_in(text: str) -> str:
-    """The call id a problem names."""
-    return text.partition("'")[2].rpartition("'")[0]
+def _words(api: Api, problem: Problem) -> str:
+    rule = "orphan-result" if problem.rule in ("misplaced-result", "duplicate-result") else problem.rule
+    call = problem.message.partition("'")[2].rpartition("'")[0]  # the call id a problem names
+    template = _WORDS[api].get(rule) or _WORDS[api][""]
+    return template.format(index=problem.index, call=call, message=problem.message)
 
 
 def _mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 from collections.abc import Mapping
@@ -128,29 +127,21 @@ class Refusal:
         return str(error.get("message")) if isinstance(error, Mapping) else str(error)
 
 
-@functools.cache
-def _texts() -> dict[str, dict[str, dict[str, Any]]]:
-    source = resources.files("everthread.lab.provider").joinpath("dialects.json")
-    texts: dict[str, dict[str, dict[str, Any]]] = json.loads(source.read_text("utf-8"))
-    return texts
-
-
-DIALECTS: tuple[str, ...] = tuple(_texts())
-_OWN: dict[Api, str] = {
+_TEXTS: dict[str, dict[str, dict[str, Any]]] = json.loads(
+    resources.files("everthread.lab.provider").joinpath("dialects.json").read_text("utf-8")
+)
+DIALECTS: tuple[str, ...] = tuple(_TEXTS)
+OWN_DIALECTS: dict[Api, str] = {
     "openai_chat": "openai",
     "openai_responses": "openai-responses",
     "anthropic": "anthropic",
 }
-
-
-def dialect_for(api: Api) -> str:
-    """The dialect of the provider that made the protocol."""
-    return _OWN[api]
+"""The dialect of the provider that made each protocol."""
 
 
 def overflow(dialect: str, kind: Overflow, figures: Mapping[str, Any]) -> Refusal | None:
     """The error of this kind with these figures in it; None where the dialect has none."""
-    text = _texts()[dialect].get(kind)
+    text = _TEXTS[dialect].get(kind)
     return None if text is None else Refusal(text["status"], _fill(text["body"], figures))
 
 

@@ -11,7 +11,7 @@ from everthread.core.tokens.tokenizers import bare_name
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.lab.provider.cache import CacheUse
-from everthread.lab.provider.faults import DIALECTS, dialect_for
+from everthread.lab.provider.faults import DIALECTS, OWN_DIALECTS
 from everthread.wire.codecs import CODECS, Codec
 
 
@@ -127,7 +127,7 @@ class ServedModel:
 
     def speaks(self, api: Api) -> str:
         """The dialect of its errors on this protocol."""
-        return self.dialect or dialect_for(api)
+        return self.dialect or OWN_DIALECTS[api]
 
     @property
     def minimum(self) -> int:

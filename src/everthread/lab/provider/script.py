@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import inspect
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -150,36 +151,34 @@ _CALL = 10
 """Tokens a call costs besides its name and arguments."""
 
 
-def complete_reply(answer: Reply | str, protocol: Protocol, *, name: str, number: int) -> Reply:
-    """The whole reply of the model with this name, but for its usage."""
-    reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
-    reply_id = reply.id or f"{protocol.prefix}{number}"
-    stop = reply.stop or ("tool_calls" if calls_of(reply.message) else "stop")
-    return replace(reply, stop=stop, model=reply.model or name, id=reply_id)
+def complete_reply(  # noqa: PLR0913  all that a reply depends on
+    answer: Reply | str,
+    protocol: Protocol,
+    counter: TokenCounter,
+    *,
+    name: str,
+    number: int,
+    room: int,
+    use: CacheUse,
+    thoughts: int = 0,
+) -> Reply:
+    """The whole reply of the model with this name, in the protocol's own form; usage that was given stays.
 
-
-def cut_to_room(reply: Reply, counter: TokenCounter, room: int) -> Reply:
-    """The reply, its text cut where it is longer than the room; calls are never cut."""
-    text = reply.message.get("content")
-    if not isinstance(text, str) or calls_of(reply.message) or counter.text(text) <= room:
-        return reply
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if counter.text(text[:middle]) <= room else (low, middle - 1)
-    return replace(reply, message={**reply.message, "content": text[:low]}, stop="length")
-
-
-def with_usage(reply: Reply, protocol: Protocol, use: CacheUse, counter: TokenCounter, *, thoughts: int = 0) -> Reply:
-    """The reply in the protocol's own form; usage that was given stays.
-
-    `thoughts` are reasoning tokens besides those of the reasoning shown.
+    A text longer than the room is cut; calls never are. `thoughts` are reasoning tokens besides those of the reasoning
+    shown.
     """
+    reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
+    calls = calls_of(reply.message)
+    stop = reply.stop or ("tool_calls" if calls else "stop")
+    reply = replace(reply, stop=stop, model=reply.model or name, id=reply.id or f"{protocol.prefix}{number}")
+    text = reply.message.get("content")
+    if isinstance(text, str) and not calls and counter.text(text) > room:
+        fitting = bisect_right(range(len(text)), room, key=lambda end: counter.text(text[: end + 1]))
+        reply = replace(reply, message={**reply.message, "content": text[:fitting]}, stop="length")
     body = protocol.codec.encode_reply(replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id)))
     if reply.usage is None:
         reasoning = _reasoning_tokens(reply.message, counter) + thoughts
-        output = reasoning + _answer_tokens(reply.message, counter)
-        body["usage"] = protocol.usage(use, output, reasoning)
+        body["usage"] = protocol.usage(use, reasoning + count_answer(reply.message, counter), reasoning)
     return protocol.codec.decode_reply(body)
 
 
@@ -257,7 +256,8 @@ def _with_thoughts(message: Message, api: Api, name: str) -> Message:
     return with_native(message, api, [item, *items])
 
 
-def _answer_tokens(message: Message, counter: TokenCounter) -> int:
+def count_answer(message: Message, counter: TokenCounter) -> int:
+    """Tokens of an answer without its reasoning."""
     calls = sum(counter.text(call.name) + counter.text(call.arguments) + _CALL for call in calls_of(message))
     return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + calls
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import chain, takewhile
 from typing import Any
 
 from everthread.context.policy import SPARE_OUTPUT
@@ -22,10 +21,9 @@ from everthread.lab.provider.cache import (
     STEP,
     Block,
     CacheUse,
-    ClaudeCache,
-    PrefixCache,
     Prompt,
     PromptReader,
+    ProviderCaches,
 )
 from everthread.lab.provider.models import cache_minimum
 from everthread.lab.replay import result
@@ -49,55 +47,38 @@ class Prompts:
 
     def __init__(self) -> None:
         self._readers: dict[str, PromptReader] = {}
-        self._blocks_by_message: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
-        self._last: tuple[str, list[Message], list[Sequence[Block]]] = ("", [], [])
+        self._blocks: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
+        """Blocks by model and the message's id, with the message: the reference keeps its id unique."""
 
     def counter(self, model: str) -> TokenCounter:
         return self._reader(model).counter
 
     def read(self, request: Request) -> Prompt:
         head = self._reader(request.model).read("openai_chat", replace(request, messages=[], params={}), {})
-        model, messages, read = self._last
-        if model != request.model:
-            messages, read = [], []
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(messages, request.messages, strict=False)))
-        read = [*read[:same], *(self._blocks(request.model, message) for message in request.messages[same:])]
-        self._last = request.model, request.messages, read
-        blocks = [*head.blocks, *chain.from_iterable(read)]
-        tokens = sum(block.tokens for block in blocks) + self.counter(request.model).request(())
-        return Prompt(blocks, tokens)
+        blocks = [*head.blocks]
+        for message in request.messages:
+            key = (request.model, id(message))
+            if key not in self._blocks:
+                self._blocks[key] = message, self._read_message(request.model, message)
+            blocks += self._blocks[key][1]
+        return Prompt(blocks, sum(block.tokens for block in blocks) + self.counter(request.model).request(()))
 
     def _reader(self, model: str) -> PromptReader:
         if model not in self._readers:
             self._readers[model] = PromptReader(model)
         return self._readers[model]
 
-    def _blocks(self, model: str, message: Message) -> Sequence[Block]:
-        key = (model, id(message))
-        if key not in self._blocks_by_message:
-            read = self._reader(model).read("openai_chat", Request(model, [message]), {}).blocks
-            self._blocks_by_message[key] = message, _move_mark(message, read)  # the reference keeps its id unique
-        return self._blocks_by_message[key][1]
+    def _read_message(self, model: str, message: Message) -> Sequence[Block]:
+        """Its blocks. A mark on the message itself moves to the last one, as the wire does."""
+        blocks = self._reader(model).read("openai_chat", Request(model, [message]), {}).blocks
+        mark = message.get("cache_control")
+        if not mark or blocks[-1].mark:
+            return blocks
+        return [*blocks[:-1], replace(blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1)]
 
 
-def _move_mark(message: Message, blocks: Sequence[Block]) -> Sequence[Block]:
-    """Move a mark on the message itself to its last block, as the wire does."""
-    mark = message.get("cache_control")
-    if not mark or blocks[-1].mark:
-        return blocks
-    return [*blocks[:-1], replace(blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1)]
-
-
-class Cache:
-    """The provider's caches of one conversation, for every model."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._claude, self._others = ClaudeCache(clock), PrefixCache(clock)
-
-    def use(self, model: str, prompt: Prompt) -> CacheUse:
-        if caches_by_marks(model):
-            return self._claude.use(model, prompt.blocks, prompt=prompt.tokens, minimum=cache_minimum(model))
-        return CacheUse(prompt.tokens, self._others.use(model, prompt.blocks, prompt=prompt.tokens))
+def read_cache(caches: ProviderCaches, model: str, prompt: Prompt) -> CacheUse:
+    return caches.use(model, prompt, minimum=cache_minimum(model) if caches_by_marks(model) else None)
 
 
 class CacheMarker:
@@ -129,52 +110,46 @@ class CallLedger:
     ttl: str
     began: float
     """The time of the first call, in seconds since 1970: prices change."""
-    caching: bool = True
+    calls: list[PlayedCall] = field(default_factory=list)
     _before: tuple[Request, CacheUse, float] | None = None
 
-    def record_call(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> PlayedCall:
+    def record_call(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> None:
         """Record a call. `reshaped`: why its history does not extend that of the previous call."""
-        cause, missed = self._miss(request, use, at, reshaped) if self.caching else ("", 0)
+        cause, missed = self._find_miss(request, use, at, reshaped)
         self._before = request, use, at
-        spent = self._costs(request.model, use, output, at)
-        return PlayedCall(at, len(request.messages), use, output, *spent, cause, missed)
+        costs = call_costs(request.model, use, output, self.began + at)
+        self.calls.append(PlayedCall(at, len(request.messages), use, output, *costs, cause, missed))
 
-    def _costs(self, model: str, use: CacheUse, output: int, at: float) -> tuple[Decimal | None, Decimal | None]:
-        moment = datetime.fromtimestamp(self.began + at, UTC)
-        prices = prices_for(model, at=moment, prompt_tokens=use.prompt)
-        if prices is None:
-            return None, None
-        prompt = CanonicalUsage(
-            input_tokens=use.input,
-            cache_read_tokens=use.read,
-            cache_write_tokens=use.write,
-            cache_write_1h_tokens=use.write_1h,
-        )
-        return cost(prompt, prices), cost(CanonicalUsage(output_tokens=output), prices)
-
-    def _miss(self, request: Request, use: CacheUse, at: float, reshaped: str) -> tuple[result.Cause, int]:
+    def _find_miss(self, request: Request, use: CacheUse, at: float, reshaped: str) -> tuple[result.Cause, int]:
+        """The tokens missed, and the first cause that applies, those that lose most first."""
         if self._before is None:
             return result.FIRST, 0
         before, previous_use, then = self._before
         cached = _cached_tokens(before.model, previous_use)
         if cached == 0:
             return (result.SHORT if use.read == 0 else ""), 0
-        missed = cached - use.read
-        if missed <= 0:
+        if cached <= use.read:
             return "", 0
-        return self._cause(before, request, at - then, reshaped), missed
+        causes = [
+            (before.model != request.model, result.MODEL),
+            (at - then >= cache_seconds(request.model, self.ttl), result.FORGOTTEN),
+            (before.tools != request.tools, result.TOOLS),
+            (bool(reshaped), reshaped),
+            (before.system != request.system, result.SYSTEM),
+        ]
+        return next((cause for applies, cause in causes if applies), result.CHANGED), cached - use.read
 
-    def _cause(self, before: Request, request: Request, gap: float, reshaped: str) -> result.Cause:
-        """The first possible cause, those that lose most first."""
-        if before.model != request.model:
-            return result.MODEL
-        if gap >= cache_seconds(request.model, self.ttl):
-            return result.FORGOTTEN
-        if before.tools != request.tools:
-            return result.TOOLS
-        if reshaped:
-            return reshaped
-        return result.SYSTEM if before.system != request.system else result.CHANGED
+
+def call_costs(model: str, use: CacheUse, output: int, at: float) -> tuple[Decimal | None, Decimal | None]:
+    """Dollars for the prompt and for the output; None where a price is unknown."""
+    prices = prices_for(model, at=datetime.fromtimestamp(at, UTC), prompt_tokens=use.prompt)
+    if prices is None:
+        return None, None
+    prompt = CanonicalUsage(
+        input_tokens=use.input, cache_read_tokens=use.read, cache_write_tokens=use.write,
+        cache_write_1h_tokens=use.write_1h,
+    )  # fmt: skip
+    return cost(prompt, prices), cost(CanonicalUsage(output_tokens=output), prices)
 
 
 def _cached_tokens(model: str, use: CacheUse) -> int:
@@ -186,6 +161,7 @@ def _cached_tokens(model: str, use: CacheUse) -> int:
 
 
 UNCACHED, CACHED, TRUNCATED = "uncached", "cached", "truncated"
+WHAT = {UNCACHED: "no management, no caching", CACHED: "caching, no compaction", TRUNCATED: result.DROPPED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,59 +188,45 @@ class ReplaySetting:
         return self.window - min(SPARE_OUTPUT, self.window // 8)
 
 
-def play_unmanaged(setting: ReplaySetting) -> tuple[ReplayWay, ReplayWay]:
-    """Play the whole history in every request, without and with a cache, until it no longer fits the window."""
-    uncached, cached = CallLedger(setting.ttl, setting.began, caching=False), CallLedger(setting.ttl, setting.began)
-    clock, marker = SteppedClock(0.0), CacheMarker(setting.ttl)
-    cache = Cache(clock)
-    history: list[Message] = []
-    uncached_calls: list[PlayedCall] = []
-    cached_calls: list[PlayedCall] = []
-    refused: int | None = None
-    for number, call in enumerate(setting.calls):
-        history += call.inputs
-        request = marker.request(setting.models[number], history, setting.system, setting.tools)
-        prompt = setting.prompts.read(request)
-        if prompt.tokens > setting.window:
-            refused = number
-            break
-        clock.now = call.at
-        uncached_calls.append(uncached.record_call(request, CacheUse(prompt.tokens), setting.outputs[number], call.at))
-        use = cache.use(request.model, prompt)
-        cached_calls.append(cached.record_call(request, use, setting.outputs[number], call.at))
-        history.append(call.answer)
-        setting.step()
-    return (
-        ReplayWay(UNCACHED, "no management, no caching", uncached_calls, refused),
-        ReplayWay(CACHED, "caching, no compaction", cached_calls, refused),
-    )
-
-
-def play_truncated(setting: ReplaySetting, cached: ReplayWay) -> tuple[ReplayWay, list[Message]]:
-    """Play with a cache, dropping the oldest messages to fit; also return the messages left at the end."""
+def play_baselines(setting: ReplaySetting) -> tuple[ReplayWay, ReplayWay, ReplayWay, list[Message]]:
+    """The ways without cache, with a cache, and with the oldest messages dropped; the messages left by the last."""
+    cached, messages = _play_history(setting, CACHED)
+    uncached_calls = []
+    for model, call in zip(setting.models, cached.calls, strict=False):
+        use = CacheUse(call.use.prompt)
+        prompt_cost, output_cost = call_costs(model, use, call.output, setting.began + call.at)
+        uncached_calls.append(
+            replace(call, use=use, input_cost=prompt_cost, output_cost=output_cost, miss="", missed=0)
+        )
+    uncached = replace(cached, name=UNCACHED, what=WHAT[UNCACHED], calls=uncached_calls)
     if cached.refused is None and cached.peak <= setting.fits:  # nothing is dropped, so it is the same
-        messages = [message for call in setting.calls for message in (*call.inputs, call.answer)]
-        return replace(cached, name=TRUNCATED, what=result.DROPPED), messages
+        return uncached, cached, replace(cached, name=TRUNCATED, what=WHAT[TRUNCATED]), messages
+    return uncached, cached, *_play_history(setting, TRUNCATED)
+
+
+def _play_history(setting: ReplaySetting, name: str) -> tuple[ReplayWay, list[Message]]:
+    """Play the whole history in every request, or its end that fits, until a prompt is larger than the window."""
     ledger, clock, marker = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
-    cache = Cache(clock)
+    caches = ProviderCaches(clock)
     history: list[Message] = []
-    record_call: list[PlayedCall] = []
     for number, call in enumerate(setting.calls):
         history += call.inputs
-        end_of_history = _fit_history(setting, history, setting.models[number])
-        has_dropped = len(end_of_history) < len(history)
-        history, marker = end_of_history, CacheMarker(setting.ttl) if has_dropped else marker
+        reshaped = ""
+        if name == TRUNCATED:
+            end_of_history = _fit_history(setting, history, setting.models[number])
+            if len(end_of_history) < len(history):
+                reshaped, marker = result.DROPPED, CacheMarker(setting.ttl)
+            history = end_of_history
         request = marker.request(setting.models[number], history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
-            return ReplayWay(TRUNCATED, result.DROPPED, record_call, number), history
+            return ReplayWay(name, WHAT[name], ledger.calls, number), history
         clock.now = call.at
-        use = cache.use(request.model, prompt)
-        reshaped = result.DROPPED if has_dropped else ""
-        record_call.append(ledger.record_call(request, use, setting.outputs[number], call.at, reshaped=reshaped))
+        use = read_cache(caches, request.model, prompt)
+        ledger.record_call(request, use, setting.outputs[number], call.at, reshaped=reshaped)
         history.append(call.answer)
         setting.step()
-    return ReplayWay(TRUNCATED, result.DROPPED, record_call), history
+    return ReplayWay(name, WHAT[name], ledger.calls), history
 
 
 def _fit_history(setting: ReplaySetting, history: list[Message], model: str) -> list[Message]:

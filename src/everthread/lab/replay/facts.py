@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,15 +49,16 @@ class StatedFact:
 def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
     """Every fact of the conversation, once."""
     questions = [user_text(message).strip() for message in messages if is_user_message(message)]
-    texts: dict[str, Iterable[str]] = {
-        REQUEST: map(_shorten, questions[-1:]),
-        SAID: (part for text in questions[:-1] for part in _message_edges(text)),
-        ERROR: map(_shorten, _errors(messages)),
-        FILE: map(_shorten, _call_values(messages, _files)),
-        COMMAND: map(_shorten, _call_values(messages, _commands)),
-        ID: map(_shorten, _call_values(messages, _ids)),
-    }
-    return [StatedFact(kind, text) for kind in KINDS for text in dict.fromkeys(texts[kind]) if text]
+    texts: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    texts[REQUEST] = questions[-1:]
+    texts[ERROR] = [*_errors(messages)]
+    for message in messages:
+        for call in calls_of(message):
+            for kind, value in _facts_in_call(call):
+                texts[kind].append(value)
+    facts = {kind: dict.fromkeys(map(_shorten, values)) for kind, values in texts.items()}
+    facts[SAID] = dict.fromkeys(part for text in questions[:-1] for part in _message_edges(text))
+    return [StatedFact(kind, text) for kind in KINDS for text in facts[kind] if text]
 
 
 async def judge_facts(facts: Sequence[StatedFact], conversation: Conversation) -> FactCounts:
@@ -91,25 +92,17 @@ class MessageWords:
 
     text: str
 
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> MessageWords:
-        return cls("\n".join(map(_normalize, texts)))
-
     def __contains__(self, words: object) -> bool:
         plain = _normalize(str(words))
-        at = self.text.find(plain)
-        while at >= 0:
-            end = at + len(plain)
-            if not _is_joined(self.text[at - 1 : at], plain[:1]) and not _is_joined(
-                self.text[end : end + 1], plain[-1:]
-            ):
-                return True
-            at = self.text.find(plain, at + 1)
-        return False
+        if plain not in self.text:
+            return False
+        before = rf"(?<!{_JOINING})" if re.match(r"[a-z0-9_]", plain) else ""
+        after = rf"(?!{_JOINING})" if re.search(r"[a-z0-9_]\Z", plain) else ""
+        return re.search(f"{before}{re.escape(plain)}{after}", self.text) is not None
 
 
 def in_context(messages: Sequence[Message]) -> MessageWords:
-    return MessageWords.of(text for message in messages for text in _texts(message))
+    return MessageWords("\n".join(_normalize(text) for message in messages for text in _texts(message)))
 
 
 async def _is_found_by_search(text: str, conversation: Conversation) -> bool:
@@ -127,40 +120,30 @@ def _texts(message: Message) -> Iterator[str]:
         yield from strings_in(call.parsed)
 
 
-def _call_values(messages: Sequence[Message], values: Callable[[Mapping[str, object]], Iterator[str]]) -> Iterator[str]:
-    for message in messages:
-        for call in calls_of(message):
-            yield from values(_arguments(call))
-
-
-def _arguments(call: Call) -> Mapping[str, object]:
+def _facts_in_call(call: Call) -> Iterator[tuple[str, str]]:
+    """Kind and text of what a call names."""
     parsed: Any = call.parsed
-    return parsed if isinstance(parsed, Mapping) else {}
-
-
-def _files(arguments: Mapping[str, object]) -> Iterator[str]:
+    arguments = parsed if isinstance(parsed, Mapping) else {}
     for key, value in arguments.items():
-        if key in _PATHS and isinstance(value, str) and _FILE.fullmatch(value):
-            yield value.removeprefix("./")
-
-
-def _commands(arguments: Mapping[str, object]) -> Iterator[str]:
-    if _PATHS & arguments.keys():
-        return  # an editor's command (`view`), not a shell's
-    for key, value in arguments.items():
-        if key in _COMMANDS and isinstance(value, str):
-            yield value
-
-
-def _ids(arguments: Mapping[str, object]) -> Iterator[str]:
-    for key, value in arguments.items():
-        if key not in _PATHS | _COMMANDS and isinstance(value, str) and _ID.fullmatch(value):
-            yield value
+        if not isinstance(value, str):
+            continue
+        if key in _PATHS:
+            if _FILE.fullmatch(value):
+                yield FILE, value.removeprefix("./")
+        elif key in _COMMANDS:
+            if not _PATHS & arguments.keys():  # else an editor's command (`view`), not a shell's
+                yield COMMAND, value
+        elif _ID.fullmatch(value):
+            yield ID, value
 
 
 def _errors(messages: Sequence[Message]) -> Iterable[str]:
     """The last error of every failed command. Commands that print files are left out: their errors may be content."""
-    commands = {call.id: " ".join(_commands(_arguments(call))) for message in messages for call in calls_of(message)}
+    commands = {
+        call.id: " ".join(text for kind, text in _facts_in_call(call) if kind == COMMAND)
+        for message in messages
+        for call in calls_of(message)
+    }
     latest: dict[str, str] = {}
     for message in messages[len(messages) * 2 // 3 :]:
         for result in results_of(message):
@@ -193,10 +176,5 @@ def _normalize(text: str) -> str:
     return " ".join(re.sub(r"[`\"“”’]", "'", text).replace(" ./", " ").split()).lower()
 
 
-def _is_joined(beside: str, edge: str) -> bool:
-    """Whether the neighbouring character continues a name or a number."""
-    return edge in _WORD and beside in _JOINING and bool(beside and edge)
-
-
-_WORD = "abcdefghijklmnopqrstuvwxyz0123456789_"
-_JOINING = f"{_WORD}/-"
+_JOINING = "[a-z0-9_/-]"
+"""Characters that continue a name or a number."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 from everthread.core.messages import SYSTEM_ROLES, Message
@@ -66,26 +66,29 @@ def plan_replay(
 ) -> ReplayPlan:
     """Plan the calls of a conversation. `times`: their times in seconds; `ttl`: the lifetime of a cache entry."""
     repaired = repair([_strip_native(message) for message in log.messages])
-    calls = list(
-        _split_calls(repaired.messages, [entry for entry in log.entries if entry.message.get("role") == "assistant"])
-    )
+    calls = list(_split_calls(repaired.messages, [entry for entry in log.entries if _is_answer(entry.message)]))
     if not calls:
         raise InputError(f"{log.source}: holds no answer of a model, so there is no call to replay")
     notes = [f"repairs: {len(repaired.actions):,}, the first: {repaired.actions[0]}"] if repaired.actions else []
-    sent = _sent_times(log)
+    sent = [moment for moment in _sent_times(log) if moment is not None]
     began = None
     if times is not None:
         at, timed = _check_times(times, len(calls)), "given"
-    elif len(sent) == len(calls) and all(moment is not None for moment in sent):
-        sent_times = [moment for moment in sent if moment is not None]
-        at, timed, began = [moment - sent_times[0] for moment in _monotonic_times(sent_times)], "log", sent_times[0]
+    elif len(sent) == len(calls) == sum(_is_answer(entry.message) for entry in log.entries):
+        # Without steps back: a clock may have been reset.
+        at, timed, began = [moment - sent[0] for moment in accumulate(sent, max)], "log", sent[0]
     else:
         has_usage = any(_used_cache(call.usage) for call in calls)
         at, timed = _assume_times(calls, pause, step, ttl), "usage" if has_usage else "assumed"
-        notes.append(_describe_assumption(pause, step, from_usage=has_usage))
-    return ReplayPlan(
-        tuple(replace(call, at=moment) for call, moment in zip(calls, at, strict=True)), tuple(notes), timed, began
-    )
+        assumed = f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
+        why = "where its usage shows that a cache had forgotten, a pause; else" if has_usage else "assumed are"
+        notes.append(f"the log has no times: {why} {assumed}")
+    timed_calls = tuple(replace(call, at=moment) for call, moment in zip(calls, at, strict=True))
+    return ReplayPlan(timed_calls, tuple(notes), timed, began)
+
+
+def _is_answer(message: Message) -> bool:
+    return message.get("role") == "assistant"
 
 
 def _strip_native(message: Message) -> Message:
@@ -98,11 +101,11 @@ def _strip_native(message: Message) -> Message:
 
 def _split_calls(messages: Sequence[Message], answers: Sequence[LoggedMessage]) -> Iterator[PlannedCall]:
     """A call for every answer; the answers are matched with the log by order, unless repair changed their number."""
-    count = sum(message["role"] == "assistant" for message in messages)
+    count = sum(map(_is_answer, messages))
     logged = iter(answers if count == len(answers) else ())
     messages_before: list[Message] = []
     for message in messages:
-        if message["role"] != "assistant":
+        if not _is_answer(message):
             messages_before.append(message)
             continue
         entry = next(logged, None) or LoggedMessage(message)
@@ -115,7 +118,7 @@ def _sent_times(log: Log) -> list[float | None]:
     sent_times: list[float | None] = []
     last: float | None = None
     for entry in log.entries:
-        if entry.message.get("role") != "assistant":
+        if not _is_answer(entry.message):
             last = entry.at
             continue
         sent_times.append(entry.at if last is None else last)
@@ -129,14 +132,6 @@ def _check_times(times: Sequence[float], count: int) -> list[float]:
     if any(later < earlier for earlier, later in pairwise(times)):
         raise InputError("times goes back: each call is sent at or after the one before")
     return [float(moment) for moment in times]
-
-
-def _monotonic_times(times: Sequence[float]) -> Iterator[float]:
-    """The times without steps back: a clock may have been reset."""
-    latest = times[0]
-    for moment in times:
-        latest = max(latest, moment)
-        yield latest
 
 
 def _assume_times(calls: Sequence[PlannedCall], pause: float, step: float, ttl: float) -> list[float]:
@@ -154,10 +149,3 @@ def _assume_times(calls: Sequence[PlannedCall], pause: float, step: float, ttl: 
 
 def _used_cache(usage: CanonicalUsage | None) -> bool:
     return usage is not None and bool(usage.cache_read_tokens or usage.cache_write_tokens)
-
-
-def _describe_assumption(pause: float, step: float, *, from_usage: bool) -> str:
-    assumed = f"{pause:g} s before each message of a person, {step:g} s before each result of a tool"
-    if from_usage:
-        return f"the log has no times: where its usage shows that a cache had forgotten, a pause; else {assumed}"
-    return f"the log has no times: assumed are {assumed}"

@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,29 @@ from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
 from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.conversation.requests import PreparedRequest
-from everthread.core.messages import Message, calls_of, text_of
+from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Reply, System
+from everthread.core.types import Reply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.conversation import session_options
 from everthread.factory.models import run_sync
 from everthread.factory.store import open_store
 from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
 from everthread.lab.importers.log import Log, LoggedMessage
-from everthread.lab.provider.cache import Prompt
+from everthread.lab.provider.cache import Prompt, ProviderCaches
 from everthread.lab.provider.models import PROTOCOLS
+from everthread.lab.provider.script import count_answer
 from everthread.lab.replay import baselines, facts, result
-from everthread.lab.replay.baselines import Cache, CallLedger, Prompts, ReplaySetting, cache_seconds, caches_by_marks
-from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, ReplayPlan, plan_replay
-from everthread.lab.replay.result import PlayedCall, PlayedCompaction, Replay, ReplayWay
+from everthread.lab.replay.baselines import (
+    CallLedger,
+    Prompts,
+    ReplaySetting,
+    cache_seconds,
+    caches_by_marks,
+    read_cache,
+)
+from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, plan_replay
+from everthread.lab.replay.result import PlayedCompaction, Replay, ReplayWay
 from everthread.providers.catalog import catalogue_window
 from everthread.testing import SteppedClock
 
@@ -59,36 +68,40 @@ def fast_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
 
 
-@dataclass
 class Player:
     """Replays one conversation."""
 
-    setting: ReplaySetting
-    options: SessionOptions
-    engine: Callable[[Services], ContextEngine]
-    compact: Compact = ()
-    clock: SteppedClock = field(default_factory=lambda: SteppedClock(0.0))
-    played: list[PlayedCall] = field(default_factory=list)
-    compactions: list[PlayedCompaction] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refused: int | None = None
-    _noted: set[str] = field(default_factory=set)
-    _started: float = 0.0
-    """The start of the last compaction, by a real clock."""
-    _counted_compactions: int = 0
-    """Compactions that the ledger has seen."""
+    def __init__(
+        self,
+        setting: ReplaySetting,
+        options: SessionOptions,
+        engine: Callable[[Services], ContextEngine],
+        compact: Compact,
+    ) -> None:
+        self.setting = setting
+        self._options = options
+        self._engine = engine
+        self._compact = compact
+        self._clock = SteppedClock(0.0)
+        self.ledger = CallLedger(setting.ttl, setting.began)
+        self.compactions: list[PlayedCompaction] = []
+        self.notes: dict[str, str] = {}
+        """Notes by their words without figures: each is given once."""
+        self.refused: int | None = None
+        self._started = 0.0
+        """The start of the last compaction, by a real clock."""
 
     @asynccontextmanager
     async def play(self) -> AsyncIterator[Conversation]:
         """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
+        setting = self.setting
         with tempfile.TemporaryDirectory(prefix="everthread-replay-", dir=fast_folder()) as folder:
             store = open_store(Path(folder) / "replay.db")
             try:
-                setting = self.setting
                 setup = Setup(
-                    store, route_for(setting.models[0], setting.window), self.engine,
-                    lambda context: JournalWriter(context.counter), self.options, setting.system, self._on_event,
-                    clock=self.clock, wall=lambda: setting.began + self.clock.now,
+                    store, route_for(setting.models[0], setting.window), self._engine,
+                    lambda context: JournalWriter(context.counter), self._options, setting.system, self._on_event,
+                    clock=self._clock, wall=lambda: setting.began + self._clock.now,
                 )  # fmt: skip
                 async with await Conversation.open(setup, tools=setting.tools) as conversation:
                     await self._play_calls(conversation)
@@ -97,78 +110,66 @@ class Player:
                 await store.close()
 
     def _on_event(self, event: Event) -> None:
+        number = len(self.ledger.calls)
         if isinstance(event, CompactionStarted):
             self._started = time.perf_counter()
         elif isinstance(event, CompactionDone):
             self.compactions.append(
                 PlayedCompaction(
-                    len(self.played), event.reason, event.tokens_before, event.tokens_after, event.messages_before,
+                    number, event.reason, event.tokens_before, event.tokens_after, event.messages_before,
                     event.messages_after, event.author, time.perf_counter() - self._started,
                 )
             )  # fmt: skip
         elif isinstance(event, CompactionFailed):
-            self._note(f"a compaction failed before call {len(self.played) + 1:,}: {event.error}")
+            self._note(f"a compaction failed before call {number + 1:,}: {event.error}")
         elif isinstance(event, Notice):
             self._note(event.text)
 
     def _note(self, text: str) -> None:
-        """Add a note once, whatever its figures."""
-        words = re.sub(r"[\d,.]+", "#", text)
-        if words not in self._noted:
-            self._noted.add(words)
-            self.notes.append(text)
+        self.notes.setdefault(re.sub(r"[\d,.]+", "#", text), text)
 
     async def _play_calls(self, conversation: Conversation) -> None:
-        setting = self.setting
-        cache, ledger = Cache(self.clock), CallLedger(setting.ttl, setting.began)
+        setting, caches, compactions = self.setting, ProviderCaches(self._clock), 0
         for number, call in enumerate(setting.calls):
-            self.clock.now = call.at
+            self._clock.now = call.at
             if setting.models[number] != conversation.route.name:
                 await conversation.use_model(route_for(setting.models[number], setting.window))
             try:
-                prepared_call = await self._prepare_call(conversation, number)
+                prepared, prompt = await self._prepare_call(conversation, number)
             except ContextOverflowError as error:
                 self._note(str(error))
                 self.refused = number
                 return
-            prepared, prompt = prepared_call
-            request = prepared.request
-            use = cache.use(request.model, prompt)
-            reshaped = result.COMPACTED if len(self.compactions) > self._counted_compactions else ""
-            self._counted_compactions = len(self.compactions)
-            output = setting.outputs[number]
-            self.played.append(ledger.record_call(request, use, output, call.at, reshaped=reshaped))
-            await conversation.record(
-                Reply(call.answer, usage=_USAGE[prepared.api](use, output, 0), model=request.model)
-            )
+            request, output = prepared.request, setting.outputs[number]
+            use = read_cache(caches, request.model, prompt)
+            reshaped = result.COMPACTED if len(self.compactions) > compactions else ""
+            compactions = len(self.compactions)
+            self.ledger.record_call(request, use, output, call.at, reshaped=reshaped)
+            usage = _USAGE[prepared.api](use, output, 0)
+            await conversation.record(Reply(call.answer, usage=usage, model=request.model))
             setting.step()
 
     async def _prepare_call(self, conversation: Conversation, number: int) -> tuple[PreparedRequest, Prompt]:
         """Prepare a request that the provider accepts: one over the window is refused and recovered."""
-        messages = list(self.setting.calls[number].inputs)
-        if messages and self.compact:
+        messages, compact = list(self.setting.calls[number].inputs), self._compact
+        if messages and compact:
             await conversation.add(messages)
-            if self._is_forced(number, conversation):
+            messages = []
+            if compact(number, conversation) if callable(compact) else number in compact:
                 compaction = await conversation.compress()
                 if not compaction.changed:
                     self._note(f"nothing was compacted before call {number + 1:,}: {compaction.reason}")
-            messages = []
         prepared = await conversation.prepare(messages or None)
         while (prompt := self.setting.prompts.read(prepared.request)).tokens > self.setting.window:
             refusal = f"prompt is too long: {prompt.tokens} tokens > {self.setting.window} maximum"
             prepared = await conversation.recover(ModelError(refusal, status=400))
         return prepared, prompt
 
-    def _is_forced(self, number: int, conversation: Conversation) -> bool:
-        return self.compact(number, conversation) if callable(self.compact) else number in self.compact
-
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 OURS = "everthread"
 Progress = Callable[[int, int], None]
 """Called with the number of finished steps and of all steps."""
-_CALL_TOKENS = 10
-"""Tokens of a call besides its name and arguments."""
 
 
 async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
@@ -176,10 +177,8 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     *,
     model: str | None = None,
     window: int | None = None,
-    system: System = None,
-    tools: Sequence[dict[str, Any]] = (),
     options: SessionOptions | None = None,
-    engine: str | Callable[[Services], ContextEngine] = "compressor",
+    engine: str = "compressor",
     engine_options: dict[str, Any] | None = None,
     times: Sequence[float] | None = None,
     pause: float = PAUSE,
@@ -197,12 +196,9 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     `judged`: also the facts; None: as `compared`.
     """
     started = time.perf_counter()
-    log = (
-        conversation
-        if isinstance(conversation, Log)
-        else Log("messages", "core", [LoggedMessage(m) for m in conversation])
-    )
-    log = replace(log, system=log.system if system is None else system, tools=list(tools) or log.tools)
+    log = conversation
+    if not isinstance(log, Log):
+        log = Log("messages", "core", [LoggedMessage(message) for message in log])
     settings = replace(options or session_options(Config()), background=False)
     default_model = model or log.model or DEFAULT_MODEL
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=cache_seconds(default_model, settings.cache_ttl))
@@ -214,22 +210,29 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
         plan.calls, models, outputs, size, settings.cache_ttl, time.time() if plan.began is None else plan.began,
         log.system, log.tools, prompts, _count_steps(progress, len(plan.calls) * (3 if compared else 1)),
     )  # fmt: skip
-    player = Player(setting, settings, _make_engine(engine, engine_options), compact)
+
+    def make_engine(services: Services) -> ContextEngine:
+        return create_engine(engine, services, dict(engine_options or {}), home=home_directory())
+
+    player = Player(setting, settings, make_engine, compact)
     is_judged = compared if judged is None else judged
     facts_stated = facts.collect_facts(plan.messages) if compared or is_judged else []
     async with player.play() as replayed:
         fact_counts = await facts.judge_facts(facts_stated, replayed) if is_judged else None
         threshold = replayed.threshold
         texts = [record.record.summary for record in await replayed.store.compactions(replayed.id)]
-    texts += [""] * len(player.compactions)
-    compactions = [replace(one, summary=text) for one, text in zip(player.compactions, texts, strict=False)]
-    ways = [ReplayWay(OURS, "Everthread", player.played, player.refused, fact_counts)]
+    compactions = [
+        replace(one, summary=text or "") for one, text in zip_longest(player.compactions, texts) if one is not None
+    ]
+    ways = [ReplayWay(OURS, "Everthread", player.ledger.calls, player.refused, fact_counts)]
     if compared:
-        ways += _play_baselines(setting, facts_stated)
-    name = engine if isinstance(engine, str) else "given"
+        uncached, cached, truncated, messages = baselines.play_baselines(setting)
+        ways += [uncached, cached, replace(truncated, facts=facts.judge_messages(facts_stated, messages))]
+    costs = [call.cost for call in plan.calls if call.cost is not None]
     return Replay(
-        log.source, ", ".join(dict.fromkeys(models)), size, threshold, name, plan.timed, ways, compactions,
-        [*log.warnings, *plan.notes, *player.notes], _recorded_cost(plan), time.perf_counter() - started,
+        log.source, ", ".join(dict.fromkeys(models)), size, threshold, engine, plan.timed,
+        ways, compactions, [*log.warnings, *plan.notes, *player.notes.values()],
+        sum(costs) if len(costs) == len(plan.calls) else None, time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -238,45 +241,16 @@ def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
     return run_sync(areplay(conversation, **arguments))
 
 
-def _play_baselines(setting: baselines.ReplaySetting, facts_stated: Sequence[facts.StatedFact]) -> list[ReplayWay]:
-    uncached, cached = baselines.play_unmanaged(setting)
-    truncated, messages = baselines.play_truncated(setting, cached)
-    return [uncached, cached, replace(truncated, facts=facts.judge_messages(facts_stated, messages))]
-
-
-def _make_engine(
-    engine: str | Callable[[Services], ContextEngine], options: dict[str, Any] | None
-) -> Callable[[Services], ContextEngine]:
-    if not isinstance(engine, str):
-        return engine
-    name = engine
-    return lambda services: create_engine(name, services, dict(options or {}), home=home_directory())
-
-
 def _output_tokens(call: PlannedCall, counter: TokenCounter) -> int:
     """Tokens of the answer: as reported, else counted."""
     if call.usage is not None and call.usage.output_tokens:
         return call.usage.output_tokens
-    calls = sum(counter.text(one.name) + counter.text(one.arguments) + _CALL_TOKENS for one in calls_of(call.answer))
-    return counter.text(text_of(call.answer)) + counter.text(call.answer.get("reasoning_content") or "") + calls
-
-
-def _recorded_cost(plan: ReplayPlan) -> float | None:
-    costs = [call.cost for call in plan.calls]
-    stated = [cost for cost in costs if cost is not None]
-    return sum(stated) if len(stated) == len(costs) else None
+    return count_answer(call.answer, counter) + counter.text(call.answer.get("reasoning_content") or "")
 
 
 def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, steps)
-
-    return step
+    done = count(1)
+    return lambda: progress(next(done), steps) if progress is not None else None
 
 
 async def run_trial(request: TrialRequest) -> TrialResult:
