@@ -6,7 +6,7 @@ Whoever asks brings the size of the next prompt and what the thread's calls taug
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -78,25 +78,15 @@ class ContextOptions:
 
     def budget(self, window: int, *, fixed: int = 0) -> Budget:
         """What a window allows. Where system prompt and tools (`fixed`) alone reach T, T is 85 % of the window."""
-        cap = None if self.max_tokens is None else min(self.max_tokens, max(window // 4, 1))
-        budget = self._budget(window, cap, self.threshold, self.threshold_tokens)
+        budget = Budget.for_window(
+            window, threshold=self.threshold, target_ratio=self.target_ratio, protect_last_n=self.protect_last_n,
+            threshold_tokens=self.threshold_tokens, result_chars=self.result_chars, turn_chars=self.turn_chars,
+            preview_chars=self.preview_chars, user_words=self.user_words,
+            max_output=None if self.max_tokens is None else min(self.max_tokens, max(window // 4, 1)),
+        )  # fmt: skip
         if fixed < budget.threshold or budget.threshold >= budget.hygiene:
             return budget
-        return self._budget(window, cap, budget.hygiene / window, None)
-
-    def _budget(self, window: int, cap: int | None, threshold: float, threshold_tokens: int | None) -> Budget:
-        return Budget.for_window(
-            window,
-            threshold=threshold,
-            target_ratio=self.target_ratio,
-            protect_last_n=self.protect_last_n,
-            threshold_tokens=threshold_tokens,
-            max_output=cap,
-            result_chars=self.result_chars,
-            turn_chars=self.turn_chars,
-            preview_chars=self.preview_chars,
-            user_words=self.user_words,
-        )
+        return replace(self, threshold=budget.hygiene / window, threshold_tokens=None).budget(window)
 
     @property
     def cache_seconds(self) -> float:
@@ -153,24 +143,16 @@ class CompactionPause:
         return False
 
     def dump(self) -> dict[str, Any]:
-        return {
-            "judged": self.judged, "strikes": self.strikes, "since": self.since, "tokens": self.tokens,
-            "relieved": self.relieved,
-        }  # fmt: skip
+        return asdict(self)
 
     @classmethod
     def load(cls, state: Any) -> CompactionPause:
         """From what `dump` gave; whatever is not of that shape is as if it had never been."""
-        fields = state if isinstance(state, Mapping) else {}
-        numbers = {name: value for name, value in fields.items() if isinstance(value, int | float)}
-        since = numbers.get("since")
-        return cls(
-            int(numbers.get("judged", 0)),
-            int(numbers.get("strikes", 0)),
-            None if since is None else float(since),
-            int(numbers.get("tokens", 0)),
-            int(numbers.get("relieved", 0)),
-        )
+        values = state if isinstance(state, Mapping) else {}
+        numbers = {name: values[name] for name in cls.__slots__ if isinstance(values.get(name), int | float)}
+        since = numbers.pop("since", None)
+        counts = {name: int(value) for name, value in numbers.items()}
+        return cls(**counts, since=None if since is None else float(since))
 
 
 @dataclass(slots=True)
@@ -235,9 +217,10 @@ class PromptSize:
     def is_full(self) -> bool:
         return self.tokens >= self.hard_limit
 
-    def as_if(self, tokens: int) -> PromptSize:
-        """This prompt, as if it had so many tokens."""
-        return replace(self, tokens=tokens)
+    @property
+    def when_due(self) -> PromptSize:
+        """This prompt, as if it had grown to the threshold."""
+        return replace(self, tokens=max(self.tokens, self.budget.threshold))
 
 
 # Dollars
@@ -311,7 +294,7 @@ class CompactionPolicy:
             if self._options.background and not ready and not prices.free_summary:
                 return PolicyDecision("send", "it would pay now, but somebody would wait for the summary")
             early = PolicyDecision("compact", weighed.why, COLD, weighed=weighed)
-            return self._unless_vain(size.as_if(threshold), state, early)
+            return self._unless_vain(size.when_due, state, early)
         if weighed is not None and weighed.action == "later":
             return PolicyDecision("wait", weighed.why, weighed=weighed)
         why = weighed.why if weighed else f"{tokens:,} tokens reach the threshold of {threshold:,}"
@@ -321,9 +304,8 @@ class CompactionPolicy:
         """Whether the next summary is written ahead, beside the conversation: from 80 % of the threshold on."""
         if not (self._options.enabled and self._options.background) or size.tokens < size.budget.background_start:
             return False
-        due = size.as_if(max(size.tokens, size.budget.threshold))
-        weighed = self.weigh(due, state, prices)
-        return (weighed is None or weighed.action == "now") and not self.is_vain(due, state)
+        weighed = self.weigh(size.when_due, state, prices)
+        return (weighed is None or weighed.action == "now") and not self.is_vain(size.when_due, state)
 
     def prepares_at_pause(self, size: PromptSize, state: ContextState, prices: CallPrices) -> bool:
         """Whether a summary is written shortly before the cache forgets, if every second pause ends for good."""
@@ -332,7 +314,7 @@ class CompactionPolicy:
             return False
         weighed = weigh(replace(self._case(size, state, prices, rates), cold="the pause"))
         pays = weighed.action == "now" and weighed.saves > 2 * weighed.cost
-        return pays and not self.is_vain(size.as_if(max(size.tokens, size.budget.threshold)), state)
+        return pays and not self.is_vain(size.when_due, state)
 
     def is_hygiene_due(self, size: PromptSize, messages: int) -> bool:
         """The gateway's safety net, before it takes an incoming message."""
@@ -340,14 +322,17 @@ class CompactionPolicy:
 
     def is_vain(self, size: PromptSize, state: ContextState) -> bool:
         """Whether the last compactions showed that another would bring nothing yet."""
-        return size.tokens < state.futile or state.pause.holds(size.tokens, self._wall())
+        return bool(self._obstacle(size, state))
+
+    def _obstacle(self, size: PromptSize, state: ContextState) -> str:
+        """Why a compaction would bring nothing yet; empty where it may."""
+        if size.tokens < state.futile:
+            return "the last compaction could make nothing smaller"
+        return "automatic compaction is paused" if state.pause.holds(size.tokens, self._wall()) else ""
 
     def _unless_vain(self, size: PromptSize, state: ContextState, decision: PolicyDecision) -> PolicyDecision:
-        if size.tokens < state.futile:
-            return PolicyDecision("send", "the last compaction could make nothing smaller", weighed=decision.weighed)
-        if state.pause.holds(size.tokens, self._wall()):
-            return PolicyDecision("send", "automatic compaction is paused", weighed=decision.weighed)
-        return decision
+        why = self._obstacle(size, state)
+        return PolicyDecision("send", why, weighed=decision.weighed) if why else decision
 
     # Dollars
 

@@ -18,6 +18,7 @@ from everthread.core.messages import Message, edit_results, results_of, with_tex
 from everthread.core.outputs import ToStore, to_store
 from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.transcript import latest_user_index
+from everthread.store.models import LimitKind
 from everthread.store.store import Store
 
 # --- what to try ------------------------------------------------------------------------------------------------------
@@ -202,13 +203,7 @@ class ModelLimits:
         return (await self._fresh(key)).output
 
     async def learn_window(
-        self,
-        key: LimitKey,
-        verdict: ErrorVerdict,
-        window: int,
-        sent: int,
-        *,
-        believed: bool = True,
+        self, key: LimitKey, verdict: ErrorVerdict, window: int, sent: int, *, believed: bool = True
     ) -> LearntWindow | None:
         """After a prompt that was too long: what is stated is kept, else the next usual window is guessed.
 
@@ -220,10 +215,7 @@ class ModelLimits:
             exceeds = max(sent, verdict.input_tokens or 0) > limit
             if not believed or limit >= window or limit < least or not exceeds:
                 return None
-            await self._store.learn_limit(
-                key.base_url, key.model, limit, source=verdict.reason, headers=key.headers, tenant=key.tenant,
-                credential=key.credential,
-            )  # fmt: skip
+            await self._store_limit(key, limit, verdict.reason, "window")
             limits.window = limit
             return LearntWindow(limit, "the provider stated it", stored=True)
         refused = min(window, sent) if sent else window
@@ -238,10 +230,13 @@ class ModelLimits:
         limits = await self._fresh(key)
         if limits.output is None or cap < limits.output:
             limits.output = cap
-            await self._store.learn_limit(
-                key.base_url, key.model, cap, source=source, headers=key.headers, tenant=key.tenant,
-                credential=key.credential, kind="output",
-            )  # fmt: skip
+            await self._store_limit(key, cap, source, "output")
+
+    async def _store_limit(self, key: LimitKey, tokens: int, source: str, kind: LimitKind) -> None:
+        await self._store.learn_limit(
+            key.base_url, key.model, tokens, source=source, headers=key.headers, tenant=key.tenant,
+            credential=key.credential, kind=kind,
+        )  # fmt: skip
 
     async def succeed(self, key: LimitKey, prompt: int) -> bool:
         """A prompt of this size was taken; whether it ended a smaller limit."""

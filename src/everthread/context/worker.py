@@ -9,6 +9,7 @@ end a conversation.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar
 
 from everthread.compaction.engine import ContextEngine, Events, Services, StartReason
 from everthread.compaction.journal import JournalWriter
@@ -201,41 +202,31 @@ async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
 
     Where its caller is cancelled it is cancelled too, and ends at its next step; nobody waits for that.
     """
-    home = asyncio.get_running_loop()
-    result: asyncio.Future[T] = home.create_future()
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()  # from here on only the thread settles it
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    is_cancelled = False
 
     async def main() -> T:
         task = asyncio.ensure_future(_await_work(work))
         started.append((asyncio.get_running_loop(), task))
-        if result.cancelled():
+        if is_cancelled:
             task.cancel()
         return await task
 
-    def deliver(value: T | None, error: BaseException | None) -> None:
-        if result.done():
-            return  # its caller was cancelled
-        if error is None:
-            result.set_result(cast(T, value))
-        else:
-            result.set_exception(error)
-
     def run() -> None:
-        value: T | None = None
-        error: BaseException | None = None
         try:
-            value = asyncio.run(main())
+            outcome.set_result(asyncio.run(main()))
         except asyncio.CancelledError:
-            error = EngineError("the compaction was cancelled")
+            outcome.set_exception(EngineError("the compaction was cancelled"))
         except BaseException as failure:  # noqa: BLE001 - whoever waits for it is told
-            error = failure
-        with contextlib.suppress(RuntimeError):  # the loop has ended; nobody waits
-            home.call_soon_threadsafe(deliver, value, error)
+            outcome.set_exception(failure)
 
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name="compaction", daemon=True).start()
     try:
-        return await result
+        return await asyncio.wrap_future(outcome)
     except asyncio.CancelledError:
+        is_cancelled = True
         for loop, task in started:
             with contextlib.suppress(RuntimeError):  # it ended at this very moment
                 loop.call_soon_threadsafe(task.cancel)
@@ -319,17 +310,16 @@ class _Process:
     """A child process that runs one work item at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+        if process.stdin is None or process.stdout is None:
+            raise EngineError("the process of the compaction cannot be reached")
+        self._process, self._requests, self._responses = process, process.stdin, process.stdout
 
     @classmethod
     async def start(cls) -> _Process:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return cls(
-            await asyncio.create_subprocess_exec(
-                sys.executable, "-c", _COMMAND, stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, env=environment,
-            )
-        )  # fmt: skip
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-c", _COMMAND)
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=environment))
 
     @property
     def is_alive(self) -> bool:
@@ -338,8 +328,7 @@ class _Process:
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._requests.close()
         await self._process.wait()
 
     async def run(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
@@ -366,29 +355,23 @@ class _Process:
                 task.cancel()
 
     async def _answer(self, summarizer: Summarizer, number: int, request: SummaryRequest) -> None:
+        """A summariser is anybody's code: whatever fails in it, the journal takes its place."""
         try:
             draft = await summarizer.summarize(request)
-        except SummaryError as error:
-            await self._send("failed", number, str(error), error.passing, error.missing, error.usage)
-        except Exception as error:  # noqa: BLE001 - a summariser is anybody's code; the journal takes its place
-            await self._send("failed", number, f"{type(error).__name__}: {error}", True, False, ())  # noqa: FBT003
-        else:
-            await self._send("answer", number, draft)
+        except Exception as error:  # noqa: BLE001 - it is told in the draft
+            words = str(error) if isinstance(error, SummaryError) else f"{type(error).__name__}: {error}"
+            note = f"{summarizer.name} wrote no summary: {words}"
+            draft = DeferredSummary({}, summarizer.name, (note,), getattr(error, "usage", ()))
+        await self._send("answer", number, draft)
 
     async def _send(self, *values: Any) -> None:
-        pipe = self._process.stdin
-        if pipe is None:
-            raise EngineError("the process of the compaction cannot be reached")
         data = pickle.dumps(values)
-        pipe.write(_HEAD.pack(len(data)) + data)
-        await pipe.drain()
+        self._requests.write(_HEAD.pack(len(data)) + data)
+        await self._requests.drain()
 
     async def _receive(self) -> Any:
-        pipe = self._process.stdout
-        if pipe is None:
-            raise EngineError("the process of the compaction cannot be reached")
-        (size,) = _HEAD.unpack(await pipe.readexactly(_HEAD.size))
-        return pickle.loads(await pipe.readexactly(size))  # noqa: S301  # nosec B301  our own child wrote it
+        (size,) = _HEAD.unpack(await self._responses.readexactly(_HEAD.size))
+        return pickle.loads(await self._responses.readexactly(size))  # noqa: S301  # nosec B301  our own child wrote it
 
 
 # The process itself
@@ -412,8 +395,9 @@ class _Child:
             kind, *values = message
             if kind == "run":
                 working = asyncio.create_task(self._work(*values))
-            elif (waiting := self._drafts.pop(values[0], None)) is not None:
-                _settle(waiting, kind, values[1:])
+            else:
+                number, draft = values
+                self._drafts.pop(number).set_result(draft)
         if working is not None:
             working.cancel()
 
@@ -455,16 +439,6 @@ class _Child:
             self._responses.flush()
 
 
-def _settle(waiting: asyncio.Future[SummaryDraft], kind: str, values: list[Any]) -> None:
-    if kind == "answer":
-        waiting.set_result(values[0])
-        return
-    words, passing, missing, usage = values
-    error = SummaryError(words, passing=passing, missing=missing)
-    error.usage = usage
-    waiting.set_exception(error)
-
-
 class _ParentSummarizer:
     """Asks the gateway for a summary; writes the journal itself."""
 
@@ -475,12 +449,7 @@ class _ParentSummarizer:
         self.name = name
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        draft: SummaryDraft = DeferredSummary({}, self.name)
-        if not self._writes_here:
-            try:
-                draft = await self._child.ask(request)
-            except SummaryError as error:
-                draft = DeferredSummary({}, self.name, (f"{self.name} wrote no summary: {error}",), error.usage)
+        draft = DeferredSummary({}, self.name) if self._writes_here else await self._child.ask(request)
         return await _complete(draft, request, self._counter)
 
 
@@ -518,49 +487,41 @@ class SafeEngine(ContextEngine):
         check_compaction(self.name, compaction, len(messages))
         return compaction
 
-    def update_from_response(self, usage: CanonicalUsage) -> None:
-        self._call_engine("update_from_response", lambda: self._engine.update_from_response(usage), otherwise=None)
-
-    def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self._call_engine(
-            "should_compress", lambda: bool(self._engine.should_compress(prompt_tokens)), otherwise=False
-        )
-
-    def has_content_to_compress(self, messages: Messages) -> bool:
-        return self._call_engine(
-            "has_content_to_compress", lambda: bool(self._engine.has_content_to_compress(messages)), otherwise=False
-        )
-
-    def pin(self, notes: Sequence[str]) -> None:
-        self._call_engine("pin", lambda: self._engine.pin(notes), otherwise=None)
-
-    def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
-        self._call_engine(
-            "on_session_start",
-            lambda: self._engine.on_session_start(session_id, reason=reason, previous=previous),
-            otherwise=None,
-        )
-
-    def on_session_end(self, session_id: str) -> None:
-        self._call_engine("on_session_end", lambda: self._engine.on_session_end(session_id), otherwise=None)
-
-    def on_compacted(self, compaction: Compaction) -> None:
-        self._call_engine("on_compacted", lambda: self._engine.on_compacted(compaction), otherwise=None)
-
-    def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return self._call_engine("get_tool_schemas", lambda: list(self._engine.get_tool_schemas()), otherwise=[])
-
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         return await self._engine.handle_tool_call(name, arguments)
 
-    def update_model(self, services: Services) -> None:
-        self._call_engine("update_model", lambda: self._engine.update_model(services), otherwise=None)
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        return self._call(bool, "should_compress", prompt_tokens)
+
+    def has_content_to_compress(self, messages: Messages) -> bool:
+        return self._call(bool, "has_content_to_compress", messages)
+
+    def get_tool_schemas(self) -> list[dict[str, Any]]:
+        return self._call(list, "get_tool_schemas")
 
     def dump_state(self) -> dict[str, Any]:
-        return self._call_engine("dump_state", lambda: dict(self._engine.dump_state()), otherwise={})
+        return self._call(dict, "dump_state")
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._call_engine("load_state", lambda: self._engine.load_state(state), otherwise=None)
+        self._tell("load_state", state)
+
+    def update_from_response(self, usage: CanonicalUsage) -> None:
+        self._tell("update_from_response", usage)
+
+    def update_model(self, services: Services) -> None:
+        self._tell("update_model", services)
+
+    def pin(self, notes: Sequence[str]) -> None:
+        self._tell("pin", notes)
+
+    def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
+        self._tell("on_session_start", session_id, reason=reason, previous=previous)
+
+    def on_session_end(self, session_id: str) -> None:
+        self._tell("on_session_end", session_id)
+
+    def on_compacted(self, compaction: Compaction) -> None:
+        self._tell("on_compacted", compaction)
 
     def failed(self, what: str, why: object) -> None:
         """Report a failure; the same one only once."""
@@ -570,12 +531,16 @@ class SafeEngine(ContextEngine):
                 f"The context engine {self.name} failed in {what} ({why}); the conversation goes on without it."
             )
 
-    def _call_engine(self, what: str, ask: Callable[[], T], *, otherwise: T) -> T:
+    def _tell(self, what: str, *values: Any, **named: Any) -> None:
+        self._call(bool, what, *values, **named)
+
+    def _call(self, make: Callable[..., T], what: str, *values: Any, **named: Any) -> T:
+        """What a method of the engine returns, as a value of this type; an empty one where it fails."""
         try:
-            return ask()
+            return make(getattr(self._engine, what)(*values, **named))
         except Exception as error:  # noqa: BLE001 - it is told, and an engine must not end a conversation
             self.failed(what, f"{type(error).__name__}: {error}")
-            return otherwise
+            return make()
 
 
 class SafeSummarizer:
@@ -610,15 +575,19 @@ def find_fault(compaction: Any, count: int) -> str:
         return f"it is a {type(compaction).__name__}"
     if not compaction.changed:
         return ""
+
+    def is_place(at: Any) -> bool:
+        return isinstance(at, int) and 0 <= at < count
+
     if not _list_of(compaction.messages, lambda item: isinstance(item, Mapping) and isinstance(item.get("role"), str)):
         return "its messages are no list of messages"
     if not compaction.messages and count:
         return "it has no message left"
     if len(compaction.kept) != len(compaction.messages) or not _list_of(
-        compaction.kept, lambda at: at is None or _within(at, count)
+        compaction.kept, lambda at: at is None or is_place(at)
     ):
         return "`kept` does not name, for each of its messages, the one it was"
-    if not _list_of(compaction.covered, lambda at: _within(at, count)):
+    if not _list_of(compaction.covered, is_place):
         return "`covered` names messages that are not there"
     if not _list_of(compaction.to_store, lambda item: isinstance(item, ToStore)):
         return "`to_store` holds what is no output"
@@ -627,10 +596,6 @@ def find_fault(compaction: Any, count: int) -> str:
     if not _list_of(compaction.usage, lambda item: isinstance(item, Mapping)):
         return "`usage` holds what is no usage"
     return ""
-
-
-def _within(at: Any, count: int) -> bool:
-    return isinstance(at, int) and 0 <= at < count
 
 
 def _list_of(items: Any, fits: Callable[[Any], bool]) -> bool:
