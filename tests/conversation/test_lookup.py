@@ -11,7 +11,7 @@ import pytest
 
 from everthread import open_store
 from everthread.conversation import lookup as lookups
-from everthread.conversation.lookup import EXCERPT, StoreLookup, expand
+from everthread.conversation.lookup import EXCERPT, StoreLookup
 from everthread.conversation.options import RecallOptions
 from everthread.conversation.thread_state import PIN_CHARS, add_pin
 from everthread.core.messages import text_of
@@ -215,7 +215,7 @@ async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> 
         for wanted in (f"compaction:{records[-1].id}", f"message:{summary.id}"):
             whole, offset = "", 0
             while True:
-                part = await expand(lookup, wanted, offset=offset, limit=50_000)
+                part = await lookup.expand(wanted, offset=offset, limit=50_000)
                 whole += part.text
                 if part.end == part.size:
                     break
@@ -228,9 +228,9 @@ async def test_a_summary_expands_to_every_word_it_stands_for(tmp_path: Path) -> 
             assert text in texts[0] or text in in_view
         assert re.search(r"\[message:\d+\] user, turn 2, \d{4}-", texts[0])
         with pytest.raises(UnknownIdError):
-            await expand(lookup, "compaction:999")
+            await lookup.expand("compaction:999")
         with pytest.raises(InputError):
-            await expand(StoreLookup(here.store, "default", None), "compaction:1")
+            await StoreLookup(here.store, "default", None).expand("compaction:1")
 
 
 async def test_a_pin_is_carried_word_for_word_until_it_is_taken_back(tmp_path: Path) -> None:

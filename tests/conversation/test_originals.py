@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import open_store
-from everthread.conversation.lookup import LookupCache, StoreLookup, expand
+from everthread.conversation.lookup import LookupCache, StoreLookup
 from everthread.core.types import Node
 from everthread.store.models import NewMessage, NewSession, StoredMessage
 
@@ -52,7 +52,7 @@ async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> 
     while True:
         counted.given = 0  # each part by a lookup of its own, as a server makes one for every call
         lookup = StoreLookup(counted, "default", session.thread, cache=cache)
-        part = await expand(lookup, node.id, offset=offset, limit=PART)
+        part = await lookup.expand(node.id, offset=offset, limit=PART)
         costs.append(counted.given)
         parts.append(part.text)
         offset = part.end
@@ -66,6 +66,6 @@ async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> 
     assert f"[message:{covered[0]}] user, turn {FIRST + 1}, " in whole
     assert costs[0] <= SAID + 2 * (LAST - FIRST), "turns are counted once"
     assert max(costs[1:]) <= PART // 200 + 2, "then only what is shown is read"
-    alone = await expand(StoreLookup(store, "default", session.thread), node.id, limit=50_000)
+    alone = await StoreLookup(store, "default", session.thread).expand(node.id, limit=50_000)
     assert alone.text == whole
     await store.close()

@@ -12,7 +12,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import regex
 
@@ -23,57 +23,9 @@ from everthread.core.transcript import is_lookup, is_user_message
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
-from everthread.store.models import CompactionRecord, RecallQuery, SearchHit, SearchQuery, StoredMessage
+from everthread.store.models import RecallQuery, SearchHit, SearchQuery, StoredMessage
 from everthread.store.sql.search import sentence_start
 from everthread.store.store import Store
-
-# What lookups remember
-
-CACHED_THREADS = 64
-"""How many threads the cache holds, those used last."""
-CACHED_LAYOUTS = 32
-"""How many layouts the cache holds for one thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class OriginalsLayout:
-    """The originals of a summary one after the other: their ids, and how many characters each takes."""
-
-    ids: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(self.sizes)
-
-
-@dataclass(slots=True)
-class ThreadFacts:
-    """The cached facts of a thread: the turn of each message, in order, and layouts by the id of a summary."""
-
-    turns: dict[int, int] = field(default_factory=dict)
-    layouts: OrderedDict[str, OriginalsLayout] = field(default_factory=OrderedDict)
-
-    def keep(self, wanted: str, layout: OriginalsLayout) -> OriginalsLayout:
-        self.layouts[wanted] = layout
-        while len(self.layouts) > CACHED_LAYOUTS:
-            self.layouts.popitem(last=False)
-        return layout
-
-
-class LookupCache:
-    """A cache for one conversation or a whole server. It holds threads of any tenant: access is checked before."""
-
-    def __init__(self) -> None:
-        self._threads: OrderedDict[str, ThreadFacts] = OrderedDict()
-
-    def of(self, thread: str) -> ThreadFacts:
-        facts = self._threads.setdefault(thread, ThreadFacts())
-        self._threads.move_to_end(thread)
-        while len(self._threads) > CACHED_THREADS:
-            self._threads.popitem(last=False)
-        return facts
-
 
 # Patterns
 
@@ -106,11 +58,6 @@ class PatternMatcher:
         self._pattern = compile_pattern(pattern, regex.MULTILINE)
         self._seconds = PATTERN_SECONDS
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether the pattern has used up its time."""
-        return self._seconds <= 0
-
     def scan(self, texts: Sequence[str], around: int) -> list[str]:
         """For each text the words around the first match, without secrets; empty where nothing matches.
 
@@ -118,7 +65,7 @@ class PatternMatcher:
         """
         shown = []
         for text in texts:
-            if self.is_spent:
+            if self._seconds <= 0:
                 break
             started = time.monotonic()
             shown.append(self._show_match(text, around))
@@ -173,43 +120,50 @@ QUESTION_WORDS = 3
 """A query of so many words or more is a question."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
+_COMPACTION = re.compile(r"compaction:(\d{1,18})")
+_NODE = re.compile(r"n[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A text, and the excerpt it would be shown as, still without words."""
+class OriginalsLayout:
+    """The originals of a summary one after the other: their ids, and how many characters each takes."""
 
-    excerpt: Excerpt
-    text: str
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
-class _Reader:
-    """Reads a thread's messages in order: which turn each is of, and which tool a result is of."""
+CACHED_THREADS = 64
+CACHED_LAYOUTS = 256
 
-    def __init__(self, thread: str) -> None:
-        self._thread = thread
-        self._turn = 0
-        self._tools: dict[str, str] = {}
 
-    def read(self, stored: StoredMessage) -> _Piece | None:
-        """The message as a text; None for calls of a search tool and their results."""
-        body = stored.body
-        self._turn += is_user_message(body)
-        calls = calls_of(body)
-        self._tools |= {call.id: call.name for call in calls}
-        named = (result.name or self._tools.get(result.call_id, "") for result in results_of(body))
-        tools = [*filter(None, named)]
-        if any(map(is_lookup, (*tools, *(call.name for call in calls)))):
-            return None
-        role = str(body.get("role", ""))
-        excerpt = Excerpt(
-            f"message:{stored.id}", self._thread, self._turn or None, role, ",".join(tools), stored.created, ""
-        )
-        return _Piece(excerpt, searchable_text(body))
+class LookupCache:
+    """Facts of the threads used last, for one conversation or a whole server.
+
+    It holds threads of any tenant: access is checked before.
+    """
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, dict[int, int]] = OrderedDict()
+        self.layouts: OrderedDict[tuple[str, str], OriginalsLayout] = OrderedDict()
+        """By the thread and the id of a summary."""
+
+    def turns(self, thread: str) -> dict[int, int]:
+        """The turn of each message of a thread, in order, as far as they were read."""
+        turns = self._turns.setdefault(thread, {})
+        self._turns.move_to_end(thread)
+        if len(self._turns) > CACHED_THREADS:
+            self._turns.popitem(last=False)
+        return turns
+
+    def keep(self, thread: str, wanted: str, layout: OriginalsLayout) -> OriginalsLayout:
+        self.layouts[thread, wanted] = layout
+        if len(self.layouts) > CACHED_LAYOUTS:
+            self.layouts.popitem(last=False)
+        return layout
 
 
 class StoreLookup:
-    """`Lookup` over a store. Without a thread, or with `reach="all"`, it looks in all of the tenant's."""
+    """`Lookup` and `Graph` over a store. Without a thread, or with `reach="all"`, it looks in all of the tenant's."""
 
     def __init__(
         self,
@@ -292,7 +246,7 @@ class StoreLookup:
         places = [
             Excerpt(
                 passage.output or f"message:{passage.message}", passage.thread,
-                passage.turn or None if passage.message is not None else None, passage.role, passage.tool,
+                (passage.turn or None) if passage.message is not None else None, passage.role, passage.tool,
                 passage.created, passage.text,
             )
             for passage in passages
@@ -326,58 +280,70 @@ class StoreLookup:
         searched = [call.arguments for call in calls_of(stored.body) if is_lookup(call.name)]
         if any(argument and argument in shown for argument in searched):
             return None
+        if hit.role == "assistant" and hit.tool:  # the arguments of a call, without JSON's escapes
+            shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
         turn = await self._turn(hit.thread, hit.message)
-        shown = _unescape(shown) if _is_call(hit) else shown
         return Excerpt(f"message:{hit.message}", hit.thread, turn, hit.role, hit.tool, hit.created, shown)
 
     async def _search_pattern(self, matcher: PatternMatcher, query: SearchQuery) -> SearchPage:
         excerpts: list[Excerpt] = []
         at, deadline = 0, 0.0
-        async for pieces in self._read_texts(query.thread):
-            start, at = at, at + len(pieces)
+        async for texts in self._read_texts(query.thread):
+            start, at = at, at + len(texts)
             skipped = max(0, query.offset - start)
-            if skipped >= len(pieces):
+            if skipped >= len(texts):
                 continue
             deadline = deadline or time.monotonic() + SEARCH_SECONDS
             fitting = [
-                (index, piece)
-                for index, piece in enumerate(pieces[skipped:], start + skipped)
-                if query.role in (None, piece.excerpt.role) and query.tool in (None, piece.excerpt.tool)
+                (index, text)
+                for index, text in enumerate(texts[skipped:], start + skipped)
+                if query.role in (None, text.role) and query.tool in (None, text.tool)
             ]
-            shown = await asyncio.to_thread(matcher.scan, [piece.text for _, piece in fitting], EXCERPT)
-            for (index, piece), text in zip(fitting, shown, strict=False):
-                if text and len(excerpts) == query.limit:
+            shown = await asyncio.to_thread(matcher.scan, [text.text for _, text in fitting], EXCERPT)
+            for (index, text), words in zip(fitting, shown, strict=False):
+                if words and len(excerpts) == query.limit:
                     return SearchPage(tuple(excerpts), index)
-                if text:
-                    excerpts.append(replace(piece.excerpt, text=text))
+                if words:
+                    excerpts.append(replace(text, text=words))
             if len(shown) < len(fitting):
                 return SearchPage(tuple(excerpts), fitting[len(shown)][0])
             if time.monotonic() > deadline:
                 return SearchPage(tuple(excerpts), at)
         return SearchPage(tuple(excerpts), None)
 
-    async def _read_texts(self, within: str | None) -> AsyncIterator[list[_Piece]]:
-        """Every text, the earliest thread and message first, so that an offset stays valid while messages are added."""
-        if within is not None:
-            threads = [within]
-        else:
+    async def _read_texts(self, within: str | None) -> AsyncIterator[list[Excerpt]]:
+        """Every text, whole, without calls of a search tool and their results.
+
+        The earliest thread and message come first, so that an offset stays valid while messages are added.
+        """
+        threads = [within] if within is not None else []
+        if within is None:
             rows = await self.store.list_threads(tenant=self.tenant, limit=THREADS)
             threads = [row.first.id for row in sorted(rows, key=lambda row: (row.first.started, row.first.id))]
         for thread in threads:
-            reader = _Reader(thread)
+            turn, called = 0, dict[str, str]()
             for start in itertools.count(0, PAGE):
                 page = await self.store.history(thread, start=start, limit=PAGE)
-                yield [piece for stored in page if (piece := reader.read(stored)) is not None]
+                texts = []
+                for stored in page:
+                    turn += is_user_message(stored.body)
+                    calls = {call.id: call.name for call in calls_of(stored.body)}
+                    called |= calls
+                    named = (one.name or called.get(one.call_id, "") for one in results_of(stored.body))
+                    tools = [*filter(None, named)]
+                    if not any(map(is_lookup, (*tools, *calls.values()))):
+                        texts.append(_whole_message(stored, thread, turn, ",".join(tools)))
+                yield texts
                 if len(page) < PAGE:
                     break
+            outputs = [output for output in await self.store.outputs(thread) if not is_lookup(output.tool)]
             yield [
-                _Piece(
-                    Excerpt(output.id, thread, None, "tool", output.tool, output.created, ""),
+                Excerpt(
+                    output.id, thread, None, "tool", output.tool, output.created,
                     await self.store.output(output.id, tenant=self.tenant),
                 )
-                for output in await self.store.outputs(thread)
-                if not is_lookup(output.tool)
-            ]
+                for output in outputs
+            ]  # fmt: skip
 
     # Reading
 
@@ -388,7 +354,7 @@ class StoreLookup:
         if _OUTPUT.fullmatch(cited):
             await self._check_output(cited)
             text = await self.store.output(cited, tenant=self.tenant)
-            return _make_passage(Excerpt(cited, self.thread or "", None, "tool", "", 0.0, ""), text, start, most)
+            return _make_passage(Excerpt(cited, self.thread or "", None, "tool", "", 0.0, text), start, most)
         number = _MESSAGE.fullmatch(cited)
         if number is None:
             raise InputError(
@@ -396,9 +362,7 @@ class StoreLookup:
             )
         stored, thread = await self._message(int(number[1]))
         turn = await self._turn(thread, stored.id)
-        role = str(stored.body.get("role", ""))
-        excerpt = Excerpt(f"message:{stored.id}", thread, turn, role, "", stored.created, "")
-        return _make_passage(excerpt, searchable_text(stored.body), start, most)
+        return _make_passage(_whole_message(stored, thread, turn), start, most)
 
     async def _check_output(self, cited: str) -> None:
         if self._reach == "thread" and self.thread is not None:
@@ -429,7 +393,7 @@ class StoreLookup:
 
         Cached: stored messages do not change, so only those since the last call are read.
         """
-        numbers = self.cache.of(thread).turns
+        numbers = self.cache.turns(thread)
         more = not upto or any(number not in numbers for number in upto)
         while more:
             start, turn = len(numbers), max(numbers.values(), default=0)
@@ -443,166 +407,110 @@ class StoreLookup:
     async def _turn(self, thread: str, message: int) -> int | None:
         return (await self.turns(thread, upto=(message,))).get(message) or None
 
-
-def _make_passage(excerpt: Excerpt, text: str, start: int, most: int) -> Passage:
-    first = min(start, len(text))
-    end = min(len(text), first + most)
-    shown = redact_part(text, first, end, margin=MARGIN)
-    when = excerpt.created or None
-    return Passage(
-        excerpt.id, excerpt.thread, excerpt.turn, excerpt.role, excerpt.tool, when, shown, first, end, len(text)
-    )  # fmt: skip
-
-
-def _first_words(stored: StoredMessage) -> str:
-    """The beginning of a message on one line; empty for a summary and for searches."""
-    body = stored.body
-    tools = [*(call.name for call in calls_of(body)), *(result.name for result in results_of(body))]
-    text = " ".join(redact_part(searchable_text(body), 0, BEGINNING, margin=MARGIN).split())
-    if stored.kind == "summary" or not text or any(map(is_lookup, tools)):
-        return ""
-    return f"{text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
-
-
-def _is_call(hit: SearchHit) -> bool:
-    return hit.role == "assistant" and bool(hit.tool)
-
-
-def _unescape(text: str) -> str:
-    """The arguments of a call without JSON's escapes."""
-    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-
-
-def _show_around(text: str, snippet: str) -> str:
-    """The text around a snippet; the snippet itself where the text does not hold it (a secret was in it)."""
-    words = snippet.strip("…").split()
-    match = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
-    if match is None:
-        return snippet[:EXCERPT]
-    spare = max(0, EXCERPT - (match.end() - match.start())) // 2
-    start = sentence_start(text, max(0, match.start() - spare))
-    end = min(len(text), max(match.end() + spare, start + EXCERPT))
-    shown = redact_part(text, start, end, margin=MARGIN)
-    return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"
-
-
-# What a summary stands for
-
-_COMPACTION = re.compile(r"compaction:(\d{1,18})")
-_NODE = re.compile(r"n[0-9a-f]{12}")
-
-
-class ThreadGraph:
-    """`compaction.engine.Graph` of a lookup's thread."""
-
-    def __init__(self, lookup: StoreLookup) -> None:
-        self._lookup = lookup
+    # What a summary stands for
 
     async def nodes(self) -> Sequence[Node]:
-        thread = self._lookup.thread
-        if thread is None:
+        if self.thread is None:
             raise InputError("a node belongs to a thread; name it")
-        return await self._lookup.store.nodes(thread)
+        return await self.store.nodes(self.thread)
 
-    async def expand(self, wanted: str, *, offset: int, limit: int) -> Passage:
-        return await expand(self._lookup, wanted, offset=offset, limit=limit)
+    async def expand(self, wanted: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
+        """A part of an original: of a message or output by its id, or of all that a summary covers.
 
+        A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.
+        """
+        cited, thread = wanted.strip(), self.thread
+        if thread is None:
+            if _COMPACTION.fullmatch(cited) or _NODE.fullmatch(cited):
+                raise InputError(f"name the thread of {cited}")
+            return await self.read(cited, offset=offset, limit=limit)
+        layout = self.cache.layouts.get((thread, cited))
+        if layout is None:
+            ids = await self._find_covered(thread, cited)
+            if ids is None:
+                return await self.read(cited, offset=offset, limit=limit)
+            layout = self.cache.keep(thread, cited, await self._lay_out(thread, ids))
+        return await self._read_covered(thread, cited, layout, max(0, offset), max(1, min(limit, LONGEST_PART)))
 
-async def expand(lookup: StoreLookup, wanted: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
-    """A part of an original: of a message or output by its id, or of all that a summary covers.
+    async def _lay_out(self, thread: str, ids: Collection[int]) -> OriginalsLayout:
+        """The layout of these messages, in order. Only the part of the history that holds them is read."""
+        turns = await self.turns(thread)
+        wanted = set(ids)
+        places = [index for index, number in enumerate(turns) if number in wanted]
+        sizes: dict[int, int] = {}
+        first, last = (places[0], places[-1] + 1) if places else (0, 0)
+        for start in range(first, last, PAGE):
+            for stored in await self.store.history(thread, start=start, limit=min(PAGE, last - start)):
+                if stored.id in wanted:
+                    sizes[stored.id] = len(_render_block(stored, thread, turns[stored.id]))
+        return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
 
-    A summary is named as `compaction:12`, by the id of its message, or as a node of the thread's graph.
-    """
-    cited = wanted.strip()
-    layout = await _layout(lookup, cited)
-    if layout is None:
-        return await lookup.read(cited, offset=offset, limit=limit)
-    return await _covered_passage(lookup, cited, layout, max(0, offset), max(1, min(limit, LONGEST_PART)))
+    async def _read_covered(self, thread: str, wanted: str, layout: OriginalsLayout, start: int, most: int) -> Passage:
+        """A part of the covered messages one after the other, each under its heading; only those it shows are read."""
+        turns = await self.turns(thread, upto=layout.ids)
+        shown: list[str] = []
+        total = 0
+        for number, size in zip(layout.ids, layout.sizes, strict=True):
+            first, last = max(start - total, 0), min(start + most - total, size)
+            total += size
+            if first < last:
+                stored = await self.store.message(number, tenant=self.tenant)
+                shown.append(redact_part(_render_block(stored, thread, turns[number]), first, last, margin=MARGIN))
+        end = min(total, start + most)
+        return Passage(wanted, thread, None, "", "", None, "".join(shown), min(start, total), end, total)
 
+    async def _find_covered(self, thread: str, wanted: str) -> list[int] | None:
+        """The ids of the messages that a summary covers; None for an id that names no summary."""
+        if _NODE.fullmatch(wanted):
+            nodes = {node.id: node for node in await self.store.nodes(thread)}
+            if wanted not in nodes:
+                raise UnknownIdError(f"this conversation has no node {wanted}")
+            return await self._find_originals(_list_leaves(nodes, wanted))
+        compaction, number = _COMPACTION.fullmatch(wanted), _MESSAGE.fullmatch(wanted)
+        session = await self._session_of_summary(int(number[1])) if number is not None else None
+        if compaction is None and session is None:
+            return None
+        records = await self.store.compactions(thread)
+        if compaction is not None:
+            chosen = next((record for record in records if record.id == int(compaction[1])), None)
+            if chosen is None:
+                raise UnknownIdError(f"this thread has no {wanted}; `status` lists its compactions")
+        else:
+            chosen = next((record for record in records if record.session == session), None)
+            if chosen is None:
+                return None
+        if not chosen.record.covered:  # a proxied client's: it covers all messages before it
+            history = await self.store.history(thread)
+            return [stored.id for stored in history if stored.created <= chosen.created]
+        before = (record for record in records if record.id < chosen.id and record.reverted is None)
+        return await self._find_originals([number for record in (*before, chosen) for number in record.record.covered])
 
-async def _layout(lookup: StoreLookup, wanted: str) -> OriginalsLayout | None:
-    """The layout of a summary's originals, cached; None for an id that names no summary."""
-    if lookup.thread is None:
-        if _COMPACTION.fullmatch(wanted) or _NODE.fullmatch(wanted):
-            raise InputError(f"name the thread of {wanted}")
-        return None
-    facts = lookup.cache.of(lookup.thread)
-    if wanted in facts.layouts:
-        return facts.layouts[wanted]
-    ids = await _find_covered(lookup, lookup.thread, wanted)
-    return None if ids is None else facts.keep(wanted, await _make_layout(lookup, lookup.thread, ids))
+    async def _session_of_summary(self, number: int) -> str | None:
+        """The session that a summary message begins; None for any other message."""
+        stored = await self.load_message(number)
+        return stored.session if stored is not None and stored.kind == "summary" else None
 
+    async def _find_originals(self, ids: Sequence[int]) -> list[int]:
+        """The ids of the originals: an id of a shortened copy is replaced by its original's."""
+        originals: set[int] = set()
+        for number in dict.fromkeys(ids):
+            if await self.turn_of(number) is not None:
+                originals.add(number)
+            elif (stored := await self.load_message(number)) is not None:
+                originals.add(number if stored.origin is None else stored.origin)
+        return sorted(originals)
 
-async def _make_layout(lookup: StoreLookup, thread: str, ids: Sequence[int]) -> OriginalsLayout:
-    """The layout of these messages, in order. Only the part of the history that holds them is read."""
-    turns = await lookup.turns(thread)
-    wanted = set(ids)
-    places = [index for index, number in enumerate(turns) if number in wanted]
-    sizes: dict[int, int] = {}
-    first, last = (places[0], places[-1] + 1) if places else (0, 0)
-    for start in range(first, last, PAGE):
-        for stored in await lookup.store.history(thread, start=start, limit=min(PAGE, last - start)):
-            if stored.id in wanted:
-                sizes[stored.id] = len(_render_block(stored, thread, turns[stored.id]))
-    return OriginalsLayout(tuple(sizes), tuple(sizes.values()))
-
-
-async def _covered_passage(lookup: StoreLookup, wanted: str, layout: OriginalsLayout, start: int, most: int) -> Passage:
-    """A part of the covered messages one after the other, each under its heading; only those it shows are read."""
-    thread = lookup.thread or ""
-    turns = await lookup.turns(thread, upto=layout.ids)
-    shown: list[str] = []
-    ends = itertools.accumulate(layout.sizes)
-    for number, size, end in zip(layout.ids, layout.sizes, ends, strict=True):
-        first, last = max(start - (end - size), 0), min(start + most - (end - size), size)
-        if first < last:
-            stored = await lookup.store.message(number, tenant=lookup.tenant)
-            shown.append(redact_part(_render_block(stored, thread, turns[number]), first, last, margin=MARGIN))
-    total = layout.size
-    return Passage(
-        wanted, thread, None, "", "", None, "".join(shown), min(start, total), min(total, start + most), total
-    )  # fmt: skip
+    async def load_message(self, number: int) -> StoredMessage | None:
+        """A message of the tenant's; None where there is none."""
+        try:
+            return await self.store.message(number, tenant=self.tenant)
+        except UnknownIdError:
+            return None
 
 
 def _render_block(stored: StoredMessage, thread: str, turn: int) -> str:
-    role = str(stored.body.get("role", ""))
-    excerpt = Excerpt(f"message:{stored.id}", thread, turn or None, role, "", stored.created, "")
-    return f"{heading(excerpt)}:\n{searchable_text(stored.body)}\n\n"
-
-
-# Which messages a summary covers
-
-
-async def _find_covered(lookup: StoreLookup, thread: str, wanted: str) -> list[int] | None:
-    """The ids of the messages that a summary covers; None for an id that names no summary."""
-    compaction, number = _COMPACTION.fullmatch(wanted), _MESSAGE.fullmatch(wanted)
-    if _NODE.fullmatch(wanted):
-        nodes = {node.id: node for node in await lookup.store.nodes(thread)}
-        if wanted not in nodes:
-            raise UnknownIdError(f"this conversation has no node {wanted}")
-        return await _find_originals(lookup, _list_leaves(nodes, wanted))
-    if compaction is not None:
-        records = await lookup.store.compactions(thread)
-        chosen = next((record for record in records if record.id == int(compaction[1])), None)
-        if chosen is None:
-            raise UnknownIdError(f"this thread has no {wanted}; `status` lists its compactions")
-        return await _list_covered(lookup, records, chosen)
-    if number is not None:
-        return await _find_covered_by_message(lookup, thread, int(number[1]))
-    return None
-
-
-async def _find_covered_by_message(lookup: StoreLookup, thread: str, number: int) -> list[int] | None:
-    """The ids that a summary message covers; None for any other message."""
-    try:
-        stored = await lookup.store.message(number, tenant=lookup.tenant)
-    except UnknownIdError:
-        return None
-    if stored.kind != "summary":
-        return None
-    records = await lookup.store.compactions(thread)
-    chosen = next((record for record in records if record.session == stored.session), None)
-    return None if chosen is None else await _list_covered(lookup, records, chosen)
+    whole = _whole_message(stored, thread, turn)
+    return f"{heading(whole)}:\n{whole.text}\n\n"
 
 
 def _list_leaves(nodes: Mapping[str, Node], wanted: str) -> list[int]:
@@ -622,27 +530,40 @@ def _list_leaves(nodes: Mapping[str, Node], wanted: str) -> list[int]:
     return sorted(messages)
 
 
-async def _list_covered(
-    lookup: StoreLookup, records: Sequence[CompactionRecord], chosen: CompactionRecord
-) -> list[int]:
-    """The ids that a compaction and the ones before it cover."""
-    if not chosen.record.covered:  # a proxied client's: it covers all messages before it
-        history = await lookup.store.history(lookup.thread or "")
-        return [stored.id for stored in history if stored.created <= chosen.created]
-    before = (record for record in records if record.id < chosen.id and record.reverted is None)
-    return await _find_originals(lookup, [number for record in (*before, chosen) for number in record.record.covered])
+def _whole_message(stored: StoredMessage, thread: str, turn: int | None, tool: str = "") -> Excerpt:
+    role = str(stored.body.get("role", ""))
+    text = searchable_text(stored.body)
+    return Excerpt(f"message:{stored.id}", thread, turn or None, role, tool, stored.created, text)
 
 
-async def _find_originals(lookup: StoreLookup, ids: Sequence[int]) -> list[int]:
-    """The ids of the originals: an id of a shortened copy is replaced by its original's."""
-    originals: set[int] = set()
-    for number in dict.fromkeys(ids):
-        if await lookup.turn_of(number) is not None:
-            originals.add(number)
-            continue
-        try:
-            stored = await lookup.store.message(number, tenant=lookup.tenant)
-        except UnknownIdError:
-            continue
-        originals.add(number if stored.origin is None else stored.origin)
-    return sorted(originals)
+def _make_passage(whole: Excerpt, start: int, most: int) -> Passage:
+    """A part of a whole text."""
+    size = len(whole.text)
+    first = min(start, size)
+    end = min(size, first + most)
+    shown = redact_part(whole.text, first, end, margin=MARGIN)
+    when = whole.created or None
+    return Passage(whole.id, whole.thread, whole.turn, whole.role, whole.tool, when, shown, first, end, size)
+
+
+def _first_words(stored: StoredMessage) -> str:
+    """The beginning of a message on one line; empty for a summary and for searches."""
+    body = stored.body
+    tools = [*(call.name for call in calls_of(body)), *(result.name for result in results_of(body))]
+    text = " ".join(redact_part(searchable_text(body), 0, BEGINNING, margin=MARGIN).split())
+    if stored.kind == "summary" or not text or any(map(is_lookup, tools)):
+        return ""
+    return f"{text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
+
+
+def _show_around(text: str, snippet: str) -> str:
+    """The text around a snippet; the snippet itself where the text does not hold it (a secret was in it)."""
+    words = snippet.strip("…").split()
+    match = re.search(r"\s+".join(map(re.escape, words)), text) if words else None
+    if match is None:
+        return snippet[:EXCERPT]
+    spare = max(0, EXCERPT - (match.end() - match.start())) // 2
+    start = sentence_start(text, max(0, match.start() - spare))
+    end = min(len(text), max(match.end() + spare, start + EXCERPT))
+    shown = redact_part(text, start, end, margin=MARGIN)
+    return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"

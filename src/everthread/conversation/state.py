@@ -15,7 +15,7 @@ from everthread.context.policy import GRACE, CallPrices, CompactionPolicy, Conte
 from everthread.context.recovery import LimitKey, ModelLimits
 from everthread.context.worker import LoopSummarizer, SafeEngine, report_in_loop
 from everthread.conversation import events
-from everthread.conversation.lookup import StoreLookup, ThreadGraph
+from everthread.conversation.lookup import StoreLookup
 from everthread.conversation.options import Route, Setup, SummarizerContext
 from everthread.conversation.toolbox import Toolbox
 from everthread.core.messages import Call, Message, calls_of, results_of
@@ -23,7 +23,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import mark_summary
 from everthread.core.types import Request, System
-from everthread.errors import InputError, UnknownIdError
+from everthread.errors import InputError
 from everthread.store.models import NewMessage, NewSession, NewUsage, Session, StoredMessage
 from everthread.wire.anthropic.messages import EncodedHistory
 
@@ -270,10 +270,9 @@ class ConversationState:
         )
 
     def _services(self) -> Services:
-        lookup = StoreLookup(self.setup.store, self.session.tenant, self.session.thread, reach="all")
-        archive = SessionArchive(self, lookup)
+        archive = SessionArchive(self)
         return Services(
-            self.summarizer, self.counter, self.budget, self.setup.clock, self._report, lookup, archive,
+            self.summarizer, self.counter, self.budget, self.setup.clock, self._report, archive, archive,
             is_stored=True, summary_key=self.setup.summary_key,
         )  # fmt: skip
 
@@ -337,11 +336,11 @@ def _tools_in(measured: Any) -> Any:
 # The store, for an engine
 
 
-class SessionArchive(ThreadGraph):
-    """`compaction.engine.Archive` of one conversation."""
+class SessionArchive(StoreLookup):
+    """`Lookup` and `Archive` of one conversation, for its engine."""
 
-    def __init__(self, live: ConversationState, lookup: StoreLookup) -> None:
-        super().__init__(lookup)
+    def __init__(self, live: ConversationState) -> None:
+        super().__init__(live.setup.store, live.session.tenant, live.session.thread, reach="all")
         self._live = live
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
@@ -349,22 +348,16 @@ class SessionArchive(ThreadGraph):
         in_view = {stored.id: stored for stored in self._live.stored}
         originals: list[Original] = []
         for number in ids:
-            stored = in_view.get(number) or await self._stored(number)
+            stored = in_view.get(number) or await self.load_message(number)
             if stored is not None and stored.origin is not None:
-                stored = await self._stored(stored.origin)
+                stored = await self.load_message(stored.origin)
             if stored is not None:
                 originals.append(Original(stored.id, stored.body, stored.created))
         return originals
 
     async def covered(self) -> list[int]:
-        records = await self._live.setup.store.compactions(self._live.session.thread)
+        records = await self.store.compactions(self._live.session.thread)
         return sorted({number for record in records if record.reverted is None for number in record.record.covered})
-
-    async def _stored(self, number: int) -> StoredMessage | None:
-        try:
-            return await self._live.setup.store.message(number, tenant=self._live.session.tenant)
-        except UnknownIdError:
-            return None
 
 
 # Opening

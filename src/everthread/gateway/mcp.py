@@ -34,7 +34,7 @@ from everthread.agent.tools import arguments as argument
 from everthread.agent.tools.arguments import build_schema
 from everthread.compaction.lossless.tools import GREP, NAMES, Tools
 from everthread.compaction.lossless.tools import SCHEMAS as LOSSLESS
-from everthread.conversation.lookup import LookupCache, StoreLookup, ThreadGraph, expand
+from everthread.conversation.lookup import LookupCache, StoreLookup
 from everthread.conversation.thread_state import (
     PIN_CHARS,
     add_pin,
@@ -280,7 +280,7 @@ class LookupTools:
         offset = argument.read_int(arguments, "offset", default=0)
         limit = argument.read_int(arguments, "limit", default=CHARS, minimum=1, maximum=MOST_CHARS)
         thread = await self._thread(reach, arguments)
-        passage = await expand(self._lookup(reach, thread), wanted, offset=offset, limit=limit)
+        passage = await self._lookup(reach, thread).expand(wanted, offset=offset, limit=limit)
         return passage_text(passage, tool="expand")
 
     async def _pin(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
@@ -323,7 +323,7 @@ class LookupTools:
         if name == GREP and thread is None and rest.get("scope") is None:
             rest["scope"] = "all"
         lookup = self._lookup(reach, thread)
-        return await Tools(lookup, ThreadGraph(lookup)).call(name, rest)
+        return await Tools(lookup, lookup).call(name, rest)
 
     def _lookup(self, reach: LookupReach, thread: str | None) -> StoreLookup:
         scope: SearchScope = "thread" if reach.confined else "all"
