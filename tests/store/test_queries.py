@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term
-from everthread.store.index import MOST_RUN, MOST_WORDS, IndexQuery, QueryPhrase, parse_query, term_strength
+from everthread.store.index import MOST_RUN, MOST_WORDS, TERM_STRENGTHS, IndexQuery, QueryPhrase, parse_query
 from everthread.store.postgres import id_windows
 from everthread.store.sql.search import SNIPPET_LENGTH, make_snippet
 
@@ -81,7 +81,7 @@ def test_what_a_text_is_ranked_by() -> None:
 
 
 def test_every_further_time_adds_less() -> None:
-    values = [term_strength(count) for count in range(256)]
+    values = TERM_STRENGTHS
     gains = [after - before for before, after in pairwise(values)]
     assert values[0] == 0
     assert gains[:20] == sorted(gains[:20], reverse=True)

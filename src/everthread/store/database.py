@@ -20,10 +20,21 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from types import UnionType
+from typing import TYPE_CHECKING, Any
 
-from everthread.errors import InputError, NoStoreError, SchemaTooNewError, StoreDamagedError, StoreError
+from everthread.errors import (
+    EverthreadError,
+    InputError,
+    NoStoreError,
+    SchemaTooNewError,
+    StoreDamagedError,
+    StoreError,
+)
 from everthread.store.models import pin_id
+
+if TYPE_CHECKING:
+    from everthread.store.index import IndexMatch, IndexPiece, IndexQuery
 
 # --- one interface for both databases ---------------------------------------------------------------------------------
 
@@ -70,6 +81,15 @@ class Tx(ABC):
         rows = self.all(sql, values)
         return rows[0] if rows else None
 
+    def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None where there is no row."""
+        row = self.one(sql, values)
+        return None if row is None else row[0]
+
+    def all_in(self, sql: str, keys: Sequence[Any], *values: Any) -> list[Row]:
+        """The rows for each of these keys. `{}` in the SQL stands for as many as a statement takes, before `values`."""
+        return [row for some in chunks(keys) for row in self.all(sql.format(placeholders(some)), (*some, *values))]
+
     def ask(self, questions: Sequence[Query]) -> list[list[Row]]:
         """The rows of several SELECTs, each seeing what the ones before have locked; in one message to a server."""
         return [self.all(*question) for question in questions]
@@ -79,6 +99,21 @@ class Tx(ABC):
 
     @abstractmethod
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
+
+    @abstractmethod
+    def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
+        """The newest indexed pieces that match, the newest first."""
+
+    @abstractmethod
+    def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
+        """The ids of these pieces alone, where nothing is ranked."""
+
+    @abstractmethod
+    def index(self, pieces: Sequence[IndexPiece]) -> None:
+        """Add pieces to the search index."""
+
+    @abstractmethod
+    def unindex(self, piece_ids: Sequence[int]) -> None: ...
 
 
 class Connection(Tx):
@@ -106,13 +141,11 @@ class Connection(Tx):
         """From here on everybody sees it, and the end of this process takes nothing back."""
         self.run("COMMIT")
 
-    @abstractmethod
     def sync(self) -> None:
-        """What was committed is on the disk afterwards, and stays where the machine fails."""
+        """What was committed is on the disk afterwards; a server answers a commit only then."""
 
-    @abstractmethod
     def tidy(self) -> None:
-        """Regular maintenance, done while no request waits."""
+        """Regular maintenance, done while no request waits; a server does it itself."""
 
     def rollback(self) -> None:
         if self.in_transaction:
@@ -133,66 +166,59 @@ class Connection(Tx):
     def close(self) -> None: ...
 
 
-class Database(Protocol):
+class Database(ABC):
     """A kind of database: how to connect, and what its errors mean."""
 
     dialect: Dialect
-    is_remote: bool
+    is_remote = False
     """Whether it is a server, which may be away."""
     location: str
     """Where it is, for people; without a password."""
+    causes: Sequence[tuple[type[BaseException] | UnionType, type[EverthreadError], str]]
+    """Errors of the driver, what they are for us, and the sentence for people; the first that fits counts."""
 
+    @abstractmethod
     def prepare(self, *, create: bool = True) -> int:
         """Bring the schema up to date, and make the store where there is none; the number its schema had before.
 
-        With `create=False` a place where nothing is kept stays as it is, and is an error.
+        With `create=False` a place where nothing is kept stays as it is, and is an error. A newer schema is refused.
         """
-        ...
 
-    def close(self) -> None: ...
-    def interrupt(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a file has nothing but its connections
+        """Let go of the server."""
+
+    def interrupt(self) -> None:  # noqa: B027 - nobody waits for a file
         """Break every connection: a thread that waits for a server that hangs gets an error."""
-        ...
 
+    @abstractmethod
     def connect_writer(self) -> Connection: ...
+    @abstractmethod
     def connect_reader(self) -> Connection: ...
+    @abstractmethod
     def is_passing(self, error: BaseException) -> bool:
         """Whether the same transaction may succeed when it is tried again (busy, deadlock, connection lost)."""
-        ...
 
     def explain(self, error: BaseException) -> BaseException:
         """The error as one of ours, or the error itself where it is none of the database's."""
-        ...
+        for kinds, ours, words in self.causes:
+            if isinstance(error, kinds):
+                return ours(f"{self.location}: {words.format(' '.join(str(error).split()))}")
+        return error
 
-    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
+    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:  # noqa: B027 - a file reports nothing
         """Report threads that other processes changed, until stopped; returns at once if the database cannot notify."""
-        ...
 
-    def match(self, tx: Tx, question: Any, limit: int) -> list[Any]:
-        """The newest indexed pieces that match (a `Match`), as `Candidate`s; the newest first."""
-        ...
-
-    def holding(self, tx: Tx, question: Any, limit: int) -> list[int]:
-        """The ids of these pieces alone, where nothing is ranked."""
-        ...
-
-    def index(self, tx: Tx, pieces: Any) -> None:
-        """Add pieces to the search index."""
-        ...
-
-    def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
-        """Take pieces out of the search index."""
-        ...
-
+    @abstractmethod
     def problems(self, tx: Tx) -> list[str]:
         """What the database itself finds wrong."""
-        ...
 
+    @abstractmethod
     def size(self, tx: Tx) -> int: ...
+    @abstractmethod
     def backup(self, target: str) -> None:
-        """Copy everything into a new file, whatever its schema."""
-        ...
+        """Copy everything into a new file, whatever its schema. An existing file is not overwritten."""
 
+    @abstractmethod
     def vacuum(self, connection: Connection) -> None: ...
 
 
@@ -227,9 +253,13 @@ def encode_json(value: Any) -> str:
     """JSON that every database keeps exactly: compact, readable; escaped only where text is no valid Unicode."""
     try:
         text = _JSON.encode(value)
-        return text if text.isprintable() or _encodable(text) else json.dumps(value, separators=(",", ":"))
+        if not text.isprintable():
+            text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"this is no JSON value and cannot be stored: {error}") from error
+    return text
 
 
 def decode_json(text: str) -> Any:
@@ -238,14 +268,6 @@ def decode_json(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise StoreDamagedError(f"what is stored is damaged: {text[:40]!r} … is no JSON ({error})") from error
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def clean_text(text: str) -> str:
@@ -330,8 +352,7 @@ def latest_version(dialect: str) -> int:
 
 def current_version(tx: Tx) -> int:
     """The number of the last migration that was applied; 0 where none was."""
-    row = tx.one("SELECT MAX(number) FROM schema_version")
-    return int(row[0]) if row and row[0] is not None else 0
+    return int(tx.value("SELECT MAX(number) FROM schema_version") or 0)
 
 
 def refuse_newer(number: int, dialect: str, location: str) -> None:

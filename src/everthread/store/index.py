@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.redaction import redact
 from everthread.core.search.terms import encode_term, identifier_terms, phrase_terms, query_terms, terms
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Database, Row, Tx, clean_text, placeholders
+from everthread.store.database import Row, Tx, clean_text, placeholders
 from everthread.store.sql.messages import load_output
 
 # --- what it holds, and how it is asked -------------------------------------------------------------------------------
@@ -169,18 +169,14 @@ class IndexMatch:
     strengths: tuple[float, ...]
 
 
-def term_strength(count: int) -> float:
-    """From 0 to 1 for a term that stands there so often: every further time adds less. PostgreSQL's `ts_rank`."""
-    return _STRENGTHS[count]
-
-
 def round_strength(value: float) -> float:
     """A strength as both databases compute it: one of them does so with six digits."""
     return round(value, 4)
 
 
 _SUMS = accumulate(1 / n**2 for n in range(1, MOST_REPEATS + 1))
-_STRENGTHS = [0.0, *(round_strength(total / 1.64493406685) for total in _SUMS)]
+TERM_STRENGTHS = [0.0, *(round_strength(total / 1.64493406685) for total in _SUMS)]
+"""From 0 to 1 for a term that stands there so often: every further time adds less. PostgreSQL's `ts_rank`."""
 
 
 def parse_query(text: str) -> ParsedQuery:
@@ -200,7 +196,7 @@ def parse_query(text: str) -> ParsedQuery:
         shown.append(tuple(run))
         if len(shown) == MOST_WORDS:
             break
-    ways = (_unique_phrases(phrases) for phrases in (exact, typed, loose))
+    ways = (tuple(dict.fromkeys(phrases)) for phrases in (exact, typed, loose))
     return ParsedQuery(tuple(dict.fromkeys(way for way in ways if way)), tuple(shown))
 
 
@@ -236,10 +232,6 @@ def _single_terms(words: Iterable[str]) -> list[QueryPhrase]:
     return [_make_phrase([term]) for term in words]
 
 
-def _unique_phrases(phrases: Iterable[QueryPhrase]) -> QueryPhrases:
-    return tuple(dict.fromkeys(phrases))
-
-
 # --- how it follows what is stored ------------------------------------------------------------------------------------
 
 
@@ -255,8 +247,7 @@ ERA_RUN = 4_096
 """Ids of pieces whose times are known together."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(NamedTuple):
     """A message or output that waits to be indexed."""
 
     id: int
@@ -264,12 +255,13 @@ class IndexEntry:
     """How many of its pieces are indexed already."""
     message: int | None
     output: str | None
-    tenant: str
-    thread: str
-    role: str
-    tool: str
-    created: float
-    text: str
+    tenant: str = ""
+    thread: str = ""
+    role: str = ""
+    tool: str = ""
+    created: float = 0.0
+    text: str = ""
+    """Empty where the message was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,53 +302,36 @@ def prepare_index(tx: Tx, most: int = BATCH_CHARS) -> list[list[IndexPart]]:
 
 def _split_entry(entry: IndexEntry) -> Iterator[IndexPart]:
     cuts, redacted = redact_and_cut(entry.text)
-    start = entry.done
-    while True:
+    start, last = entry.done, False
+    while not last:
         some = cuts[start : start + WRITE_PIECES]
         last = start + len(some) >= len(cuts)
         yield IndexPart(entry, start, some, last, len(cuts) > 1, redacted)
-        if last:
-            return
         start += len(some)
 
 
 def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
     rows = tx.all(
-        "SELECT id, done, message_id, thread_id, output_id FROM unindexed ORDER BY id LIMIT ?", (INDEX_BATCH,)
+        "SELECT id, done, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?", (INDEX_BATCH,)
     )
-    texts = _load_texts(tx, [row[2] for row in rows if row[2] is not None])
-    for key, done, message_id, thread, output_id in rows:
-        if output_id is not None:
-            yield IndexEntry(key, done, None, output_id, *_load_cited_output(tx, thread, output_id))
-        else:
-            yield IndexEntry(key, done, message_id, None, *texts.get(message_id, NO_ENTRY))
-
-
-NO_ENTRY = ("", "", "", "", 0.0, "")
-"""The fields of an entry whose message was deleted."""
-
-
-def _load_texts(tx: Tx, ids: Sequence[int]) -> dict[int, Row]:
-    """Tenant, thread, role, tool, time and text of messages."""
-    if not ids:
-        return {}
-    rows = tx.all(
+    messages = tx.all_in(
         "SELECT m.id, s.tenant, m.thread_id, m.role, m.tool, m.created, m.body FROM messages m "
-        f"JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({placeholders(ids)})",
-        ids,
+        "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
+        [row[2] for row in rows if row[2] is not None],
     )
-    return {row[0]: (*row[1:6], searchable_text(json.loads(row[6]))) for row in rows}
+    texts = {row[0]: (*row[1:6], searchable_text(json.loads(row[6]))) for row in messages}
+    for row in rows:
+        output, thread = row[3:]
+        yield IndexEntry(*row[:4], *(texts.get(row[2], ()) if output is None else _load_cited(tx, thread, output)))
 
 
-def _load_cited_output(tx: Tx, thread: str, output_id: str) -> Row:
-    """Tenant, thread, role, tool, time and text of an output, as a thread cites it."""
+def _load_cited(tx: Tx, thread: str, output_id: str) -> Row:
+    """Tenant, thread, role, tool, time and text of an output, as a thread cites it; nothing where it does not."""
     row = tx.one(
         "SELECT tenant, MIN(tool), MIN(created) FROM citations WHERE thread_id = ? AND output_id = ? GROUP BY tenant",
         (thread, output_id),
     )
-    if row is None:
-        return NO_ENTRY
-    return row[0], thread, "tool", row[1], row[2], output_text(tx, output_id, row[0])
+    return () if row is None else (row[0], thread, "tool", row[1], row[2], output_text(tx, output_id, row[0]))
 
 
 def output_text(tx: Tx, output_id: str, tenant: str) -> str:
@@ -368,33 +343,37 @@ def output_text(tx: Tx, output_id: str, tenant: str) -> str:
         return ""
 
 
-def index_parts(tx: Tx, database: Database, parts: Sequence[IndexPart]) -> None:
+def index_parts(tx: Tx, parts: Sequence[IndexPart]) -> None:
     """Index the parts that no other process has indexed since. The queue and the index change together."""
-    mine = _claim_parts(tx, parts)
-    rows = [
-        (
-            entry.message, entry.output, entry.tenant, entry.thread, entry.role, entry.tool, cut.start, len(cut.text),
-            clean_text(cut.text) if part.redacted else None, entry.created,
-        )
-        for part in mine for entry in (part.entry,) for cut in part.cuts
-    ]  # fmt: skip
-    if not rows:
+    cuts = [(part, cut) for part in _claim_parts(tx, parts) for cut in part.cuts]
+    if not cuts:
         return
+    rows = []
+    for part, cut in cuts:
+        entry, said = part.entry, clean_text(cut.text) if part.redacted else None
+        whose = (entry.message, entry.output, entry.tenant, entry.thread, entry.role, entry.tool)
+        rows.append((*whose, cut.start, len(cut.text), said, entry.created))
     inserted = tx.all(
         "INSERT INTO pieces (message_id, output_id, tenant, thread_id, role, tool, start, length, said, created) "
         f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * len(rows))} "
-        "RETURNING id, message_id, output_id, thread_id, start, created",
+        "RETURNING id, message_id, output_id, thread_id, start",
         [value for row in rows for value in row],
     )
-    ids: dict[Row, int] = {row[1:5]: row[0] for row in inserted}
+    ids: dict[Row, int] = {row[1:]: row[0] for row in inserted}
     pieces: list[IndexPiece] = []
-    for part in mine:
-        entry, names = part.entry, _filter_names(part)
-        for cut in part.cuts:
-            key = (entry.message, entry.output, entry.thread, cut.start)
-            pieces.append(IndexPiece(ids[key], cut.terms, names))
-    database.index(tx, pieces)
-    _widen_eras(tx, [(row[0], row[5]) for row in inserted])
+    times: dict[int, list[float]] = {}
+    for part, cut in cuts:
+        entry = part.entry
+        piece_id = ids[entry.message, entry.output, entry.thread, cut.start]
+        pieces.append(IndexPiece(piece_id, cut.terms, _filter_names(part)))
+        times.setdefault(piece_id // ERA_RUN, []).append(entry.created)
+    tx.index(pieces)
+    tx.many(
+        "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "
+        "earliest = CASE WHEN excluded.earliest < eras.earliest THEN excluded.earliest ELSE eras.earliest END, "
+        "latest = CASE WHEN excluded.latest > eras.latest THEN excluded.latest ELSE eras.latest END",
+        [(run, min(some), max(some)) for run, some in sorted(times.items())],
+    )
 
 
 def _claim_parts(tx: Tx, parts: Sequence[IndexPart]) -> list[IndexPart]:
@@ -415,10 +394,8 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart]) -> list[IndexPart]:
 
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     """Whether an output is indexed for its thread already: it may be cited more than once."""
-    if entry.output is None:
-        return False
     sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread_id = ? LIMIT 1"
-    return tx.one(sql, (entry.output, entry.thread)) is not None
+    return entry.output is not None and tx.one(sql, (entry.output, entry.thread)) is not None
 
 
 def _filter_names(part: IndexPart) -> list[str]:
@@ -426,15 +403,3 @@ def _filter_names(part: IndexPart) -> list[str]:
     names = [filter_name("tenant", entry.tenant), filter_name("thread", entry.thread), filter_name("role", entry.role)]
     names += [filter_name("tool", tool) for tool in dict.fromkeys(entry.tool.split(",")) if tool]
     return [*names, LONG_TEXT] if part.long else names
-
-
-def _widen_eras(tx: Tx, inserted: Sequence[tuple[int, float]]) -> None:
-    runs: dict[int, list[float]] = {}
-    for piece_id, created in inserted:
-        runs.setdefault(piece_id // ERA_RUN, []).append(created)
-    tx.many(
-        "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "
-        "earliest = CASE WHEN excluded.earliest < eras.earliest THEN excluded.earliest ELSE eras.earliest END, "
-        "latest = CASE WHEN excluded.latest > eras.latest THEN excluded.latest ELSE eras.latest END",
-        [(run, min(times), max(times)) for run, times in sorted(runs.items())],
-    )

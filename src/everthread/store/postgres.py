@@ -33,6 +33,7 @@ from everthread.errors import (
 )
 from everthread.store.database import (
     Connection,
+    Database,
     Dialect,
     Query,
     Row,
@@ -101,18 +102,29 @@ class PostgresConnection(Connection):
         with self.raw.cursor() as cursor:
             cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), [tuple(row) for row in rows])
 
-    def sync(self) -> None:
-        """A commit is answered when it is on the server's disk."""
-
-    def tidy(self) -> None:
-        """Do nothing: the server does that."""
-
     @property
     def in_transaction(self) -> bool:
         return self.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
     def close(self) -> None:
         self._give_back(self.raw)
+
+    def index(self, pieces: Sequence[IndexPiece]) -> None:
+        rows = []
+        for piece in pieces:
+            blocks = (block_name(piece.id, bits) for bits in BLOCK_BITS)
+            rows.append((piece.id, as_tsvector(piece.terms), " ".join([*piece.names, *blocks])))
+        self.many("INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)", rows)
+
+    def unindex(self, piece_ids: Sequence[int]) -> None:
+        self.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
+
+    def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
+        rows = match_windows(self, question, limit)
+        return [IndexMatch(row[0], tuple(map(round_strength, row[1:]))) for row in rows]
+
+    def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
+        return [row[0] for row in match_windows(self, question, limit)]
 
 
 class PostgresWriter(PostgresConnection):
@@ -205,8 +217,22 @@ class PostgresWriter(PostgresConnection):
             f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_SECONDS}s'; "
             f"INSERT INTO writers (id, batch) VALUES ('{self._writer}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
         )
-        row = self.one("SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,))
-        return row is not None and row[0] == batch
+        last = self.value("SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,))
+        return bool(last == batch)
+
+
+def match_windows(tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
+    """Matches, read window by window, newest first, so that the cost grows with the matches, not with the store."""
+    last: int | None = tx.value("SELECT MAX(piece_id) FROM search")
+    before = 0 if last is None else min(question.before, last + 1)
+    matches: list[Row] = []
+    for number, (bits, first, end) in enumerate(id_windows(question.first, before)):
+        # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
+        by_text = number == 0 and any(phrase.prefix for phrase in question.phrases)
+        matches += match_window(tx, question, bits, first, end, limit - len(matches), by_text=by_text)
+        if len(matches) == limit:
+            break
+    return matches
 
 
 def match_window(
@@ -288,11 +314,26 @@ LISTEN_AGAIN_SECONDS = 2.0
 MIGRATION_LOCK = 0x45_56_54_48
 
 
-class PostgresDatabase:
+PASSING = (
+    pg.SerializationFailure, pg.DeadlockDetected, pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow,
+    pg.TooManyConnections, pg.LockNotAvailable, pg.IdleInTransactionSessionTimeout,
+)  # fmt: skip
+CONTENDED = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
+
+
+class PostgresDatabase(Database):
     """A database on a server."""
 
     dialect = DIALECT
     is_remote = True
+    causes = (
+        (pg.DiskFull, StoreFullError, "the server's disk is full; nothing that was confirmed is lost"),
+        (pg.ReadOnlySqlTransaction | pg.InsufficientPrivilege, StoreReadOnlyError, "cannot be written: {}"),
+        (CONTENDED, StoreBusyError, "others were changing the same; try again"),
+        (psycopg.DataError | psycopg.IntegrityError | UnicodeEncodeError, InputError, "a value cannot be stored: {}"),
+        (psycopg.OperationalError | psycopg.InterfaceError, StoreUnreachableError, "cannot be reached: {}"),
+        (psycopg.Error, StoreError, "{}"),
+    )
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -308,7 +349,6 @@ class PostgresDatabase:
         self._connections_lock = threading.Lock()
 
     def prepare(self, *, create: bool = True) -> int:
-        """Bring the schema up to date. An advisory lock lets one process at a time do it; a newer one is refused."""
         self._pool.open()
         try:
             with closing(self._open("BEGIN")) as connection:
@@ -321,15 +361,16 @@ class PostgresDatabase:
             raise
 
     def _migrate(self, connection: PostgresConnection, *, create: bool) -> int:
-        encoding = connection.one("SHOW server_encoding")
-        if encoding and encoding[0] != "UTF8":
-            raise StoreError(f"{self.location}: has the encoding {encoding[0]}; a store needs a database with UTF8")
-        table = connection.one("SELECT to_regclass('schema_version')")
-        before = number = current_version(connection) if table and table[0] else 0
-        refuse_newer(number, DIALECT.name, self.location)
+        """An advisory lock lets one process at a time do it."""
+        encoding = connection.value("SHOW server_encoding")
+        if encoding != "UTF8":
+            raise StoreError(f"{self.location}: has the encoding {encoding}; a store needs a database with UTF8")
+        has_table = connection.value("SELECT to_regclass('schema_version')")
+        before = current_version(connection) if has_table else 0
+        refuse_newer(before, DIALECT.name, self.location)
         if not before and not create:
             raise no_store_error(self.location)
-        if number < latest_version(DIALECT.name):
+        if before < latest_version(DIALECT.name):
             connection.begin()
             connection.run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
             apply_missing(connection)
@@ -360,7 +401,7 @@ class PostgresDatabase:
         self._pool.close()
 
     def interrupt(self) -> None:
-        """Break every connection at its socket: the driver waits for a server that hangs without any time limit."""
+        """At the socket: the driver waits for a server that hangs without any time limit."""
         with self._connections_lock:
             connections = list(self._connections)
         for raw in connections:
@@ -382,86 +423,16 @@ class PostgresDatabase:
                 stop.wait(LISTEN_AGAIN_SECONDS)
 
     def is_passing(self, error: BaseException) -> bool:
-        passing = (
-            pg.SerializationFailure,
-            pg.DeadlockDetected,
-            pg.AdminShutdown,
-            pg.CrashShutdown,
-            pg.CannotConnectNow,
-            pg.TooManyConnections,
-            pg.LockNotAvailable,
-            pg.IdleInTransactionSessionTimeout,
-        )
-        if isinstance(error, passing):
-            return True
         # A connection that broke has no SQLSTATE; one that was refused for good (bad password) has.
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
-
-    def explain(self, error: BaseException) -> BaseException:
-        location, words = self.location, " ".join(str(error).split())
-        match error:
-            case pg.DiskFull():
-                return StoreFullError(f"{location}: the server's disk is full; nothing that was confirmed is lost")
-            case pg.ReadOnlySqlTransaction() | pg.InsufficientPrivilege():
-                return StoreReadOnlyError(f"{location}: cannot be written: {words}")
-            case pg.DeadlockDetected() | pg.SerializationFailure() | pg.LockNotAvailable():
-                return StoreBusyError(f"{location}: others were changing the same; try again")
-            case psycopg.DataError() | psycopg.IntegrityError() | UnicodeEncodeError():
-                return InputError(f"{location}: a value cannot be stored: {words}")
-            case psycopg.OperationalError() | psycopg.InterfaceError():
-                return StoreUnreachableError(f"{location}: cannot be reached: {words}")
-            case psycopg.Error():
-                return StoreError(f"{location}: {words}")
-        return error
-
-    # Search
-
-    def index(self, tx: Tx, pieces: Sequence[IndexPiece]) -> None:
-        tx.many(
-            "INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
-            [
-                (
-                    piece.id,
-                    as_tsvector(piece.terms),
-                    " ".join([*piece.names, *(block_name(piece.id, b) for b in BLOCK_BITS)]),
-                )
-                for piece in pieces
-            ],
-        )
-
-    def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
-        tx.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
-
-    def match(self, tx: Tx, question: IndexQuery, limit: int) -> list[IndexMatch]:
-        return [
-            IndexMatch(row[0], tuple(map(round_strength, row[1:]))) for row in self._match_windows(tx, question, limit)
-        ]
-
-    def holding(self, tx: Tx, question: IndexQuery, limit: int) -> list[int]:
-        return [row[0] for row in self._match_windows(tx, question, limit)]
-
-    def _match_windows(self, tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
-        """Matches, read window by window, newest first, so that the cost grows with the matches, not with the store."""
-        newest = tx.one("SELECT MAX(piece_id) FROM search")
-        last = newest[0] if newest and newest[0] is not None else -1
-        matches: list[Row] = []
-        for number, (bits, first, before) in enumerate(id_windows(question.first, min(question.before, last + 1))):
-            # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
-            by_text = number == 0 and any(phrase.prefix for phrase in question.phrases)
-            matches += match_window(tx, question, bits, first, before, limit - len(matches), by_text=by_text)
-            if len(matches) == limit:
-                break
-        return matches
-
-    # Care
+        is_broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
+        return is_broken or isinstance(error, PASSING)
 
     def problems(self, tx: Tx) -> list[str]:
-        row = tx.one("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid")
-        return [f"{row[0]} index(es) are invalid: run REINDEX"] if row and row[0] else []
+        invalid = tx.value("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid")
+        return [f"{invalid} index(es) are invalid: run REINDEX"] if invalid else []
 
     def size(self, tx: Tx) -> int:
-        row = tx.one("SELECT pg_database_size(current_database())")
-        return int(row[0]) if row else 0
+        return int(tx.value("SELECT pg_database_size(current_database())"))
 
     def backup(self, target: str) -> None:
         """A dump in PostgreSQL's own format, by the server's own tool; `pg_restore` reads it."""
@@ -471,9 +442,8 @@ class PostgresDatabase:
                 f"{self.location}: backing up a server needs pg_dump on the PATH; `sessions export` saves threads"
             )
         parameters = {name: str(value) for name, value in conninfo_to_dict(self.url).items()}
-        secret = (
-            {"PGPASSWORD": parameters.pop("password")} if "password" in parameters else {}
-        )  # not for all to see in `ps`
+        # Not for all to see in `ps`.
+        secret = {"PGPASSWORD": parameters.pop("password")} if "password" in parameters else {}
         with new_private_file(target):
             done = subprocess.run(  # noqa: S603 - pg_dump, with our own arguments
                 [tool, "--format=custom", f"--file={target}", f"--dbname={make_conninfo(**parameters)}"],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +23,7 @@ from everthread.errors import (
 )
 from everthread.store.database import (
     Connection,
+    Database,
     Dialect,
     Row,
     Tx,
@@ -34,7 +34,7 @@ from everthread.store.database import (
     no_store_error,
     refuse_newer,
 )
-from everthread.store.index import MOST_REPEATS, IndexMatch, IndexPiece, IndexQuery, QueryPhrase, term_strength
+from everthread.store.index import MOST_REPEATS, TERM_STRENGTHS, IndexMatch, IndexPiece, IndexQuery, QueryPhrase
 
 DIALECT = Dialect(
     name="sqlite",
@@ -62,6 +62,11 @@ CHECKPOINT_PAGES = 1_000
 """From so many pages on what was written ahead is moved into the file itself."""
 
 
+UNWRITABLE = apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError
+LOCKED = apsw.BusyError | apsw.LockedError
+UNFIT = apsw.ConstraintError | apsw.MismatchError | apsw.TooBigError | OverflowError | UnicodeEncodeError
+
+
 class SqliteConnection(Connection):
     """One apsw connection."""
 
@@ -77,7 +82,7 @@ class SqliteConnection(Connection):
 
     def sync_apart(self) -> None:
         """From here on a commit does not wait for the disk: `sync` does. Only where the file is written ahead."""
-        if self.one("PRAGMA journal_mode") == ("wal",):
+        if self.value("PRAGMA journal_mode") == "wal":
             self.run("PRAGMA synchronous = NORMAL")
             self.raw.set_wal_hook(self._note_pages)
 
@@ -120,6 +125,28 @@ class SqliteConnection(Connection):
             self._ahead = None
         self.raw.close()
 
+    def index(self, pieces: Sequence[IndexPiece]) -> None:
+        self.many(
+            "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
+            ((piece.id, " ".join(piece.terms), " ".join(piece.names)) for piece in pieces),
+        )
+
+    def unindex(self, piece_ids: Sequence[int]) -> None:
+        self.many("DELETE FROM search WHERE rowid = ?", ((piece_id,) for piece_id in piece_ids))
+
+    def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
+        """Matches, read newest first, so that the cost grows with the matches, not with the store."""
+        ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
+        sql, values = _select_sql(question, ranks, limit)
+        rows = self.all(sql, (*ranked, *values))
+        return [IndexMatch(row[0], tuple(TERM_STRENGTHS[count] for count in row[1]) if ranks else ()) for row in rows]
+
+    def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
+        """The ids of matching pieces, read as one text: a row for each would cost more than the search."""
+        sql, values = _select_sql(question, "", limit)
+        ids = self.value(f"SELECT group_concat(rowid) FROM ({sql})", values)
+        return list(map(int, ids.split(","))) if ids else []
+
 
 def _sync_file(file: int) -> None:
     """To the disk itself, past its cache where the system makes a difference (macOS)."""
@@ -129,18 +156,29 @@ def _sync_file(file: int) -> None:
         os.fdatasync(file)
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """A file. It is private to the user, written ahead (WAL) and synced after every commit."""
 
     dialect = DIALECT
-    is_remote = False
+    causes = (
+        (apsw.FullError, StoreFullError, "the disk is full; nothing that was confirmed is lost, make room and retry"),
+        (UNWRITABLE, StoreReadOnlyError, "cannot be written: {}; check the file's and folder's permissions"),
+        (
+            apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError,
+            StoreDamagedError,
+            "is damaged or no Everthread store ({}); it was not touched. Restore a backup, or move the file away",
+        ),
+        (LOCKED, StoreBusyError, "is locked by another process; try again, or find out who holds it"),
+        (UNFIT, InputError, "a value cannot be stored: {}"),
+        (apsw.IOError | OSError, StoreError, "reading or writing failed: {}"),
+        (apsw.Error, StoreError, "{}"),
+    )
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.location = str(path)
 
     def prepare(self, *, create: bool = True) -> int:
-        """Bring the schema up to date, in a new file if there is none. A newer schema is refused."""
         if create:
             self._make()
         deadline = time.monotonic() + BUSY_SECONDS
@@ -202,15 +240,6 @@ class SqliteDatabase:
         finally:
             connection.close()
 
-    def close(self) -> None:
-        """Do nothing: there are only the connections."""
-
-    def interrupt(self) -> None:
-        """Do nothing: there is no server to wait for."""
-
-    def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
-        """Do nothing: a file reports no changes."""
-
     def connect_writer(self) -> Connection:
         connection = self._open(begin="BEGIN IMMEDIATE")
         connection.sync_apart()
@@ -231,79 +260,24 @@ class SqliteDatabase:
         return SqliteConnection(raw, begin=begin)
 
     def is_passing(self, error: BaseException) -> bool:
-        return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.SchemaChangeError)
+        return isinstance(error, LOCKED | apsw.SchemaChangeError)
 
     def explain(self, error: BaseException) -> BaseException:
-        location = self.location
-        match error:
-            case apsw.FullError() | OSError(errno=errno.ENOSPC):
-                return StoreFullError(
-                    f"{location}: the disk is full; nothing that was confirmed is lost, make room and retry"
-                )
-            case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
-                return StoreReadOnlyError(
-                    f"{location}: cannot be written: {error}; check the file's and folder's permissions"
-                )
-            case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
-                return StoreDamagedError(
-                    f"{location}: is damaged or no Everthread store ({error}); it was not touched. "
-                    "Restore a backup, or move the file away to start anew"
-                )
-            case apsw.BusyError() | apsw.LockedError():
-                return StoreBusyError(f"{location}: is locked by another process; try again, or find out who holds it")
-            case (
-                apsw.ConstraintError()
-                | apsw.MismatchError()
-                | apsw.TooBigError()
-                | OverflowError()
-                | UnicodeEncodeError()
-            ):
-                return InputError(f"{location}: a value cannot be stored: {error}")
-            case apsw.IOError() | OSError():
-                return StoreError(f"{location}: reading or writing failed: {error}")
-            case apsw.Error():
-                return StoreError(f"{location}: {error}")
-        return error
-
-    # Search
-
-    def index(self, tx: Tx, pieces: Sequence[IndexPiece]) -> None:
-        tx.many(
-            "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
-            ((piece.id, " ".join(piece.terms), " ".join(piece.names)) for piece in pieces),
-        )
-
-    def unindex(self, tx: Tx, piece_ids: Sequence[int]) -> None:
-        tx.many("DELETE FROM search WHERE rowid = ?", ((piece_id,) for piece_id in piece_ids))
-
-    def match(self, tx: Tx, question: IndexQuery, limit: int) -> list[IndexMatch]:
-        """Matches, read newest first, so that the cost grows with the matches, not with the store."""
-        ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
-        sql, values = _select_sql(question, ranks, limit)
-        rows = tx.all(sql, (*ranked, *values))
-        return [IndexMatch(row[0], tuple(map(term_strength, row[1])) if ranks else ()) for row in rows]
-
-    def holding(self, tx: Tx, question: IndexQuery, limit: int) -> list[int]:
-        """The ids of matching pieces, read as one text: a row for each would cost more than the search."""
-        sql, values = _select_sql(question, "", limit)
-        row = tx.one(f"SELECT group_concat(rowid) FROM ({sql})", values)
-        return list(map(int, row[0].split(","))) if row and row[0] else []
-
-    # Care
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        return super().explain(apsw.FullError() if is_full else error)
 
     def problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
         """Check on a fresh connection: one that has searched caches the index, and takes others' changes for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
             problems = [str(row[0]) for row in connection.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
-            mode = connection.one("PRAGMA journal_mode")
-        return problems if mode and mode[0] == "wal" else [*problems, f"journal mode is {mode and mode[0]}, not wal"]
+            mode = connection.value("PRAGMA journal_mode")
+        return problems if mode == "wal" else [*problems, f"journal mode is {mode}, not wal"]
 
     def size(self, tx: Tx) -> int:  # noqa: ARG002 - the file tells
         files = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def backup(self, target: str) -> None:
-        """A consistent copy while others read and write. An existing file is not overwritten."""
         if not self.path.exists():
             raise no_store_error(self.location)
         try:

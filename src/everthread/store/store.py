@@ -219,7 +219,7 @@ class Store:
 
     async def delete_thread(self, thread: str) -> int:
         """How many sessions were deleted, those of its subagents too. What they cost stays in the accounts."""
-        deleted = await self._change(thread, maintenance.delete_thread, self.database, thread)
+        deleted = await self._change(thread, maintenance.delete_thread, thread)
         self._turns.forget()
         return deleted
 
@@ -273,7 +273,7 @@ class Store:
     async def search(self, query: SearchQuery) -> list[SearchHit]:
         """What matches. Everything that was appended before is indexed first."""
         await self._index_all()
-        return await self._read(search.search_texts, self.database, query)
+        return await self._read(search.search_texts, query)
 
     async def search_closest(self, query: SearchQuery) -> list[SearchHit]:
         """The closest texts where nothing matches. One word, a phrase, a prefix are meant as typed: they have none."""
@@ -302,7 +302,7 @@ class Store:
         """What may answer a message, the best first. Everything that was appended before is indexed first."""
         question = read_question(query.text, self._clock() if query.now is None else query.now)
         await self._index_all()
-        return await self._read(recall.recall_passages, self.database, query, question, self._turns)
+        return await self._read(recall.recall_passages, query, question, self._turns)
 
     def _index_soon(self) -> None:
         """Start indexing in the background, unless it is under way."""
@@ -347,7 +347,7 @@ class Store:
         """
         batches = await self._read(index.prepare_index, most)
         for parts in batches:
-            await self._writer.write(functools.partial(_index_parts, self.database, parts), lazy=True)
+            await self._writer.write(functools.partial(index.index_parts, parts=parts), lazy=True)
         return sum(len(part.entry.text) for parts in batches for part in parts if part.last) if batches else None
 
     # Learnt limits, state, summary nodes
@@ -616,7 +616,3 @@ class Store:
         await asyncio.to_thread(self._writer.close)
         await asyncio.to_thread(self._readers.close)
         await asyncio.to_thread(self.database.close)
-
-
-def _index_parts(database: Database, parts: Sequence[index.IndexPart], tx: Tx) -> None:
-    index.index_parts(tx, database, parts)

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.fingerprints import byte_fingerprint
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Database, Tx, chunks, decode_json, placeholders
+from everthread.store.database import Tx, chunks, decode_json, placeholders
 from everthread.store.sql.messages import load_output, queue_output
 from everthread.store.sql.sessions import AT_TIP, THREAD_MESSAGES, lock_thread
 
@@ -103,7 +103,7 @@ def _changed_outputs(tx: Tx) -> Iterator[str]:
             yield str(error)
 
 
-def delete_thread(tx: Tx, database: Database, thread: str) -> int:
+def delete_thread(tx: Tx, thread: str) -> int:
     """How many sessions were deleted, those of its subagents too. A branch keeps what it shares."""
     threads = _lock_with_subagents(tx, thread)
     marks = placeholders(threads)
@@ -115,9 +115,9 @@ def delete_thread(tx: Tx, database: Database, thread: str) -> int:
         "AND NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)",
         threads,
     )
-    _delete_messages(tx, database, [row[0] for row in orphans])
-    _give_to_branches(tx, database, threads)
-    _delete_outputs(tx, database, threads)
+    _delete_messages(tx, [row[0] for row in orphans])
+    _give_to_branches(tx, threads)
+    _delete_outputs(tx, threads)
     for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns", "pins"):
         tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
     tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
@@ -151,7 +151,7 @@ def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
     return list(locked)
 
 
-def _give_to_branches(tx: Tx, database: Database, threads: list[str]) -> None:
+def _give_to_branches(tx: Tx, threads: list[str]) -> None:
     """Messages that branches share become the oldest branch's own, and are indexed anew as such."""
     shared = tx.all(
         "SELECT m.id, s.thread_id FROM messages m JOIN places p ON p.message_id = m.id "
@@ -169,33 +169,33 @@ def _give_to_branches(tx: Tx, database: Database, threads: list[str]) -> None:
             "UPDATE messages SET thread_id = ?, event = event || ? WHERE id = ?",
             (heir, f"/{message_id}" if taken else "", message_id),
         )
-        _unindex(tx, database, "message_id = ?", (message_id,))
+        _unindex(tx, "message_id = ?", (message_id,))
         tx.run(
             "INSERT INTO unindexed (message_id) SELECT id FROM messages WHERE id = ? AND kind = 'message'",
             (message_id,),
         )
 
 
-def _unindex(tx: Tx, database: Database, where: str, values: Sequence[Any]) -> None:
+def _unindex(tx: Tx, where: str, values: Sequence[Any]) -> None:
     """Remove pieces from the index. The queue goes first, so that an indexer has finished or will not begin."""
     tx.run(f"DELETE FROM unindexed WHERE {where}", values)
     pieces = tx.all(f"SELECT id FROM pieces WHERE {where}", values)
-    database.unindex(tx, [row[0] for row in pieces])
+    tx.unindex([row[0] for row in pieces])
     tx.run(f"DELETE FROM pieces WHERE {where}", values)
 
 
-def _delete_messages(tx: Tx, database: Database, ids: list[int]) -> None:
+def _delete_messages(tx: Tx, ids: list[int]) -> None:
     for some in chunks(ids):
         marks = placeholders(some)
-        _unindex(tx, database, f"message_id IN ({marks})", some)
+        _unindex(tx, f"message_id IN ({marks})", some)
         tx.run(f"DELETE FROM messages WHERE id IN ({marks})", some)
 
 
-def _delete_outputs(tx: Tx, database: Database, threads: list[str]) -> None:
+def _delete_outputs(tx: Tx, threads: list[str]) -> None:
     """Delete stored outputs that no other thread cites. Each is locked before it is checked."""
     marks = placeholders(threads)
     of_threads = f"thread_id IN ({marks}) AND output_id IS NOT NULL"
-    _unindex(tx, database, of_threads, threads)
+    _unindex(tx, of_threads, threads)
     cited = tx.all(f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({marks})", threads)
     tx.run(f"DELETE FROM citations WHERE thread_id IN ({marks})", threads)
     for tenant, key in sorted(cited):

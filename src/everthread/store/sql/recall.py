@@ -9,11 +9,9 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple
 
 from everthread.core.redaction import redact_part
 from everthread.core.search.query import (
@@ -29,31 +27,35 @@ from everthread.core.search.query import (
 )
 from everthread.core.search.terms import encode_term, query_terms
 from everthread.core.transcript import is_lookup
-from everthread.store.database import Database, Tx, chunks, placeholders
+from everthread.store.database import Query, Tx, placeholders
 from everthread.store.index import IndexQuery, filter_name
 from everthread.store.models import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.search import (
-    PIECE_COLUMNS,
     SECRET_MARGIN,
-    SearchPiece,
+    Piece,
+    TextKey,
     find_richest_position,
     list_sources,
-    piece_text,
+    load_pieces,
+    read_pieces,
     search_scope,
     sentence_start,
 )
 
+# --- the turns of a thread --------------------------------------------------------------------------------------------
+
+
 MOST_THREADS = 64
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _ThreadTurns:
     """The user's messages of a thread: their ids and their times, both in order."""
 
     last: int = 0
     """The id of the newest message that was read, of any thread."""
-    ids: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
+    ids: Sequence[int] = ()
+    times: Sequence[float] = ()
 
 
 class TurnIndex:
@@ -63,26 +65,26 @@ class TurnIndex:
     """
 
     def __init__(self) -> None:
-        self._threads: OrderedDict[str, _ThreadTurns] = OrderedDict()
+        self._threads: dict[str, _ThreadTurns] = {}
 
     def forget(self) -> None:
         """Drop the cache: a thread was deleted, and others may have inherited its messages."""
         self._threads.clear()
 
-    def of(self, tx: Tx, thread: str, message: int | None, created: float) -> int:
+    def of(self, tx: Tx, piece: Piece) -> int:
         """The turn of a message, or of a stored output by its time; 0 before the first."""
-        entry = self._threads.get(thread)
-        if entry is None or (message is not None and message > entry.last) or message is None:
-            entry = _read_turns(tx, thread, entry or _ThreadTurns())
-            self._threads[thread] = entry
-            while len(self._threads) > MOST_THREADS:
-                self._threads.popitem(last=False)
-        return bisect.bisect(entry.ids, message) if message is not None else bisect.bisect(entry.times, created)
+        entry = self._threads.get(piece.thread)
+        if entry is None or piece.message is None or piece.message > entry.last:
+            if len(self._threads) >= MOST_THREADS:
+                self._threads.clear()
+            entry = self._threads[piece.thread] = _read_turns(tx, piece.thread, entry or _ThreadTurns())
+        if piece.message is None:
+            return bisect.bisect(entry.times, piece.created)
+        return bisect.bisect(entry.ids, piece.message)
 
 
 def _read_turns(tx: Tx, thread: str, earlier: _ThreadTurns) -> _ThreadTurns:
-    newest = tx.one("SELECT MAX(id) FROM messages")
-    last = int(newest[0] or 0) if newest else 0
+    last = tx.value("SELECT MAX(id) FROM messages") or 0
     if last <= earlier.last:
         return earlier
     # By id where the cache has some: few messages are newer, the thread may have many.
@@ -96,40 +98,7 @@ def _read_turns(tx: Tx, thread: str, earlier: _ThreadTurns) -> _ThreadTurns:
     return _ThreadTurns(last, [*earlier.ids, *(row[0] for row in rows)], times)
 
 
-NEIGHBOUR_REACH = 2
-"""How many texts before and after a text are its neighbours."""
-_SIDES = {-1: "id < ? AND start = 0 ORDER BY id DESC", 1: "id > ? AND start = 0 ORDER BY id"}
-
-
-def find_neighbours(tx: Tx, pieces: Sequence[RecallCandidate]) -> set[int]:
-    """The ids of the first pieces of the nearest texts in the same threads.
-
-    Messages of one turn mostly have ids in a row, so these are read first. Only where another thread wrote in between,
-    or the thread begins or ends there, is the index asked for the neighbours.
-    """
-    steps = [step for step in range(-NEIGHBOUR_REACH, NEIGHBOUR_REACH + 1) if step]
-    texts = {piece.message: piece for piece in pieces if piece.message is not None}
-    near = sorted({message + step for message in texts for step in steps})
-    nearby: dict[int, tuple[str, int]] = {}
-    for some in chunks(near):
-        rows = tx.all(
-            f"SELECT message_id, thread_id, id FROM pieces WHERE message_id IN ({placeholders(some)}) AND start = 0",
-            some,
-        )
-        nearby |= {row[0]: row[1:] for row in rows}
-    neighbours: set[int] = set()
-    apart: list[tuple[str, tuple[str, int]]] = []
-    for piece in [*texts.values(), *(piece for piece in pieces if piece.message is None)]:
-        for side, condition in _SIDES.items():
-            beside = [nearby.get((piece.message or 0) + side * step) for step in range(1, NEIGHBOUR_REACH + 1)]
-            inside = [other[1] for other in beside if other is not None and other[0] == piece.thread]
-            if piece.message is not None and len(inside) == NEIGHBOUR_REACH:
-                neighbours.update(inside)
-            else:
-                sql = f"SELECT id FROM pieces WHERE thread_id = ? AND {condition} LIMIT {NEIGHBOUR_REACH}"
-                apart.append((sql, (piece.thread, piece.id)))
-    neighbours.update(row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows)
-    return neighbours
+# --- the words of a question ------------------------------------------------------------------------------------------
 
 
 POSTINGS = 1_000
@@ -154,25 +123,25 @@ class RecallWord:
 
 
 def look_up_words(
-    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[SearchWord], thread: str | None, *, by_role: bool
+    tx: Tx, scope: IndexQuery, sought: Sequence[SearchWord], thread: str | None, *, by_role: bool
 ) -> list[RecallWord]:
     """The words with the pieces that hold them; of many words the rarest."""
     total = _count_pieces(tx, thread)
-    chosen, absent = _pick_telling_words(tx, database, scope, sought) if len(sought) > MOST_WORDS else (sought, ())
+    chosen, absent = _pick_telling_words(tx, scope, sought) if len(sought) > MOST_WORDS else (sought, ())
     words = []
     for item in chosen:
         wanted = replace(scope, one_of=(_encode_forms(item),))
-        pieces = frozenset(database.holding(tx, wanted, POSTINGS))
+        pieces = frozenset(tx.match_ids(wanted, POSTINGS))
         telling = item.counted and is_telling(len(pieces), total)
         wanted = replace(wanted, names=(*wanted.names, (filter_name("role", "user"),)))
-        of_users = frozenset(database.holding(tx, wanted, POSTINGS)) if by_role else frozenset()
+        of_users = frozenset(tx.match_ids(wanted, POSTINGS) if by_role else ())
         words.append(RecallWord(item, item.weight * rarity(len(pieces), total), pieces, telling, of_users))
-    words = _complete_postings(tx, database, scope, words)
+    words = _complete_postings(tx, scope, words)
     nowhere = rarity(0, total)
     return words + [RecallWord(item, item.weight * nowhere, frozenset(), item.counted) for item in absent]
 
 
-def _complete_postings(tx: Tx, database: Database, scope: IndexQuery, words: Sequence[RecallWord]) -> list[RecallWord]:
+def _complete_postings(tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]) -> list[RecallWord]:
     """Add to frequent words the older pieces that hold other words of the question too.
 
     These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
@@ -183,7 +152,7 @@ def _complete_postings(tx: Tx, database: Database, scope: IndexQuery, words: Seq
 
     def hold_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
         wanted = replace(scope, one_of=(*(_encode_forms(word.sought) for word in some), *others))
-        pieces = database.holding(tx, wanted, POSTINGS)
+        pieces = tx.match_ids(wanted, POSTINGS)
         for word in some:
             more[id(word)].update(pieces)
 
@@ -212,13 +181,13 @@ def _encode_forms(item: SearchWord) -> tuple[str, ...]:
 
 
 def _pick_telling_words(
-    tx: Tx, database: Database, scope: IndexQuery, sought: Sequence[SearchWord]
+    tx: Tx, scope: IndexQuery, sought: Sequence[SearchWord]
 ) -> tuple[list[SearchWord], Sequence[SearchWord]]:
     """The words to look up, and the rest of those that no piece holds as typed."""
     counts: list[tuple[int, SearchWord]] = []
     for item in sought:
         wanted = replace(scope, one_of=((encode_term(item.forms[0]),),))
-        counts.append((len(database.holding(tx, wanted, COMMON_COUNT)), item))
+        counts.append((len(tx.match_ids(wanted, COMMON_COUNT)), item))
     here = sorted((pair for pair in counts if 0 < pair[0] < COMMON_COUNT), key=lambda pair: pair[0])
     nowhere = [item for count, item in counts if count == 0]
     ordered = [*(item for _, item in here), *nowhere, *(item for count, item in counts if count == COMMON_COUNT)]
@@ -228,11 +197,9 @@ def _pick_telling_words(
 def _count_pieces(tx: Tx, thread: str | None) -> int:
     """How many pieces there are; of all threads about how many."""
     if thread is None:
-        row = tx.one("SELECT MAX(id) FROM pieces")
-    else:
-        sources = list_sources(tx, thread)
-        row = tx.one(f"SELECT COUNT(*) FROM pieces WHERE thread_id IN ({placeholders(sources)})", sources)
-    return int(row[0] or 0) if row else 0
+        return int(tx.value("SELECT MAX(id) FROM pieces") or 0)
+    sources = list_sources(tx, thread)
+    return int(tx.value(f"SELECT COUNT(*) FROM pieces WHERE thread_id IN ({placeholders(sources)})", sources))
 
 
 def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
@@ -252,125 +219,13 @@ def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
     return weights
 
 
-def closeness_of(piece: int, words: Sequence[RecallWord], *, as_page: bool) -> float:
-    """The share of the question that a piece holds, 0 to 1. For a page frequent words count if there are no others."""
-    counted = [word for word in words if word.telling] or [word for word in words if as_page]
-    weights = [word.weight for word in counted if piece in word.pieces]
-    return closeness(weights, [word.weight for word in counted])
+# --- the ranking ------------------------------------------------------------------------------------------------------
 
 
 SILENCE_SECONDS = 1_800.0
 """Seconds of silence after which a message does not answer the one before."""
-
-
-class RecallCandidate(NamedTuple):
-    id: int
-    thread: str
-    message: int | None
-    output: str | None
-    role: str
-    tool: str
-    length: int
-    created: float
-
-    @property
-    def text(self) -> tuple[int | None, str | None, str]:
-        """The key of the text that this is a piece of."""
-        return self.message, self.output, self.thread
-
-    @property
-    def is_result(self) -> bool:
-        """Whether this is a tool's result, in a message of any role."""
-        return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
-
-
-def load_with_neighbours(
-    tx: Tx, scope: IndexQuery, weights: Mapping[int, float], best: Sequence[int], certain: Collection[int]
-) -> list[RecallCandidate]:
-    """The best pieces and their neighbours, by thread and in order."""
-    pieces = _keep_best(_load_candidates(tx, scope, best), weights, certain)
-    ids = {piece.id for piece in pieces}
-    around = find_neighbours(tx, pieces)
-    return sorted(
-        [*pieces, *_load_candidates(tx, scope, sorted(around - ids))], key=lambda piece: (piece.thread, piece.id)
-    )
-
-
-def _keep_best(
-    pieces: Sequence[RecallCandidate], weights: Mapping[int, float], certain: Collection[int]
-) -> list[RecallCandidate]:
-    """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
-
-    Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
-    not which of them is newest.
-    """
-    if len(pieces) <= RECALL_CANDIDATES:
-        return list(pieces)
-    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces}
-    of_message: dict[int, float] = {}
-    for piece in pieces:
-        if piece.message is not None:
-            of_message[piece.message] = max(own[piece.id], of_message.get(piece.message, 0.0))
-
-    def rough_score(piece: RecallCandidate) -> tuple[bool, float, int]:
-        near = sum(share * of_message.get((piece.message or 0) + step, 0.0) for step, share in NEAR.items())
-        return piece.id in certain, own[piece.id] + near * (piece.message is not None), piece.id
-
-    return sorted(pieces, key=rough_score, reverse=True)[:RECALL_CANDIDATES]
-
-
-def share_scores(pieces: Sequence[RecallCandidate], own: Mapping[int, float]) -> dict[int, float]:
-    """The score of each piece: its own, and a share of the best piece of each neighbouring text."""
-    texts = [list(group) for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)]
-    best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
-    values = spread(best, list(_number_sittings(text[0] for text in texts)))
-    return {
-        piece.id: own.get(piece.id, 0.0) + value - alone
-        for text, value, alone in zip(texts, values, best, strict=True)
-        for piece in text
-    }
-
-
-def rank_candidates(
-    pieces: Iterable[RecallCandidate], scores: Mapping[int, float], query: RecallQuery
-) -> Iterator[RecallCandidate]:
-    """The candidates, the best first, each text once; without texts in view and without searches."""
-    shown: set[tuple[int | None, str | None, str]] = set()
-    worth = (piece for piece in pieces if scores[piece.id] > 0)
-    for piece in sorted(worth, key=lambda piece: (-scores[piece.id], -piece.id)):
-        if piece.text in shown or piece.message in query.seen or any(map(is_lookup, piece.tool.split(","))):
-            continue
-        if query.spoken and (piece.tool or piece.role == "tool"):
-            continue
-        if query.role not in (None, piece.role) or query.tool not in (None, *piece.tool.split(",")):
-            continue
-        shown.add(piece.text)
-        yield piece
-
-
-def _load_candidates(tx: Tx, scope: IndexQuery, ids: Sequence[int]) -> list[RecallCandidate]:
-    within = f" AND {scope.where}" if scope.where else ""
-    return [
-        RecallCandidate(*row)
-        for some in chunks(ids)
-        for row in tx.all(
-            "SELECT p.id, p.thread_id, p.message_id, p.output_id, p.role, p.tool, p.length, p.created "
-            f"FROM pieces p WHERE p.id IN ({placeholders(some)}){within}",
-            (*some, *scope.values),
-        )
-    ]
-
-
-def _number_sittings(pieces: Iterable[RecallCandidate]) -> Iterator[int]:
-    """A number for each piece, the same for those of one thread without a long silence between them."""
-    number, thread, last = 0, "", 0.0
-    for piece in pieces:
-        if piece.thread != thread or abs(piece.created - last) > SILENCE_SECONDS:
-            number += 1
-        thread, last = piece.thread, piece.created
-        yield number
-
-
+NEIGHBOUR_REACH = 2
+"""How many texts before and after a text are its neighbours."""
 RECALL_CANDIDATES = 150
 """How many pieces are scored with their neighbours."""
 ROUGH_CANDIDATES = 4 * RECALL_CANDIDATES
@@ -379,37 +234,80 @@ MOST_RARE = 32
 """A word in so many pieces or fewer is rare."""
 DECIDING_PLACES = 10
 """One of so many first candidates must be close enough."""
+ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
+"""The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
+PAGE_DEPTH = 6
+"""A page is chosen from so many times as many texts, so that those that repeat others can be left out."""
+_SIDES = {-1: "id < ? AND start = 0 ORDER BY id DESC", 1: "id > ? AND start = 0 ORDER BY id"}
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRanking:
     """A ranking: pieces, the best first, what each is worth and how close it is. Empty where none is close enough."""
 
-    first: list[RecallCandidate] = field(default_factory=list)
+    first: Sequence[Piece] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
     close: Mapping[int, float] = field(default_factory=dict)
     exchanges: Sequence[CallPieces] = ()
     """Calls with their results, where both were looked at."""
 
 
-def recall_passages(
-    tx: Tx, database: Database, query: RecallQuery, question: Question, turns: TurnIndex
-) -> list[RecallPassage]:
+@dataclass(slots=True)
+class CallPieces:
+    """Pieces of an assistant's message with calls, and of the results that follow it."""
+
+    calls: list[Piece] = field(default_factory=list)
+    results: list[Piece] = field(default_factory=list)
+
+
+def recall_passages(tx: Tx, query: RecallQuery, question: Question, turns: TurnIndex) -> list[RecallPassage]:
     scope = search_scope(tx, SearchQuery("", tenant=query.tenant, thread=query.thread)) if question.sought else None
     if scope is None or query.limit <= 0:
         return []
     if query.thread is not None:  # it is the tenant's: `search_scope` checks that
         scope = replace(scope, names=scope.names[1:])
-    words = look_up_words(tx, database, scope, question.sought, query.thread, by_role=query.as_page)
+    words = look_up_words(tx, scope, question.sought, query.thread, by_role=query.as_page)
     ranking = _rank_by_words(tx, scope, words, question, query)
     return _make_passages(tx, ranking, words, query, turns)
 
 
-ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
-"""The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
+def _rank_by_words(
+    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
+) -> RecallRanking:
+    weighed = _discount_parts(words)
+    weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
+    best = _best_pieces(weights, ROUGH_CANDIDATES)
+    certain: list[int] = []
+    rare: set[int] = set()
+    if query.as_page:
+        spoken = weigh_pieces([replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES)
+        weights |= spoken
+        rare = weights.keys() & _rarest_pieces(words)
+        certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
+    pieces = _load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*certain, *best])), set(certain))
+    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
+    scores = _share_scores(pieces, own)
+    for piece in pieces if question.spans else ():
+        if any(piece.created in span for span in question.spans):
+            scores[piece.id] += OF_A_DAY
+    most = max(query.limit * (PAGE_DEPTH if query.as_page else 1), DECIDING_PLACES)
+    first = list(islice(_rank_candidates(pieces, scores, query), most))
+    if query.as_page:
+        by_role = _share_scores(pieces, {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own})
+        by_rarest = _rank_candidates([piece for piece in pieces if piece.id in rare], scores, query)
+        first = _take_turns([islice(_rank_candidates(pieces, by_role, query), most), first, by_rarest], most)
+    # For a page frequent words count if there are no others.
+    counted = [word for word in words if word.telling] or [word for word in words if query.as_page]
+    wanted = [word.weight for word in counted]
+    close = {
+        piece.id: closeness([word.weight for word in counted if piece.id in word.pieces], wanted) for piece in first
+    }
+    if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
+        return RecallRanking()
+    return RecallRanking(first, scores, close, _find_exchanges(pieces) if query.as_page else ())
 
 
-def role_weight(piece: RecallCandidate) -> float:
+def _role_weight(piece: Piece) -> float:
     return ROLE_WEIGHTS.get("tool" if piece.is_result else piece.role, 1.0)
 
 
@@ -427,10 +325,107 @@ def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
     return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
 
 
-def _take_turns(rankings: Sequence[Iterable[RecallCandidate]], most: int) -> list[RecallCandidate]:
+def _load_with_neighbours(
+    tx: Tx, scope: IndexQuery, weights: Mapping[int, float], best: Sequence[int], certain: Collection[int]
+) -> list[Piece]:
+    """The best pieces and their neighbours, by thread and in order."""
+    pieces = _keep_best(load_pieces(tx, best, scope.where, scope.values), weights, certain)
+    around = _find_neighbours(tx, pieces) - {piece.id for piece in pieces}
+    return sorted(
+        [*pieces, *load_pieces(tx, sorted(around), scope.where, scope.values)],
+        key=lambda piece: (piece.thread, piece.id),
+    )
+
+
+def _keep_best(pieces: list[Piece], weights: Mapping[int, float], certain: Collection[int]) -> list[Piece]:
+    """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
+
+    Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
+    not which of them is newest.
+    """
+    if len(pieces) <= RECALL_CANDIDATES:
+        return pieces
+    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces}
+    of_message: dict[int, float] = {}
+    for piece in pieces:
+        if piece.message is not None:
+            of_message[piece.message] = max(own[piece.id], of_message.get(piece.message, 0.0))
+
+    def rough_score(piece: Piece) -> tuple[bool, float, int]:
+        near = sum(share * of_message.get((piece.message or 0) + step, 0.0) for step, share in NEAR.items())
+        return piece.id in certain, own[piece.id] + near * (piece.message is not None), piece.id
+
+    return sorted(pieces, key=rough_score, reverse=True)[:RECALL_CANDIDATES]
+
+
+def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
+    """The ids of the first pieces of the nearest texts in the same threads.
+
+    Messages of one turn mostly have ids in a row, so these are read first. Only where another thread wrote in between,
+    or the thread begins or ends there, is the index asked for the neighbours.
+    """
+    texts = {piece.message: piece for piece in pieces if piece.message is not None}
+    steps = range(1, NEIGHBOUR_REACH + 1)
+    near = sorted({message + side * step for message in texts for side in _SIDES for step in steps})
+    beginnings = "SELECT message_id, thread_id, id FROM pieces WHERE message_id IN ({}) AND start = 0"
+    nearby: dict[int, tuple[str, int]] = {row[0]: row[1:] for row in tx.all_in(beginnings, near)}
+    neighbours: set[int] = set()
+    apart: list[Query] = []
+    for piece in [*texts.values(), *(piece for piece in pieces if piece.message is None)]:
+        for side, condition in _SIDES.items():
+            beside = [nearby.get((piece.message or 0) + side * step) for step in steps]
+            inside = [other[1] for other in beside if other is not None and other[0] == piece.thread]
+            if piece.message is not None and len(inside) == NEIGHBOUR_REACH:
+                neighbours.update(inside)
+            else:
+                sql = f"SELECT id FROM pieces WHERE thread_id = ? AND {condition} LIMIT {NEIGHBOUR_REACH}"
+                apart.append((sql, (piece.thread, piece.id)))
+    neighbours.update(row[0] for rows in (tx.ask(apart) if apart else ()) for row in rows)
+    return neighbours
+
+
+def _share_scores(pieces: Sequence[Piece], own: Mapping[int, float]) -> dict[int, float]:
+    """The score of each piece: its own, and a share of the best piece of each neighbouring text."""
+    texts = [list(group) for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)]
+    best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
+    values = spread(best, list(_number_sittings(text[0] for text in texts)))
+    return {
+        piece.id: own.get(piece.id, 0.0) + value - alone
+        for text, value, alone in zip(texts, values, best, strict=True)
+        for piece in text
+    }
+
+
+def _number_sittings(pieces: Iterable[Piece]) -> Iterator[int]:
+    """A number for each piece, the same for those of one thread without a long silence between them."""
+    number, thread, last = 0, "", 0.0
+    for piece in pieces:
+        if piece.thread != thread or abs(piece.created - last) > SILENCE_SECONDS:
+            number += 1
+        thread, last = piece.thread, piece.created
+        yield number
+
+
+def _rank_candidates(pieces: Iterable[Piece], scores: Mapping[int, float], query: RecallQuery) -> Iterator[Piece]:
+    """The candidates, the best first, each text once; without texts in view and without searches."""
+    shown: set[TextKey] = set()
+    worth = (piece for piece in pieces if scores[piece.id] > 0)
+    for piece in sorted(worth, key=lambda piece: (-scores[piece.id], -piece.id)):
+        tools = piece.tool.split(",")
+        if piece.text in shown or piece.message in query.seen or any(map(is_lookup, tools)):
+            continue
+        if query.spoken and (piece.tool or piece.role == "tool"):
+            continue
+        if query.role not in (None, piece.role) or query.tool not in (None, *tools):
+            continue
+        shown.add(piece.text)
+        yield piece
+
+
+def _take_turns(rankings: Sequence[Iterable[Piece]], most: int) -> list[Piece]:
     """Several rankings as one: in turn each gives its best candidate that is not chosen yet."""
     waiting = [iter(ranking) for ranking in rankings]
-    chosen: dict[int, RecallCandidate] = {}
+    chosen: dict[int, Piece] = {}
     while waiting and len(chosen) < most:
         ranking = waiting.pop(0)
         piece = next((piece for piece in ranking if piece.id not in chosen), None)
@@ -440,46 +435,7 @@ def _take_turns(rankings: Sequence[Iterable[RecallCandidate]], most: int) -> lis
     return list(chosen.values())
 
 
-def _rank_by_words(
-    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord], question: Question, query: RecallQuery
-) -> RecallRanking:
-    weighed = _discount_parts(words)
-    weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
-    best = _best_pieces(weights, ROUGH_CANDIDATES)
-    of_users: list[int] = []
-    if query.as_page:
-        spoken = weigh_pieces([replace(word, pieces=word.of_users) for word in weighed], RECALL_CANDIDATES)
-        of_users = _best_pieces(spoken, RECALL_CANDIDATES // 2)
-        weights |= spoken
-    rare = weights.keys() & _rarest_pieces(words) if query.as_page else set()
-    certain = dict.fromkeys([*of_users, *sorted(rare)])
-    pieces = load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*certain, *best])), certain)
-    own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
-    scores = share_scores(pieces, own)
-    for piece in pieces if question.spans else ():
-        if any(piece.created in span for span in question.spans):
-            scores[piece.id] += OF_A_DAY
-    most = max(query.limit * (PAGE_DEPTH if query.as_page else 1), DECIDING_PLACES)
-    first = list(islice(rank_candidates(pieces, scores, query), most))
-    if query.as_page:
-        by_role = share_scores(pieces, {p.id: own[p.id] * role_weight(p) for p in pieces if p.id in own})
-        by_rarest = rank_candidates([piece for piece in pieces if piece.id in rare], scores, query)
-        first = _take_turns([islice(rank_candidates(pieces, by_role, query), most), first, by_rarest], most)
-    close = {piece.id: closeness_of(piece.id, words, as_page=query.as_page) for piece in first}
-    if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
-        return RecallRanking()
-    return RecallRanking(first, scores, close, _find_exchanges(pieces) if query.as_page else ())
-
-
-@dataclass(slots=True)
-class CallPieces:
-    """Pieces of an assistant's message with calls, and of the results that follow it."""
-
-    calls: list[RecallCandidate] = field(default_factory=list)
-    results: list[RecallCandidate] = field(default_factory=list)
-
-
-def _find_exchanges(pieces: Iterable[RecallCandidate]) -> list[CallPieces]:
+def _find_exchanges(pieces: Iterable[Piece]) -> list[CallPieces]:
     """The exchanges among pieces in order. Messages of one exchange follow each other."""
     exchanges = [CallPieces()]
     last = -1
@@ -497,34 +453,37 @@ def _find_exchanges(pieces: Iterable[RecallCandidate]) -> list[CallPieces]:
     return [exchange for exchange in exchanges if exchange.calls and exchange.results]
 
 
-PAGE_DEPTH = 6
-"""A page is chosen from so many times as many texts, so that those that repeat others can be left out."""
+# --- the texts that are shown -----------------------------------------------------------------------------------------
+
+
 ALIKE, WITHIN = 0.6, 0.9
 """A text repeats another where they share this part of all their words (`ALIKE`), or where the other holds this part of
 its words (`WITHIN`); words of the question aside."""
 LEAST_WITHIN = 8
 """`WITHIN` holds for texts of so many words or more."""
-_WORD = re.compile(r"\w+")
-
-
 GLIMPSE_CHARS = 200
 """Characters of a call or result that is shown only beside a better one."""
 MOST_ALIKE = 2
 """How many texts that nearly repeat another are shown with it, a glimpse of each: where only a name or a figure
 differs, that may be what is asked for."""
+_WORD = re.compile(r"\w+")
+WordsIn = Mapping[int, Sequence[RecallWord]]
+"""The words of the question that each piece holds."""
 
 
 @dataclass(slots=True)
 class _PassageDraft:
     """A text that is shown, or a call with its result."""
 
-    first: RecallCandidate
+    first: Piece
     """The better of the two."""
-    parts: dict[int, tuple[SearchPiece, str]] = field(default_factory=dict)
-    """By the ids of the pieces: a call comes before its result."""
-    glimpse: int = 0
-    """The id of the part that is shown only beside the other; 0 for none."""
-    alike: list[tuple[SearchPiece, str]] = field(default_factory=list)
+    parts: dict[Piece, str]
+    """With their texts; ordered by id, a call comes before its result."""
+    own: frozenset[str] = frozenset()
+    """Its words, those of the question aside."""
+    glimpse: Piece | None = None
+    """The part that is shown only beside the other."""
+    alike: dict[Piece, str] = field(default_factory=dict)
 
 
 def _make_passages(
@@ -534,39 +493,36 @@ def _make_passages(
     words_in = {piece.id: [word for word in words if piece.id in word.pieces] for piece in looked_at}
     if query.as_page:
         drafts = _choose_drafts(tx, ranking, words_in, query)
-        room = _share_room(
-            [len(text) for draft in drafts for _, text in draft.parts.values()], query.limit * query.chars
-        )
+        sizes = [len(text) for draft in drafts for text in draft.parts.values()]
+        room = _share_room(sizes, query.limit * query.chars)
         _add_partners(tx, drafts, ranking, words_in)
     else:
         chosen = ranking.first[: query.limit]
-        read = zip(chosen, _read_pieces(tx, [piece.id for piece in chosen]), strict=True)
-        drafts = [_PassageDraft(piece, {piece.id: part}) for piece, part in read]
+        drafts = [
+            _PassageDraft(piece, {piece: text}) for piece, text in zip(chosen, read_pieces(tx, chosen), strict=True)
+        ]
         room = query.chars
     passages = []
     for draft in drafts:
         piece = draft.first
         shown = "\n→ ".join(
             _make_glimpse(text, part, words_in.get(part.id, ()))
-            if part.id == draft.glimpse
+            if part == draft.glimpse
             else _make_excerpt(text, part, words_in[part.id], room)
-            for _, (part, text) in sorted(draft.parts.items())
+            for part, text in sorted(draft.parts.items())
         )
-        alike = (_make_glimpse(text, part, words_in.get(part.id, ())) for part, text in draft.alike)
+        alike = (_make_glimpse(text, part, words_in.get(part.id, ())) for part, text in draft.alike.items())
         shown += "".join(f"\n≈ {glimpse}" for glimpse in alike if glimpse.strip("…") not in shown)
-        turn = turns.of(tx, piece.thread, piece.message, piece.created)
         passages.append(
             RecallPassage(
-                piece.message, piece.output, piece.thread, piece.role, piece.tool, turn, piece.created,
+                piece.message, piece.output, piece.thread, piece.role, piece.tool, turns.of(tx, piece), piece.created,
                 shown, round(ranking.scores[piece.id], 4), round(ranking.close[piece.id], 4),
             )
         )  # fmt: skip
     return passages
 
 
-def _choose_drafts(
-    tx: Tx, ranking: RecallRanking, words_in: Mapping[int, Sequence[RecallWord]], query: RecallQuery
-) -> list[_PassageDraft]:
+def _choose_drafts(tx: Tx, ranking: RecallRanking, words_in: WordsIn, query: RecallQuery) -> list[_PassageDraft]:
     """The best texts that each say something of their own, as many as are asked for."""
     exchanges = {
         piece.id: number
@@ -574,52 +530,47 @@ def _choose_drafts(
         for piece in (*exchange.calls, *exchange.results)
     }
     drafts: list[_PassageDraft] = []
-    shown_words: list[frozenset[str]] = []
     open_exchanges: dict[tuple[int | None, bool], _PassageDraft] = {}
     for start in range(0, len(ranking.first), query.limit):
         some = ranking.first[start : start + query.limit]
-        for piece, part in zip(some, _read_pieces(tx, [piece.id for piece in some]), strict=True):
-            number, is_call = exchanges.get(piece.id), piece.role == "assistant"
+        for piece, text in zip(some, read_pieces(tx, some), strict=True):
+            words, number, is_call = words_in[piece.id], exchanges.get(piece.id), piece.role == "assistant"
             partner = open_exchanges.get((number, is_call)) if number is not None else None
             if partner is not None:
-                if words_in[piece.id]:  # else it is shown as a glimpse
-                    partner.parts[piece.id] = part
+                if words:  # else it is shown as a glimpse
+                    partner.parts[piece] = text
                     del open_exchanges[number, is_call]
                 continue
-            own = _own_words(_make_excerpt(part[1], part[0], words_in[piece.id], query.chars), words_in[piece.id])
-            same = next(
-                (draft for draft, other in zip(drafts, shown_words, strict=True) if _is_repeated(own, other)), None
-            )
+            own = _own_words(_make_excerpt(text, piece, words, query.chars), words)
+            same = next((draft for draft in drafts if _is_repeated(own, draft.own)), None)
             if same is not None:
                 if len(same.alike) < MOST_ALIKE:
-                    same.alike.append(part)
+                    same.alike[piece] = text
                 continue
             if len(drafts) == query.limit:
                 return drafts
-            shown_words.append(own)
-            drafts.append(_PassageDraft(piece, {piece.id: part}))
+            drafts.append(_PassageDraft(piece, {piece: text}, own))
             open_exchanges.setdefault((number, not is_call), drafts[-1])
     return drafts
 
 
-def _add_partners(
-    tx: Tx, drafts: Sequence[_PassageDraft], ranking: RecallRanking, words_in: Mapping[int, Sequence[RecallWord]]
-) -> None:
+def _add_partners(tx: Tx, drafts: Sequence[_PassageDraft], ranking: RecallRanking, words_in: WordsIn) -> None:
     """Add its result to a call that is shown alone, and its call to a result: a command is asked for by its outcome."""
     alone = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
-    wanted: dict[int, _PassageDraft] = {}
+    wanted: dict[Piece, _PassageDraft] = {}
     for exchange in ranking.exchanges:
         call = next((alone[piece.id] for piece in exchange.calls if piece.id in alone), None)
         result = next((alone[piece.id] for piece in exchange.results if piece.id in alone), None)
         if call is not None:
             best = max(exchange.results, key=lambda piece: ranking.scores.get(piece.id, 0.0))
-            sql = "SELECT MAX(id) FROM pieces WHERE message_id = ?"  # how it ended stands at the end
-            row = None if words_in[best.id] else tx.one(sql, (best.message,))
-            wanted[row[0] if row else best.id] = call
+            if not words_in[best.id]:  # how it ended stands at the end
+                last = tx.value("SELECT MAX(id) FROM pieces WHERE message_id = ?", (best.message,))
+                [best] = load_pieces(tx, [last])
+            wanted[best] = call
         elif result is not None:
-            wanted[exchange.calls[-1].id] = result
-    for partner, part in zip(wanted, _read_pieces(tx, list(wanted)), strict=True):
-        wanted[partner].parts[partner] = part
+            wanted[exchange.calls[-1]] = result
+    for partner, text in zip(wanted, read_pieces(tx, list(wanted)), strict=True):
+        wanted[partner].parts[partner] = text
         wanted[partner].glimpse = partner
 
 
@@ -646,23 +597,7 @@ def _share_room(sizes: Sequence[int], room: int) -> int:
     return room
 
 
-def _read_pieces(tx: Tx, ids: Sequence[int]) -> list[tuple[SearchPiece, str]]:
-    """Pieces with their texts."""
-    shown = _load_in_order(tx, ids)
-    bodies: dict[int, str] = {}
-    for some in chunks([piece.message for piece in shown if piece.message is not None]):
-        bodies |= dict(tx.all(f"SELECT id, body FROM messages WHERE id IN ({placeholders(some)})", some))
-    return [(piece, piece_text(tx, piece, bodies)) for piece in shown]
-
-
-def _load_in_order(tx: Tx, ids: Sequence[int]) -> list[SearchPiece]:
-    """The rows of pieces, in the order of the ids."""
-    rows = tx.all(f"SELECT {PIECE_COLUMNS} FROM pieces WHERE id IN ({placeholders(ids)})", ids) if ids else []
-    pieces = {row[0]: SearchPiece(0.0, *row) for row in rows}
-    return [pieces[piece_id] for piece_id in ids]
-
-
-def _make_excerpt(text: str, piece: SearchPiece, words: Sequence[RecallWord], chars: int) -> str:
+def _make_excerpt(text: str, piece: Piece, words: Sequence[RecallWord], chars: int) -> str:
     """All of a short text; of a longer one the part with the most words of the question."""
     if len(text) <= chars * 5 // 4:
         start, end = 0, len(text)
@@ -673,7 +608,7 @@ def _make_excerpt(text: str, piece: SearchPiece, words: Sequence[RecallWord], ch
     return _show_part(text, piece, start, end)
 
 
-def _make_glimpse(text: str, piece: SearchPiece, words: Sequence[RecallWord]) -> str:
+def _make_glimpse(text: str, piece: Piece, words: Sequence[RecallWord]) -> str:
     """The text around the words; without words the beginning of a call, or the end of a result."""
     if words:
         return _make_excerpt(text, piece, words, GLIMPSE_CHARS)
@@ -682,7 +617,7 @@ def _make_glimpse(text: str, piece: SearchPiece, words: Sequence[RecallWord]) ->
     return _show_part(text, piece, sentence_start(text, max(0, len(text) - GLIMPSE_CHARS)), len(text))
 
 
-def _show_part(text: str, piece: SearchPiece, start: int, end: int) -> str:
+def _show_part(text: str, piece: Piece, start: int, end: int) -> str:
     shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
     if piece.role == "assistant" and piece.tool:  # arguments of a call as they were meant, without JSON's escapes
         shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
