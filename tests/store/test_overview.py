@@ -36,12 +36,12 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     assert await store.period_compactions(tenant="b") == []
     assert await store.period_compactions(threads=[two.id]) == []
     assert await store.period_compactions(threads=[]) == []
-    sums = await store.usage_by_tenant(since=0, until=clock.now + 1)
+    sums = await store.usage_by("tenant", since=0, until=clock.now + 1)
     assert [(row.key, row.calls, row.prompt, row.cost) for row in sums] == [
         ("a", 2, 165, Decimal("0.75")),
         ("b", 1, 7, Decimal(0)),
     ]
-    by_client = await store.usage_by_client(since=0, until=clock.now + 1, tenant="a")
+    by_client = await store.usage_by("client", since=0, until=clock.now + 1, tenant="a")
     assert [(row.key, row.calls) for row in by_client] == [("", 2)]
 
 

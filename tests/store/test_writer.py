@@ -8,7 +8,7 @@ import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apsw
 import psycopg
@@ -141,7 +141,7 @@ class CountsCommits:
 
 def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> None:
     database = CountsCommits(open_at(url, clock).database)
-    store = Store(database)
+    store = Store(cast("Any", database))
 
     async def many() -> tuple[int, int]:
         session = await store.create_session(NewSession())
@@ -163,7 +163,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
 
 async def test_what_nobody_waits_for_is_written_with_what_comes_next_and_at_last_alone(url: str, clock: Clock) -> None:
     database = CountsCommits(open_at(url, clock).database)
-    store = Store(database)
+    store = Store(cast("Any", database))
     session = await store.create_session(NewSession())
     usage = NewUsage(session.id, "gpt-4o", CanonicalUsage(10, 2))
 
@@ -422,7 +422,7 @@ class LosesAnswers(PostgresDatabase):
 async def test_a_commit_whose_answer_is_lost_is_done_once(server: str, after: bool) -> None:
     database = LosesAnswers(server, after=after)
     database.prepare()
-    store = Store(database)
+    store = Store(cast("Any", database))
 
     async def cut(call: Any) -> Any:
         database.armed = True

@@ -288,6 +288,10 @@ def as_pico(cost: Decimal | None) -> int | None:
     return int((cost * PICO).to_integral_value())
 
 
+def from_pico(pico: int | None) -> Decimal | None:
+    return None if pico is None else Decimal(pico) / PICO
+
+
 LAST = 2**62
 """Behind every number of ours."""
 

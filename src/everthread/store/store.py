@@ -17,7 +17,7 @@ from everthread.core.search.query import read_question
 from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
 from everthread.store import index
-from everthread.store.database import Connection, Database, Tx, current_version
+from everthread.store.database import Database, Tx, current_version
 from everthread.store.models import (
     DEFAULT_TENANT,
     Continuation,
@@ -188,17 +188,17 @@ class Store:
     ) -> Continuation:
         """End a session and go on in a new one that holds the compacted messages, then what arrived unseen."""
         now, fresh = self._clock(), new or new_id()
-        stored, waiting = message_sql.PreparedBatch(compacted), message_sql.PreparedBatch(pending)
+        entries: list[int | message_sql.PreparedMessage] = []
+        appended = message_sql.AppendRequest(session_id, pending, now)
 
         def prepare() -> None:
-            stored.prepare()
-            waiting.prepare()
+            entries[:] = [each if isinstance(each, int) else message_sql.prepare_message(each) for each in compacted]
+            appended.prepare()
 
         def work(tx: Tx) -> Continuation:
             return compaction_sql.continue_session(
-                tx, session_id, stored.entries, seen=seen, pending=waiting.ready,
-                compaction=compaction or NewCompaction(), system=system, nodes=nodes, new_id=fresh, now=now,
-                lease=lease,
+                tx, session_id, entries, seen=seen, pending=appended, compaction=compaction, system=system,
+                nodes=nodes, new_id=fresh, now=now, lease=lease,
             )  # fmt: skip
 
         result: Continuation = await self._writer.write(work, session=session_id, prepare=prepare)
@@ -286,16 +286,8 @@ class Store:
             within = (query.since or 0) <= passage.created < (query.until or math.inf) and passage.closeness >= CLOSE
             if within and query.role in (None, passage.role) and query.tool in (None, *passage.tool.split(",")):
                 session = passage.thread if passage.message is None else (await self.message(passage.message)).session
-                where = (
-                    passage.message,
-                    passage.output,
-                    passage.thread,
-                    session,
-                    passage.role,
-                    passage.tool,
-                    passage.created,
-                )
-                hits.append(SearchHit(*where, passage.text, passage.score))
+                where = (passage.message, passage.output, passage.thread, session, passage.role, passage.tool)
+                hits.append(SearchHit(*where, passage.created, passage.text, passage.score))
         return hits[: query.limit]
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
@@ -542,8 +534,7 @@ class Store:
     thread_figures = reads(usage_sql.sum_threads)
     call_rows = reads(usage_sql.list_calls)
     period_compactions = reads(usage_sql.list_period_compactions)
-    usage_by_tenant = reads(usage_sql.usage_by_tenant)
-    usage_by_client = reads(usage_sql.usage_by_client)
+    usage_by = reads(usage_sql.sum_usage_by)
     heaviest_messages = reads(usage_sql.heaviest_messages)
     tool_sizes = reads(usage_sql.tool_sizes)
     thread_rewrites = reads(usage_sql.list_thread_rewrites)
@@ -572,14 +563,13 @@ class Store:
         return await self._read(self._examine)
 
     def _examine(self, tx: Tx) -> StoreHealth:
-        counts = [tx.one(f"SELECT COUNT(*) FROM {table}") for table in ("sessions", "messages")]
         return StoreHealth(
             backend=self.database.dialect.name,
             location=self.database.location,
             schema=current_version(tx),
             size=self.database.size(tx),
-            sessions=int(counts[0][0]) if counts[0] else 0,
-            messages=int(counts[1][0]) if counts[1] else 0,
+            sessions=int(tx.value("SELECT COUNT(*) FROM sessions")),
+            messages=int(tx.value("SELECT COUNT(*) FROM messages")),
             problems=(*self.database.problems(tx), *maintenance.find_problems(tx)),
         )
 
@@ -588,18 +578,13 @@ class Store:
         await asyncio.to_thread(self.database.backup, target)
 
     async def vacuum(self) -> None:
-        await asyncio.to_thread(self._use_connection, self.database.vacuum)
+        await asyncio.to_thread(self._vacuum)
 
-    def _use_connection(self, work: Callable[[Connection], None]) -> None:
-        """Work that needs a connection of its own, outside any transaction."""
+    def _vacuum(self) -> None:
+        """On a connection of its own, outside any transaction."""
         try:
-            connection = self.database.connect_writer()
-            try:
-                work(connection)
-            finally:
-                connection.close()
-        except EverthreadError:
-            raise
+            with contextlib.closing(self.database.connect_writer()) as connection:
+                self.database.vacuum(connection)
         except Exception as error:
             raise self.database.explain(error) from error
 

@@ -405,7 +405,7 @@ class PageReader:
         tenant = viewer.tenant
         insights, clients, failures, records, limits = await asyncio.gather(
             self.store.insights(since=since, until=until, tenant=tenant),
-            self.store.usage_by_client(since=since, until=until, tenant=tenant),
+            self.store.usage_by("client", since=since, until=until, tenant=tenant),
             self.store.failures(since=since, tenant=tenant),
             self.store.period_compactions(tenant=tenant, limit=5_000),
             self._limits(),
@@ -415,7 +415,7 @@ class PageReader:
         slowest = sorted(views.compaction_items(recent), key=lambda item: -item.duration)[:8]
         groups = [("model", "model", insights.by_model), ("client", "client", clients)]
         if tenant is None:
-            tenants = await self.store.usage_by_tenant(since=since, until=until)
+            tenants = await self.store.usage_by("tenant", since=since, until=until)
             groups += [("tenant", "tenant", tenants)] if len(tenants) > 1 else []
         groups.append(("day", "day", list(reversed(insights.by_day))[:31]))
         tables = [

@@ -49,8 +49,8 @@ def continue_session(
     compacted: Sequence[int | PreparedMessage],
     *,
     seen: int,
-    pending: Sequence[PreparedMessage],
-    compaction: NewCompaction,
+    pending: AppendRequest,
+    compaction: NewCompaction | None,
     system: System,
     nodes: Sequence[Node] = (),
     new_id: str,
@@ -64,19 +64,18 @@ def continue_session(
     """
     old = lock_tip(tx, session_id)
     if old.id != session_id:
-        first = tx.one("SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'", (session_id,))
-        return Continuation(load_session(tx, old.id), won=first is not None and first[0] == new_id)
+        first = tx.value("SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'", (session_id,))
+        return Continuation(load_session(tx, old.id), won=first == new_id)
     check_fence(tx, old.thread, lease)
     if not 0 <= seen <= old.next_seq:
         raise InputError(f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen")
-    if pending:
-        append_messages(tx, [AppendRequest(session_id, (), now, prepared=pending)])
+    if pending.prepared:
+        append_messages(tx, [pending])
     parent = load_session(tx, session_id)
     new = NewSession(
         id=new_id, kind="continuation", parent=session_id, tenant=parent.tenant, platform=parent.platform,
         user=parent.user, title=parent.title, model=parent.model, client=parent.client,
-        client_session=parent.client_session,
-        system=parent.system if system is None else system,
+        client_session=parent.client_session, system=parent.system if system is None else system,
     )  # fmt: skip
     if not insert_session(tx, new, thread=parent.thread, now=now):
         raise InputError(f"the id {new_id!r} is taken by another session")
@@ -87,7 +86,7 @@ def continue_session(
     move_activity(tx, session_id, new_id)
     _set_end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
     _set_end(tx, session_id, now, "compression")
-    _insert_compaction(tx, (old.thread, session_id, new_id, now), compaction)
+    _insert_compaction(tx, (old.thread, session_id, new_id, now), compaction or NewCompaction())
     return Continuation(load_session(tx, new_id), won=True)
 
 
@@ -98,27 +97,20 @@ def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -
 def _keep_or_insert(tx: Tx, thread: str, entry: int | PreparedMessage, now: float) -> int:
     """The id of a message the continuation keeps, or of one made for it."""
     if isinstance(entry, int):
-        if not _is_of_thread(tx, thread, entry):
+        # The thread's own, or what came along when it branched.
+        of_thread = (
+            "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
+            "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
+        )
+        if tx.one(of_thread, (entry, thread, thread)) is None:
             raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
         return entry
     if entry.new.kind == "message":
         raise InputError("a compaction makes summaries and derived messages; what was said is appended or pending")
     message_id = insert_message(tx, thread, entry, now)
-    if message_id is not None:
-        return message_id
-    row = tx.one("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.new.event))
-    assert row is not None
-    return int(row[0])
-
-
-def _is_of_thread(tx: Tx, thread: str, message_id: int) -> bool:
-    """Whether a message is the thread's own, or came along when it branched."""
-    row = tx.one(
-        "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
-        "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))",
-        (message_id, thread, thread),
-    )
-    return row is not None
+    if message_id is None:
+        message_id = tx.value("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.new.event))
+    return int(message_id)
 
 
 def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
@@ -171,13 +163,12 @@ def _undo_rewrite(tx: Tx, tip: ThreadTip, now: float) -> bool:
         "AND replacement IN (SELECT replacement FROM rewrites WHERE thread_id = ? AND ABS(created - ?) < 0.001)",
         (f"{UNDONE}{last[0]}:", tip.thread, f"{UNDONE}%", tip.thread, last[1]),
     )
-    size = tx.one(
+    size = tx.value(
         "SELECT COALESCE(SUM(COALESCE(tokens, (LENGTH(body) + 3) / 4)), 0) FROM messages "
         "WHERE thread_id = ? AND kind = 'message'",
         (tip.thread,),
     )
-    assert size is not None
-    put_state(tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size[0]))}, now)
+    put_state(tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size))}, now)
     tx.run("UPDATE compactions SET reverted = ? WHERE id = ?", (now, last[0]))
     return True
 
@@ -196,13 +187,13 @@ def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
 
 def record_compaction(tx: Tx, session_id: str, compaction: NewCompaction, now: float) -> None:
     """Of a compaction that made no new session: what its client sends is compacted, the session stays whole."""
-    row = tx.one("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
-    if row is not None:
-        _insert_compaction(tx, (row[0], session_id, session_id, now), compaction)
+    thread = tx.value("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
+    if thread is not None:
+        _insert_compaction(tx, (thread, session_id, session_id, now), compaction)
 
 
 def _insert_compaction(tx: Tx, origin: tuple[str, str, str, float], compaction: NewCompaction) -> None:
-    """`place`: the thread, the session before, the one after, and when."""
+    """`origin`: the thread, the session before, the one after, and when."""
     tx.run(
         "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -278,9 +269,9 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
 
 def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
     """Whether the summary a session begins with covers something that was said after a message."""
-    row = tx.one("SELECT record FROM compactions WHERE session_id = ?", (session,))
-    later = [covered for covered in decode_json(row[0])["covered"] if covered > at_message] if row else []
-    return any(tx.one("SELECT 1 FROM messages WHERE id = ? AND kind = 'message'", (each,)) for each in later)
+    record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
+    later = [covered for covered in decode_json(record)["covered"] if covered > at_message] if record else []
+    return bool(tx.all_in("SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later))
 
 
 def _history_ids(tx: Tx, thread: str, at_message: int) -> list[int]:

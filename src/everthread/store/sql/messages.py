@@ -48,6 +48,17 @@ class PreparedMessage:
     answers: tuple[str, ...] = ()
     """The calls whose results it holds without saying of which tool."""
 
+    def row(self, thread: str, now: float) -> Row:
+        """The values of `MESSAGE_FIELDS`."""
+        new = self.new
+        return (
+            thread, new.event, new.kind, self.role, self.tool, self.text, new.tokens, self.canonical, self.byte_order,
+            now if new.created is None else new.created, new.origin,
+        )  # fmt: skip
+
+
+MESSAGE_FIELDS = "thread_id, event, kind, role, tool, body, tokens, canonical, byte_order, created, origin"
+
 
 def prepare_message(new: NewMessage) -> PreparedMessage:
     body = new.body
@@ -75,52 +86,6 @@ CALLS_AT_ONCE = 8
 """So many messages with calls are read at once: a result mostly follows its call closely."""
 
 
-class PreparedBatch:
-    """Messages whose text and fingerprints are computed in the writing thread, once, before its transaction."""
-
-    def __init__(self, entries: Sequence[int | NewMessage]) -> None:
-        self._given = entries
-        self.entries: list[int | PreparedMessage] = []
-
-    def prepare(self) -> None:
-        self.entries = [entry if isinstance(entry, int) else prepare_message(entry) for entry in self._given]
-
-    @property
-    def ready(self) -> list[PreparedMessage]:
-        return [entry for entry in self.entries if not isinstance(entry, int)]
-
-
-class CallNames:
-    """The tools that the calls of a session are of: those of a batch, then, as far back as needed, the stored ones."""
-
-    def __init__(self, tx: Tx, session_id: str) -> None:
-        self._tx = tx
-        self._session = session_id
-        self._known: dict[str, str] = {}
-        self._before: int | None = LAST
-        """The place up to which the session is not read yet; None when all of it is."""
-
-    def named(self, item: PreparedMessage) -> PreparedMessage:
-        """The message with its tool. Given in order, as a later call may have an earlier one's id."""
-        self._known |= call_names(item.calls)
-        return name_tool(item, self._name)
-
-    def _name(self, call_id: str) -> str:
-        while call_id not in self._known and self._before is not None:
-            self._read_on(self._before)
-        return self._known.get(call_id, "")
-
-    def _read_on(self, before: int) -> None:
-        rows = self._tx.all(
-            "SELECT p.seq, m.body FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
-            "AND p.seq < ? AND m.role = 'assistant' AND m.tool <> '' ORDER BY p.seq DESC LIMIT ?",
-            (self._session, before, CALLS_AT_ONCE),
-        )
-        for _, body in rows:
-            self._known = call_names(calls_of(decode_json(body))) | self._known
-        self._before = rows[-1][0] if len(rows) == CALLS_AT_ONCE else None
-
-
 def call_names(calls: Iterable[Call]) -> dict[str, str]:
     return {call.id: call.name for call in calls}
 
@@ -144,31 +109,24 @@ def as_stored(row: Row) -> StoredMessage:
 
 def insert_message(tx: Tx, thread: str, item: PreparedMessage, now: float) -> int | None:
     """The new message's id; None where its event is known already."""
-    new = item.new
-    row = tx.one(
-        "INSERT INTO messages (thread_id, event, kind, role, tool, body, tokens, canonical, byte_order, created, "
-        "origin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
-        (
-            thread, new.event, new.kind, item.role, item.tool, item.text, new.tokens, item.canonical, item.byte_order,
-            now if new.created is None else new.created, new.origin,
-        ),
-    )  # fmt: skip
-    if row is None:
-        return None
-    if new.kind == "message":
-        tx.run("INSERT INTO unindexed (message_id) VALUES (?)", row)
-    return int(row[0])
+    message_id: int | None = tx.value(
+        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
+        item.row(thread, now),
+    )
+    if message_id is not None and item.new.kind == "message":
+        tx.run("INSERT INTO unindexed (message_id) VALUES (?)", (message_id,))
+    return message_id
 
 
 def find_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
     """The message of an event: where the thread shows it now, else where it was said."""
-    row = tx.one(
+    [row] = tx.all(
         f"SELECT {MESSAGE_COLUMNS} FROM messages m JOIN places p ON p.message_id = m.id "
         "JOIN sessions s ON s.id = p.session_id "
         f"WHERE m.thread_id = ? AND m.event = ? ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {HOME_FIRST} LIMIT 1",
         (current.thread, event, current.id),
     )
-    assert row is not None, "a message stands in a session"
     return as_stored(row)
 
 
@@ -211,10 +169,9 @@ def load_history(tx: Tx, session_id: str, *, start: int = 0, limit: int | None =
     messages: list[StoredMessage] = []
     for session, carried in session_chain(tx, find_thread(tx, session_id)):
         if start:
-            skipped = tx.one(f"SELECT COUNT(*) {SESSION_MESSAGES}", (session, carried))
-            assert skipped is not None
-            if skipped[0] <= start:
-                start -= skipped[0]
+            skipped = tx.value(f"SELECT COUNT(*) {SESSION_MESSAGES}", (session, carried))
+            if skipped <= start:
+                start -= skipped
                 continue
         room = LAST if limit is None else limit - len(messages)
         rows = tx.all(
@@ -256,6 +213,7 @@ class AppendRequest:
     prepared: Sequence[PreparedMessage] = ()
 
     def prepare(self) -> None:
+        """Compute texts and fingerprints once, before the transaction."""
         self.prepared = [prepare_message(new) for new in self.new]
 
 
@@ -330,35 +288,46 @@ class _ThreadGrowth:
     tip: ThreadTip
     view: _ThreadView
     stored: dict[str, StoredMessage] = field(default_factory=dict)
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """New messages, as they are inserted."""
     places: list[tuple[str, int, int]] = field(default_factory=list)
-    said: int = 0
-    tokens: int = 0
-    active: float = 0.0
-    calls: CallNames = field(init=False)
+    said: int = field(init=False)
+    tokens: int = field(init=False)
+    active: float = field(init=False)
+    tools: dict[str, str] = field(default_factory=dict)
+    """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
+    unread: int | None = LAST
+    """The place up to which the session's calls are not read yet; None when all of them are."""
 
     def __post_init__(self) -> None:
-        self.calls = CallNames(self.tx, self.tip.id)
         self.said, self.tokens, self.active = self.tip.said, self.tip.said_tokens, self.tip.active
 
     def take(self, item: PreparedMessage, now: float) -> StoredMessage:
+        """Given in order, as a later call may have an earlier one's id."""
         event = item.new.event
-        item = self.calls.named(item)
+        self.tools |= call_names(item.calls)
+        item = name_tool(item, self._find_tool)
         if event not in self.stored:
             is_stored = (self.tip.thread, event) in self.view.events
             self.stored[event] = find_by_event(self.tx, self.tip, event) if is_stored else self._place(item, now)
         return self.stored[event]
 
+    def _find_tool(self, call_id: str) -> str:
+        while call_id not in self.tools and self.unread is not None:
+            rows = self.tx.all(
+                "SELECT p.seq, m.body FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
+                "AND p.seq < ? AND m.role = 'assistant' AND m.tool <> '' ORDER BY p.seq DESC LIMIT ?",
+                (self.tip.id, self.unread, CALLS_AT_ONCE),
+            )
+            for _, body in rows:
+                self.tools = call_names(calls_of(decode_json(body))) | self.tools
+            self.unread = rows[-1][0] if len(rows) == CALLS_AT_ONCE else None
+        return self.tools.get(call_id, "")
+
     def _place(self, item: PreparedMessage, now: float) -> StoredMessage:
         new, message_id, seq = item.new, next(self.view.ids), self.tip.next_seq + len(self.places)
         created = now if new.created is None else new.created
-        self.rows.append(
-            (
-                message_id, self.tip.thread, new.event, new.kind, item.role, item.tool, item.text, new.tokens,
-                item.canonical, item.byte_order, created, new.origin,
-            )
-        )  # fmt: skip
+        self.rows.append((message_id, *item.row(self.tip.thread, now)))
         self.places.append((self.tip.id, seq, message_id))
         if new.kind == "message":
             self.said, self.tokens, self.active = self.said + 1, self.tokens + (new.tokens or 0), created
@@ -373,11 +342,7 @@ def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
     if not grown:
         return
     rows = [row for thread in grown for row in thread.rows]
-    tx.many(
-        "INSERT INTO messages (id, thread_id, event, kind, role, tool, body, tokens, canonical, byte_order, created, "
-        "origin) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        rows,
-    )
+    tx.many(f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
     tx.many("INSERT INTO unindexed (message_id) VALUES (?)", [(row[0],) for row in rows if row[3] == "message"])
     tx.many(
         "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
@@ -403,22 +368,21 @@ def compress_output(text: str) -> bytes:
 def put_output(tx: Tx, thread: str, text: str, content: bytes, *, call_id: str, tool: str, now: float) -> StoredOutput:
     """Store, read back, and only then let the thread cite it."""
     thread, key = lock_thread(tx, thread), output_id(text)
-    owner = tx.one("SELECT tenant FROM sessions WHERE id = ?", (thread,))
-    assert owner is not None
+    tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
     # Read with a lock: another process may be about to delete it as uncited.
-    while (content_row := tx.one(f"{SELECT_CONTENT} {tx.dialect.share}", (owner[0], key))) is None:
+    while (stored := tx.value(f"{SELECT_CONTENT} {tx.dialect.share}", (tenant, key))) is None:
         tx.run(
             "INSERT INTO outputs (tenant, id, size, content, created) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT (tenant, id) DO NOTHING",
-            (owner[0], key, len(text), content, now),
+            (tenant, key, len(text), content, now),
         )
-    if _decompress_output(key, content_row[0]) != text:
+    if _decompress_output(key, stored) != text:
         raise StoreDamagedError(f"the stored output {key} is not what was given; it was not cited")
     call_id, tool = clean_text(call_id), clean_text(tool)
     tx.run(
         "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, output_id, call_id) DO NOTHING",
-        (thread, owner[0], key, call_id, tool, now),
+        (thread, tenant, key, call_id, tool, now),
     )
     queue_output(tx, thread, key)
     return StoredOutput(key, thread, call_id, tool, len(text), now)
@@ -432,10 +396,10 @@ def queue_output(tx: Tx, thread: str, key: str) -> None:
 
 
 def load_output(tx: Tx, key: str, *, tenant: str = DEFAULT_TENANT) -> str:
-    row = tx.one(SELECT_CONTENT, (tenant, key))
-    if row is None:
+    content = tx.value(SELECT_CONTENT, (tenant, key))
+    if content is None:
         raise UnknownIdError(f"there is no stored output {key!r}")
-    return _decompress_output(key, row[0])
+    return _decompress_output(key, content)
 
 
 SELECT_CONTENT = "SELECT content FROM outputs WHERE tenant = ? AND id = ?"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from everthread.core.messages import calls_of
 from everthread.core.types import System
 from everthread.errors import AmbiguousIdError, InputError, LeaseLostError, UnknownIdError
-from everthread.store.database import Row, Tx, chunks, clean_text, decode_json, encode_json, placeholders
+from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
 from everthread.store.models import Lease, NewSession, Session, SessionKind, ThreadRow
 
 SESSION_COLUMNS = (
@@ -37,10 +37,10 @@ def load_session(tx: Tx, session_id: str) -> Session:
 
 def find_thread(tx: Tx, session_id: str) -> str:
     """The thread of a session. Wherever a thread is named, any of its sessions' ids will do."""
-    row = tx.one("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
-    if row is None:
+    thread: str | None = tx.value("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
+    if thread is None:
         raise UnknownIdError(f"there is no thread or session {session_id!r}")
-    return str(row[0])
+    return thread
 
 
 def lock_thread(tx: Tx, session_id: str) -> str:
@@ -48,20 +48,18 @@ def lock_thread(tx: Tx, session_id: str) -> str:
 
     Everything that changes a thread holds it, so what is read of it afterwards stays true.
     """
-    row = tx.one(
+    thread: str | None = tx.value(
         f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.lock}",
         (session_id,),
     )
-    if row is None:
+    if thread is None:
         raise UnknownIdError(f"there is no thread or session {session_id!r}")
-    return str(row[0])
+    return thread
 
 
 def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
     """The threads of those sessions that are there."""
-    if not session_ids:
-        return {}
-    return dict(tx.all(f"SELECT id, thread_id FROM sessions WHERE id IN ({placeholders(session_ids)})", session_ids))
+    return dict(tx.all_in("SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids))
 
 
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
@@ -95,10 +93,8 @@ def list_sessions(
 
 def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
     """Every session of a thread, reverted ones too, oldest first."""
-    thread = find_thread(tx, thread)
-    return [
-        as_session(row) for row in tx.all(f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id", (thread,))
-    ]
+    rows = tx.all(f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id", (find_thread(tx, thread),))
+    return [as_session(row) for row in rows]
 
 
 def list_started(tx: Tx, thread: str) -> list[Session]:
@@ -143,13 +139,13 @@ IS_TIP = (
 
 def find_tip(tx: Tx, session_id: str) -> str:
     """Where a thread goes on, from any of its ids."""
-    row = tx.one(
+    tip: str | None = tx.value(
         f"SELECT t.id FROM sessions s JOIN sessions t ON t.thread_id = s.thread_id WHERE s.id = ? AND {IS_TIP}",
         (session_id,),
     )
-    if row is None:
+    if tip is None:
         raise UnknownIdError(f"there is no session {session_id!r}")
-    return str(row[0])
+    return tip
 
 
 TIP_COLUMNS = (
@@ -175,27 +171,25 @@ class ThreadTip:
 
 def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
     """Lock a thread, by any of its ids, and load its tip."""
-    row = tx.one(
-        f"SELECT {TIP_COLUMNS} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}", (lock_thread(tx, session_id),)
-    )
-    assert row is not None, "a thread goes on somewhere"
+    sql = f"SELECT {TIP_COLUMNS} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}"
+    [row] = tx.all(sql, (lock_thread(tx, session_id),))
     return ThreadTip(*row)
 
 
 def insert_session(tx: Tx, new: NewSession, *, thread: str, now: float, branched_at: int | None = None) -> bool:
     """Whether the session is new; one that is there stays as it is."""
     started = now if new.started is None else new.started
+    values = (
+        new.id, thread, new.parent, new.kind, new.tenant, new.platform, new.user, clean_text(new.title), new.model,
+        store_system_prompt(tx, new.system), started, started, branched_at, clean_text(new.client),
+        clean_text(new.client_session),
+    )  # fmt: skip
     row = tx.one(
         "INSERT INTO sessions (id, thread_id, parent_id, kind, tenant, platform, user_name, title, model, system_hash, "
-        "started, active, branched_at, client, client_session) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        f"started, active, branched_at, client, client_session) VALUES ({placeholders(values)}) "
         "ON CONFLICT (id) DO NOTHING RETURNING id",
-        (
-            new.id, thread, new.parent, new.kind, new.tenant, new.platform, new.user, clean_text(new.title), new.model,
-            store_system_prompt(tx, new.system), started, started, branched_at, clean_text(new.client),
-            clean_text(new.client_session),
-        ),
-    )  # fmt: skip
+        values,
+    )
     return row is not None
 
 
@@ -229,20 +223,18 @@ def store_system_prompt(tx: Tx, system: System) -> str | None:
 
 def find_conversation(tx: Tx, tenant: str, client_session: str) -> str | None:
     """The thread whose side calls a client's session names: the newest that is a conversation."""
-    row = tx.one(
+    thread: str | None = tx.value(
         "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND kind = 'main' "
         "AND id = thread_id ORDER BY started DESC, id DESC LIMIT 1",
         (tenant, clean_text(client_session)),
     )
-    return None if row is None else str(row[0])
+    return thread
 
 
 def has_open_calls(tx: Tx, thread: str) -> bool:
     """Whether the last message of a thread is an assistant's with tool calls, which are being run now."""
-    row = tx.one(
-        "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1", (thread,)
-    )
-    return row is not None and bool(calls_of(decode_json(row[0])))
+    sql = "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1"
+    return bool(calls_of(decode_json(tx.value(sql, (thread,)) or "{}")))
 
 
 def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
@@ -330,29 +322,24 @@ def list_threads(tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: 
         "ORDER BY r.active DESC, r.id DESC",
         (*values, limit, offset),
     )
-    sessions = _load_sessions(tx, list(dict.fromkeys(key for row in rows for key in row[:2])))
+    ids = list(dict.fromkeys(key for row in rows for key in row[:2]))
+    loaded = tx.all_in(f"{SELECT_SESSION} WHERE s.id IN ({{}})", ids)
+    sessions = {row[0]: as_session(row) for row in loaded}
     return [ThreadRow(sessions[row[1]], sessions[row[0]], *row[2:]) for row in rows]
-
-
-def _load_sessions(tx: Tx, ids: Sequence[str]) -> dict[str, Session]:
-    sessions: dict[str, Session] = {}
-    for some in chunks(ids):
-        rows = tx.all(f"{SELECT_SESSION} WHERE s.id IN ({placeholders(some)})", some)
-        sessions |= {row[0]: as_session(row) for row in rows}
-    return sessions
 
 
 def move_activity(tx: Tx, old: str, new: str) -> None:
     """The thread goes on in another session, which knows from now on what the old one knew."""
-    row = tx.one("SELECT active, said, said_tokens FROM sessions WHERE id = ?", (old,))
-    assert row is not None
-    tx.run("UPDATE sessions SET active = ?, said = ?, said_tokens = ? WHERE id = ?", (*row, new))
+    tx.run(
+        "UPDATE sessions SET (active, said, said_tokens) = "
+        "(SELECT active, said, said_tokens FROM sessions WHERE id = ?) WHERE id = ?",
+        (old, new),
+    )
 
 
 def recount_thread(tx: Tx, thread: str) -> None:
     """What was said in a thread that came as a whole: a branch, an import."""
-    row = tx.one(f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}", (thread,))
-    assert row is not None
+    [row] = tx.all(f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}", (thread,))
     tx.run("UPDATE sessions SET said = ?, said_tokens = ? WHERE thread_id = ?", (*map(int, row), thread))
 
 

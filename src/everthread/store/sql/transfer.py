@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from everthread.core.outputs import output_id
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import StoreDamagedError, StoreError, TranscriptError, UnknownIdError
-from everthread.store.database import LAST, PICO, Database, Tx, clean_text, decode_json
+from everthread.store.database import LAST, Database, Row, Tx, clean_text, decode_json, from_pico
 from everthread.store.models import MessageKind, NewMessage, NewSession, NewUsage, Session, SessionKind, new_id, pin_id
 from everthread.store.sql.compactions import decode_compaction, encode_compaction, list_compactions
 from everthread.store.sql.messages import (
@@ -44,145 +42,108 @@ from everthread.store.sql.state import (
 )
 from everthread.store.sql.usage import record_usage
 
-FieldCheck = Callable[[Any], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class LineField:
-    """`optional`: it may be absent, not that it may be null."""
-
-    check: FieldCheck
-    optional: bool = False
-
-
-def is_name(value: Any) -> bool:
-    """Text that every database takes as it is."""
-    return isinstance(value, str) and clean_text(value) == value
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LAST
-
-
-def is_integer(value: Any) -> bool:
-    return isinstance(value, int) and -LAST < value < LAST
-
-
-def is_moment(value: Any) -> bool:
-    """Seconds. Farther away than any calendar goes they cannot be."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
-
-
-def is_anything(value: Any) -> bool:  # noqa: ARG001 - that is what it says
-    return True
-
-
-def is_mapping(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def or_null(check: FieldCheck) -> FieldCheck:
-    return lambda value: value is None or check(value)
-
-
-def list_of(check: FieldCheck) -> FieldCheck:
-    return lambda value: isinstance(value, list) and all(map(check, value))
-
-
-def line_shape(
-    required: Mapping[FieldCheck, str], optional: Mapping[FieldCheck, str] | None = None
-) -> dict[str, LineField]:
-    """Which check each field must pass; given as names, separated by blanks, by check."""
-    fields = {key: LineField(check) for check, keys in required.items() for key in keys.split()}
-    more = {key: LineField(check, optional=True) for check, keys in (optional or {}).items() for key in keys.split()}
-    return fields | more
-
-
-name_or_null, text_or_null, count_or_null = or_null(is_name), or_null(is_text), or_null(is_count)
-moment_or_null, integer_or_null = or_null(is_moment), or_null(is_integer)
-names, texts, counts = list_of(is_name), list_of(is_text), list_of(is_count)
-
-LINE_SHAPES: dict[str, dict[str, LineField]] = {
-    "session": line_shape(
-        {is_name: "id"},
-        {
-            name_or_null: "parent kind end_reason",
-            is_name: "tenant platform user model client client_session",
-            is_text: "title",
-            is_anything: "system",
-            moment_or_null: "started ended",
-            is_count: "carried",
-            count_or_null: "branched_at",
-        },
-    ),
-    "message": line_shape(
-        {is_count: "number", is_mapping: "body"},
-        {is_name: "kind", name_or_null: "event", count_or_null: "tokens origin", moment_or_null: "created"},
-    ),
-    "places": line_shape({is_name: "session", counts: "messages"}, {counts: "taken_over"}),
-    "compaction": line_shape(
-        {is_name: "parent session", is_moment: "created", moment_or_null: "reverted", is_mapping: "record"}
-    ),
-    "usage": line_shape(
-        {
-            is_name: "session model task event",
-            is_count: "input output cache_read cache_write reasoning",
-            integer_or_null: "pico_dollars",
-            is_integer: "estimated",
-            is_moment: "created",
-            is_mapping: "raw",
-        }
-    ),
-    # Written by earlier versions; read past.
-    "regret": line_shape({is_name: "session kind what call_id", is_moment: "created"}),
-    "output": line_shape({is_text: "text call_id tool", is_moment: "created"}),
-    "node": line_shape(
-        {
-            is_name: "id",
-            is_count: "level tokens covered_tokens first_message last_message first_turn last_turn",
-            is_text: "body author",
-            is_moment: "since until",
-            names: "sources",
-        }
-    ),
-    "pin": line_shape({is_text: "text", is_moment: "created"}),
-    "state": line_shape({is_name: "scope key", is_anything: "value"}),
+EXPORT_FORMAT = 1
+ExportLine = dict[str, Any]
+NumberedLine = tuple[int, ExportLine]
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "name": lambda value: isinstance(value, str) and clean_text(value) == value,  # every database takes it as it is
+    "text": lambda value: isinstance(value, str),
+    "count": lambda value: type(value) is int and 0 <= value < LAST,
+    "integer": lambda value: isinstance(value, int) and -LAST < value < LAST,
+    "moment": lambda value: type(value) in (int, float) and abs(value) < 1e15,  # no calendar goes farther
+    "object": lambda value: isinstance(value, dict),
+    "anything": lambda _: True,
 }
-COMPACTION_SHAPE = line_shape(
-    {counts: "covered", is_count: "tokens_before tokens_after"},
-    {
-        is_text: "summary author reason",
-        is_mapping: "figures",
-        texts: "warnings",
-        text_or_null: "focus cost",
-        is_moment: "duration",
+LineShape = dict[str, str]
+"""The fields of a line by their type: one of the checks, `or null`, or `list of` it. With `?` they may be absent."""
+LINE_SHAPES: dict[str, LineShape] = {
+    "session": {
+        "name": "id tenant? platform? user? model? client? client_session?",
+        "name or null": "parent? kind? end_reason?",
+        "text": "title?",
+        "anything": "system?",
+        "moment or null": "started? ended?",
+        "count": "carried?",
+        "count or null": "branched_at?",
     },
-)
-"""What a compaction's record holds."""
-RAW_USAGE_SHAPE = line_shape({is_anything: "raw", is_count: "cache_write_1h"})
+    "message": {
+        "count": "number",
+        "object": "body",
+        "name": "kind?",
+        "name or null": "event?",
+        "count or null": "tokens? origin?",
+        "moment or null": "created?",
+    },
+    "places": {"name": "session", "list of count": "messages taken_over?"},
+    "compaction": {
+        "name": "parent session",
+        "moment": "created",
+        "moment or null": "reverted",
+        "object": "record",
+    },
+    "usage": {
+        "name": "session model task event",
+        "count": "input output cache_read cache_write reasoning",
+        "integer or null": "pico_dollars",
+        "integer": "estimated",
+        "moment": "created",
+        "object": "raw",
+    },
+    "regret": {"name": "session kind what call_id", "moment": "created"},  # of earlier versions; read past
+    "output": {"text": "text call_id tool", "moment": "created"},
+    "node": {
+        "name": "id",
+        "count": "level tokens covered_tokens first_message last_message first_turn last_turn",
+        "text": "body author",
+        "moment": "since until",
+        "list of name": "sources",
+    },
+    "pin": {"text": "text", "moment": "created"},
+    "state": {"name": "scope key", "anything": "value"},
+}
+PART_SHAPES: dict[tuple[str, str], LineShape] = {
+    ("compaction", "record"): {
+        "list of count": "covered",
+        "count": "tokens_before tokens_after",
+        "text": "summary? author? reason?",
+        "object": "figures?",
+        "list of text": "warnings?",
+        "text or null": "focus? cost?",
+        "moment": "duration?",
+    },
+    ("usage", "raw"): {"anything": "raw", "count": "cache_write_1h"},
+}
+"""The shapes of objects in a field of a line."""
 
 
-def check_line(line: Mapping[str, Any], fields: Mapping[str, LineField]) -> None:
+def check_line(line: ExportLine, shape: LineShape) -> None:
     """Refuse a line that lacks a field or has a wrong one. What it has besides is left aside."""
-    for key, field in fields.items():
-        if key not in line:
-            if not field.optional:
-                raise TranscriptError(f"it has no {key!r}")
-        elif not field.check(line[key]):
-            text = repr(line[key])
-            raise TranscriptError(f"{key!r} cannot be {text if len(text) <= 60 else text[:60] + '…'}")
+    for kind, names in shape.items():
+        for name in names.split():
+            key = name.rstrip("?")
+            if key not in line:
+                if key == name:
+                    raise TranscriptError(f"it has no {key!r}")
+            elif not _is_of_kind(kind, line[key]):
+                text = repr(line[key])
+                raise TranscriptError(f"{key!r} cannot be {text if len(text) <= 60 else text[:60] + '…'}")
+
+
+def _is_of_kind(kind: str, value: Any) -> bool:
+    if kind.endswith(" or null"):
+        return value is None or CHECKS[kind.removesuffix(" or null")](value)
+    if kind.startswith("list of "):
+        return isinstance(value, list) and all(map(CHECKS[kind.removeprefix("list of ")], value))
+    return CHECKS[kind](value)
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
 GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What reading a line of another form raises."""
-EXPORT_FORMAT = 1
-ExportLine = dict[str, Any]
 
 
 def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
@@ -209,60 +170,55 @@ class _ThreadExport:
     def lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
         tx, thread = self._tx, find_thread(self._tx, thread)
         sessions = self._sessions(thread)
-        places = {session.id: self._places(session.id) for session in sessions}
+        places = {session.id: self._places(session.id) for session, _ in sessions}
         numbers, messages = self._messages(thread, places)
         lines: list[ExportLine] = [{"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}]
-        for session in sessions:
-            message_ids = [message_id for seq, message_id in places[session.id] if seq >= 0]
-            carried = self._try("how a session began", self._carried_count, session.id) or 0
-            line = dataclasses.asdict(session) | {"carried": sum(each in numbers for each in message_ids[:carried])}
+        order: list[ExportLine] = []
+        for session, carried in sessions:
+            shown = [message_id for seq, message_id in places[session.id] if seq >= 0]
+            before = [message_id for seq, message_id in places[session.id] if seq < 0]
+            line = dataclasses.asdict(session) | {"carried": sum(each in numbers for each in shown[:carried])}
             line["branched_at"] = numbers.get(session.branched_at or 0)
             del line["messages"], line["thread"]
             lines.append({"type": "session", **line})
-        lines += messages
-        for session in sessions:
-            in_view = [numbers[each] for seq, each in places[session.id] if seq >= 0 and each in numbers]
-            before = [numbers[each] for seq, each in places[session.id] if seq < 0 and each in numbers]
-            lines.append({"type": "places", "session": session.id, "messages": in_view, "taken_over": before})
+            in_view, taken_over = ([numbers[each] for each in ids if each in numbers] for ids in (shown, before))
+            order.append({"type": "places", "session": session.id, "messages": in_view, "taken_over": taken_over})
+        lines += messages + order
         rest = {
             "compactions": _compaction_lines(tx, thread, numbers),
             "accounts": _usage_lines(tx, thread),
             "stored outputs": _output_lines(tx, thread),
             "summary nodes": _node_lines(tx, thread, numbers),
             "pins": _pin_lines(tx, thread),
-            "engine state": _state_lines(tx, [session.id for session in sessions]),
+            "engine state": _state_lines(tx, list(places)),
         }
         for what, some in rest.items():
             lines += self._readable_lines(what, some)
         return lines, self._lost
 
-    def _sessions(self, thread: str) -> list[Session]:
-        ids = self._try("sessions", lambda: self._tx.all("SELECT id FROM sessions WHERE thread_id = ?", (thread,)))
-        loaded = [self._try(f"session {row[0]}", load_session, self._tx, row[0]) for row in ids or ()]
-        return sorted((each for each in loaded if each is not None), key=lambda each: (each.started, each.id))
+    def _sessions(self, thread: str) -> list[tuple[Session, int]]:
+        """The sessions, and how much each carried."""
+        rows = self._try("sessions", self._tx.all, "SELECT id FROM sessions WHERE thread_id = ?", (thread,))
+        loaded = [self._try(f"session {row[0]}", self._session, row[0]) for row in rows or ()]
+        return sorted((each for each in loaded if each), key=lambda each: (each[0].started, each[0].id))
 
-    def _carried_count(self, session: str) -> int:
-        row = self._tx.one("SELECT carried FROM sessions WHERE id = ?", (session,))
-        return int(row[0]) if row else 0
+    def _session(self, session: str) -> tuple[Session, int]:
+        carried = self._tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
+        return load_session(self._tx, session), int(carried)
 
-    def _places(self, session: str) -> list[tuple[int, int]]:
+    def _places(self, session: str) -> list[Row]:
         sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
-        rows = self._try(f"the order of session {session}", lambda: self._tx.all(sql, (session,)))
-        return [(row[0], row[1]) for row in rows or ()]
+        return self._try(f"the order of session {session}", self._tx.all, sql, (session,)) or []
 
-    def _messages(
-        self, thread: str, places: Mapping[str, Sequence[tuple[int, int]]]
-    ) -> tuple[dict[int, int], list[ExportLine]]:
+    def _messages(self, thread: str, places: Mapping[str, Sequence[Row]]) -> tuple[dict[int, int], list[ExportLine]]:
         """Numbers and lines of the messages that can be read; one that stands in no session is left out."""
-        placed = sorted({message_id for some in places.values() for _, message_id in some})
         numbers: dict[int, int] = {}
         lines: list[ExportLine] = []
-        for message_id in placed:
-            number = len(lines) + 1
+        for message_id in sorted({row[1] for some in places.values() for row in some}):
             what = f"message {message_id} of thread {thread}"
-            line = self._try(what, _message_line, self._tx, message_id, number, numbers)
+            line = self._try(what, _message_line, self._tx, message_id, len(lines) + 1, numbers)
             if line is not None:
-                numbers[message_id] = number
+                numbers[message_id] = line["number"]
                 lines.append(line)
         return numbers, lines
 
@@ -284,11 +240,6 @@ class _ThreadExport:
             return None
 
 
-def _pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
-    for pin in list_pins(tx, thread):
-        yield {"type": "pin", "text": pin.text, "created": pin.created}
-
-
 def _message_line(tx: Tx, message_id: int, number: int, numbers: Mapping[int, int]) -> ExportLine:
     row = tx.one("SELECT event, kind, body, tokens, created, origin FROM messages WHERE id = ?", (message_id,))
     assert row is not None
@@ -307,19 +258,15 @@ def _compaction_lines(tx: Tx, thread: str, numbers: Mapping[int, int]) -> Iterat
         yield {"type": "compaction", "parent": entry.parent, "session": entry.session, **times, "record": record}
 
 
-USAGE_FIELDS = (
-    "event", "session", "model", "task", "input", "output", "cache_read", "cache_write", "reasoning", "pico_dollars",
-    "estimated", "raw", "created",
-)  # fmt: skip
-
-
 def _usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
-    for row in tx.all(
-        "SELECT event, session_id, model, task, input, output, cache_read, cache_write, reasoning, pico_dollars, "
-        "estimated, raw, created FROM usage WHERE thread_id = ? ORDER BY id",
-        (thread,),
-    ):
-        yield {"type": "usage", **dict(zip(USAGE_FIELDS, row, strict=True)), "raw": decode_json(row[11])}
+    columns = (
+        "event, session_id, model, task, input, output, cache_read, cache_write, reasoning, pico_dollars, estimated, "
+        "raw, created"
+    )
+    names = columns.replace("session_id", "session").split(", ")
+    for row in tx.all(f"SELECT {columns} FROM usage WHERE thread_id = ? ORDER BY id", (thread,)):
+        line = dict(zip(names, row, strict=True))
+        yield {"type": "usage", **line, "raw": decode_json(line["raw"])}
 
 
 def _output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
@@ -340,13 +287,18 @@ def _node_lines(tx: Tx, thread: str, numbers: Mapping[int, int]) -> Iterator[Exp
         yield {"type": "node", **line}
 
 
+def _pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    for pin in list_pins(tx, thread):
+        yield {"type": "pin", "text": pin.text, "created": pin.created}
+
+
 def _state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
     for scope in scopes:
         for row in tx.all("SELECT name, value FROM state WHERE scope = ? ORDER BY name", (scope,)):
             yield {"type": "state", "scope": scope, "key": row[0], "value": decode_json(row[1])}
 
 
-NumberedLine = tuple[int, ExportLine]
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
@@ -379,10 +331,9 @@ def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]
 def _check_numbered(number: int, line: ExportLine, kind: str) -> None:
     try:
         check_line(line, LINE_SHAPES[kind])
-        if kind == "compaction":
-            check_line(line["record"], COMPACTION_SHAPE)
-        if kind == "usage":
-            check_line(line["raw"], RAW_USAGE_SHAPE)
+        for (owner, key), shape in PART_SHAPES.items():
+            if owner == kind:
+                check_line(line[key], shape)
     except TranscriptError as error:
         raise TranscriptError(f"line {number} cannot be imported: {error}") from None
 
@@ -416,14 +367,18 @@ class _ThreadImport:
         if self.root not in self.threads:
             raise TranscriptError(f"the thread {self.root} has no session of that id")
         self._apply_lines("places", self._note_owners)
-        self._apply_lines("message", self._message)
-        self._apply_lines("places", self._place)
-        self._apply_lines("compaction", self._compaction)
-        self._apply_lines("usage", self._usage)
-        self._apply_lines("output", self._output)
-        self._apply_lines("node", self._node)
-        self._apply_lines("pin", self._pin)
-        self._apply_lines("state", self._state)
+        steps = {
+            "message": self._message,
+            "places": self._place,
+            "compaction": self._compaction,
+            "usage": self._usage,
+            "output": self._output,
+            "node": self._node,
+            "pin": self._pin,
+            "state": self._state,
+        }
+        for kind, take in steps.items():
+            self._apply_lines(kind, take)
         stored = list(dict.fromkeys(self.threads.values()))
         for thread in stored:
             self._verify(thread)
@@ -437,10 +392,8 @@ class _ThreadImport:
                 try:
                     take(line)
                 except GARBLED as error:
-                    why = f"{type(error).__name__}: {error}"
-                    raise TranscriptError(
-                        f"line {number} cannot be imported: it does not fit the others ({why})"
-                    ) from error
+                    why = f"it does not fit the others ({type(error).__name__}: {error})"
+                    raise TranscriptError(f"line {number} cannot be imported: {why}") from error
 
     # Sessions
 
@@ -550,15 +503,14 @@ class _ThreadImport:
         )  # fmt: skip
 
     def _usage(self, line: ExportLine) -> None:
-        cost = None if line["pico_dollars"] is None else Decimal(line["pico_dollars"]) / PICO
         usage = CanonicalUsage(
             input_tokens=line["input"], output_tokens=line["output"], cache_read_tokens=line["cache_read"],
             cache_write_tokens=line["cache_write"], reasoning_tokens=line["reasoning"],
             cache_write_1h_tokens=line["raw"]["cache_write_1h"], raw=line["raw"]["raw"],
         )  # fmt: skip
         new = NewUsage(
-            self._own_session(line["session"]), line["model"], usage, line["task"], cost, bool(line["estimated"]),
-            line["event"], line["created"],
+            self._own_session(line["session"]), line["model"], usage, line["task"], from_pico(line["pico_dollars"]),
+            bool(line["estimated"]), line["event"], line["created"],
         )  # fmt: skip
         record_usage(self.tx, new, self.now)
 
@@ -575,8 +527,8 @@ class _ThreadImport:
             if taken_back is not None:
                 delete_pin(self.tx, self.root, pin_id(taken_back))
             return
-        text, about = line["text"], {"call_id": line["call_id"], "tool": line["tool"], "now": line["created"]}
-        put_output(self.tx, self.root, text, compress_output(text), **about)
+        content, about = compress_output(line["text"]), {"call_id": line["call_id"], "tool": line["tool"]}
+        put_output(self.tx, self.root, line["text"], content, **about, now=line["created"])
 
     def _node(self, line: ExportLine) -> None:
         record = {name: value for name, value in line.items() if name != "type"}

@@ -5,14 +5,13 @@ Money is whole pico-dollars: a price has up to six decimals a million tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import PICO, Row, Tx, as_pico, chunks, decode_json, encode_json, placeholders
+from everthread.store.database import PICO, Tx, as_pico, chunks, decode_json, encode_json, from_pico, placeholders
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -71,17 +70,15 @@ def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
         "pico_dollars, estimated, created, raw FROM usage WHERE thread_id = ? ORDER BY id",
         (find_thread(tx, thread),),
     )
-    return [_as_usage_record(row) for row in rows]
-
-
-def _as_usage_record(row: Row) -> UsageRecord:
-    raw_figures = decode_json(row[13])
-    usage = CanonicalUsage(
-        input_tokens=row[5], output_tokens=row[6], cache_read_tokens=row[7], cache_write_tokens=row[8],
-        reasoning_tokens=row[9], cache_write_1h_tokens=raw_figures["cache_write_1h"], raw=raw_figures["raw"],
-    )  # fmt: skip
-    cost = None if row[10] is None else row[10] / PICO
-    return UsageRecord(row[0], row[1], row[2], row[3], row[4], usage, cost, bool(row[11]), row[12])
+    records = []
+    for row in rows:
+        figures = decode_json(row[13])
+        usage = CanonicalUsage(
+            input_tokens=row[5], output_tokens=row[6], cache_read_tokens=row[7], cache_write_tokens=row[8],
+            reasoning_tokens=row[9], cache_write_1h_tokens=figures["cache_write_1h"], raw=figures["raw"],
+        )  # fmt: skip
+        records.append(UsageRecord(*[*row[:5], usage, from_pico(row[10]), bool(row[11]), row[12]]))
+    return records
 
 
 def load_insights(
@@ -93,41 +90,33 @@ def load_insights(
         return _in_period(moment, owner, since, until, tenant, platform)
 
     where, values = within("u.created", "u")
-    total = tx.one(f"SELECT 'total', {USAGE_SUMS} FROM usage u WHERE {where}", values)
+    day = tx.dialect.day.format("u.created")
+    groups = {"by_day": day, "by_model": "u.model", "by_platform": "u.platform", "by_task": "u.task"}
     grouped = {
-        name: _group_usage(tx, expression, where, values)
-        for name, expression in (
-            ("by_day", tx.dialect.day.format("u.created")),
-            ("by_model", "u.model"),
-            ("by_platform", "u.platform"),
-            ("by_task", "u.task"),
-        )
+        name: _sum_calls(tx, key, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values)
+        for name, key in groups.items()
     }
+    [total] = _sum_calls(tx, "'total'", f"usage u WHERE {where}", values)
     where, values = within("s.started", "s")
-    begun = tx.one(f"SELECT COUNT(*), COUNT(DISTINCT s.thread_id) FROM sessions s WHERE {where}", values)
+    [begun] = tx.all(f"SELECT COUNT(*), COUNT(DISTINCT s.thread_id) FROM sessions s WHERE {where}", values)
     where, values = within("c.created", "s")
-    saved = tx.one(
+    [saved] = tx.all(
         "SELECT COUNT(*), COALESCE(SUM(c.tokens_before - c.tokens_after), 0) FROM compactions c "
         f"JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND {where}",
         values,
     )
     where, values = within("m.created", "s")
     of_messages = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message' AND {where}"
-    message_count = tx.one(f"SELECT COUNT(*) {of_messages}", values)
     # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
     tools = tx.all(
         f"SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) {of_messages} AND m.role <> 'assistant' "
         "AND m.tool <> '' GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
         values,
     )
-    assert total is not None
-    assert begun is not None
-    assert saved is not None
-    assert message_count is not None
     return Insights(
-        total=_as_usage_row(total), **grouped, by_tool=[ToolRow(row[0], int(row[1]), int(row[2])) for row in tools],
-        sessions=int(begun[0]), threads=int(begun[1]), messages=int(message_count[0]), compactions=int(saved[0]),
-        tokens_saved=int(saved[1]),
+        total=total, **grouped, by_tool=[ToolRow(row[0], int(row[1]), int(row[2])) for row in tools],
+        sessions=int(begun[0]), threads=int(begun[1]), messages=int(tx.value(f"SELECT COUNT(*) {of_messages}", values)),
+        compactions=int(saved[0]), tokens_saved=int(saved[1]),
     )  # fmt: skip
 
 
@@ -143,14 +132,13 @@ def _in_period(
     return " AND ".join(where), values
 
 
-def _group_usage(tx: Tx, expression: str, where: str, values: Sequence[Any]) -> list[UsageRow]:
-    rows = tx.all(f"SELECT {expression}, {USAGE_SUMS} FROM usage u WHERE {where} GROUP BY 1 ORDER BY 1", values)
-    return [_as_usage_row(row) for row in rows]
-
-
-def _as_usage_row(row: Row) -> UsageRow:
-    calls, fresh, output, read, write, reasoning, pico, unpriced = (int(value) for value in row[1:])
-    return UsageRow(str(row[0]), calls, fresh, output, read, write, reasoning, pico / PICO, unpriced)
+def _sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[UsageRow]:
+    """Sums of calls by a key. `source`: what follows FROM."""
+    rows = []
+    for row in tx.all(f"SELECT {key}, {USAGE_SUMS} FROM {source}", values):
+        calls, fresh, output, read, write, reasoning, pico, unpriced = map(int, row[1:])
+        rows.append(UsageRow(str(row[0]), calls, fresh, output, read, write, reasoning, pico / PICO, unpriced))
+    return rows
 
 
 def usage_row(record: UsageRecord) -> UsageRow:
@@ -194,59 +182,53 @@ MESSAGE_SIZE = "COALESCE(m.tokens, (LENGTH(m.body) + 3) / 4)"
 """Tokens of a message; where nobody counted them, a quarter of its characters."""
 
 
+CLIENT = "COALESCE(NULLIF(s.client, ''), u.platform)"
+"""A client's own name where it gave one, else the way it came."""
 CALL_COLUMNS = (
-    "u.thread_id, u.created, u.model, u.task, u.tenant, COALESCE(NULLIF(s.client, ''), u.platform), u.input, u.output, "
-    "u.cache_read, u.cache_write, u.pico_dollars, u.estimated"
+    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT}, u.input, u.output, u.cache_read, u.cache_write, "
+    "u.pico_dollars, u.estimated"
 )
 
 
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
     """What calls and compactions of these threads sum up to; a thread without any is left out."""
     sums: dict[str, dict[str, Any]] = {}
-    for some in chunks(threads):
-        marks = placeholders(some)
-        for row in tx.all(
-            "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
-            "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), "
-            "SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), SUM(u.output) "
-            f"FROM usage u WHERE u.thread_id IN ({marks}) GROUP BY u.thread_id",
-            some,
-        ):
-            _, every, calls, pico, unpriced, prompts, read, output = row
-            sums.setdefault(row[0], {}).update(
-                calls=int(calls), unpriced=int(unpriced), prompts=int(prompts), read=int(read), output=int(output),
-                cost=None if unpriced == every else Decimal(int(pico)) / PICO,
-            )  # fmt: skip
-        for row in tx.all(
-            "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
-            f"(SELECT MAX(id) AS last FROM usage WHERE task = 'main' AND thread_id IN ({marks}) GROUP BY thread_id) l "
-            "ON l.last = u.id",
-            some,
-        ):
-            sums.setdefault(row[0], {}).update(model=row[1], prompt=int(row[2]))
-        for row in tx.all(
-            "SELECT thread_id, COUNT(*), MAX(created) FROM compactions "
-            f"WHERE reverted IS NULL AND thread_id IN ({marks}) GROUP BY thread_id",
-            some,
-        ):
-            sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2])
+    for row in tx.all_in(
+        "SELECT u.thread_id, COUNT(*), SUM(CASE WHEN u.task = 'main' THEN 1 ELSE 0 END), "
+        "COALESCE(SUM(u.pico_dollars), 0), SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), "
+        "SUM(u.input + u.cache_read + u.cache_write), SUM(u.cache_read), SUM(u.output) "
+        "FROM usage u WHERE u.thread_id IN ({}) GROUP BY u.thread_id",
+        threads,
+    ):
+        every, calls, pico, unpriced, prompts, read, output = map(int, row[1:])
+        sums[row[0]] = {
+            "calls": calls, "unpriced": unpriced, "prompts": prompts, "read": read, "output": output,
+            "cost": None if unpriced == every else pico / PICO,
+        }  # fmt: skip
+    for row in tx.all_in(
+        "SELECT u.thread_id, u.model, u.input + u.cache_read + u.cache_write FROM usage u JOIN "
+        "(SELECT MAX(id) AS last FROM usage WHERE task = 'main' AND thread_id IN ({}) GROUP BY thread_id) l "
+        "ON l.last = u.id",
+        threads,
+    ):
+        sums[row[0]] |= {"model": row[1], "prompt": int(row[2])}
+    for row in tx.all_in(
+        "SELECT thread_id, COUNT(*), MAX(created) FROM compactions "
+        "WHERE thread_id IN ({}) AND reverted IS NULL GROUP BY thread_id",
+        threads,
+    ):
+        sums.setdefault(row[0], {}).update(compactions=int(row[1]), compacted=row[2])
     return {thread: ThreadFigures(thread, **figures) for thread, figures in sums.items()}
 
 
 def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
     """Every call of these threads in order."""
-    calls: list[CallRow] = []
-    for some in chunks(threads):
-        calls += map(
-            _as_call,
-            tx.all(
-                f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
-                f"WHERE u.thread_id IN ({placeholders(some)}) "
-                "ORDER BY u.thread_id, u.id",
-                some,
-            ),
-        )
-    return calls
+    rows = tx.all_in(
+        f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
+        "WHERE u.thread_id IN ({}) ORDER BY u.thread_id, u.id",
+        threads,
+    )
+    return [CallRow(*[*row[:10], from_pico(row[10]), bool(row[11])]) for row in rows]
 
 
 def list_period_compactions(
@@ -303,16 +285,13 @@ def list_thread_rewrites(tx: Tx, thread: str) -> list[StoredRewrite]:
 def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
     """One thread as a list shows it."""
     thread_id = find_thread(tx, thread)
-    tip = tx.one(
+    [tip] = tx.all(
         f"SELECT t.id, t.said, t.said_tokens, t.active FROM sessions t WHERE t.thread_id = ? AND {AT_TIP}", (thread_id,)
     )
-    compactions = tx.one("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (thread_id,))
-    sides = tx.one(f"SELECT {SIDE_CALLS.format('?')}", (thread_id,))
-    assert tip is not None
-    assert compactions is not None
-    assert sides is not None
+    compactions = tx.value("SELECT COUNT(*) FROM compactions WHERE thread_id = ? AND reverted IS NULL", (thread_id,))
+    side_calls = tx.value(f"SELECT {SIDE_CALLS.format('?')}", (thread_id,))
     first, last = load_session(tx, thread_id), load_session(tx, tip[0])
-    return ThreadRow(first, last, int(tip[1]), int(tip[2]), tip[3], int(compactions[0]), int(sides[0]))
+    return ThreadRow(first, last, *[*tip[1:], compactions, side_calls])
 
 
 def context_sizes(tx: Tx, session_id: str, *, start: int = 0) -> list[tuple[str, str, bool, int]]:
@@ -351,26 +330,25 @@ def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
     return [as_stored(row) for row in rows]
 
 
-def usage_by_tenant(tx: Tx, *, since: float, until: float, limit: int = 50) -> list[UsageRow]:
-    """Sums of a period for each tenant, the largest first."""
-    return _sum_usage(tx, "u.tenant", since, until, None, limit)
+GROUPS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT}
 
 
-def usage_by_client(
-    tx: Tx, *, since: float, until: float, tenant: str | None = None, limit: int = 50
+def sum_usage_by(
+    tx: Tx,
+    group: Literal["tenant", "client"],
+    *,
+    since: float,
+    until: float,
+    tenant: str | None = None,
+    limit: int = 50,
 ) -> list[UsageRow]:
-    """Sums of a period for each client: its own name where it gave one, else the way it came."""
-    return _sum_usage(tx, "COALESCE(NULLIF(s.client, ''), u.platform)", since, until, tenant, limit)
-
-
-def _sum_usage(tx: Tx, key: str, since: float, until: float, tenant: str | None, limit: int) -> list[UsageRow]:
+    """Sums of a period for each tenant or client, the largest first."""
     where, values = _in_period("u.created", "u", since, until, tenant, None)
-    rows = tx.all(
-        f"SELECT {key}, {USAGE_SUMS} FROM usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
-        "GROUP BY 1 ORDER BY SUM(u.input + u.cache_read + u.cache_write) DESC LIMIT ?",
-        (*values, limit),
+    source = (
+        f"usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
+        "GROUP BY 1 ORDER BY SUM(u.input + u.cache_read + u.cache_write) DESC LIMIT ?"
     )
-    return [_as_usage_row(row) for row in rows]
+    return _sum_calls(tx, GROUPS[group], source, (*values, limit))
 
 
 def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
@@ -392,8 +370,3 @@ def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None)
     return repr(
         (newest, tx.one("SELECT MAX(id) FROM usage"), tx.one("SELECT MAX(id), COUNT(reverted) FROM compactions"))
     )
-
-
-def _as_call(row: Row) -> CallRow:
-    cost = None if row[10] is None else Decimal(row[10]) / PICO
-    return CallRow(*[*row[:10], cost, bool(row[11])])
