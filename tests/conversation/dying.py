@@ -1,11 +1,14 @@
-"""A process that compacts a conversation and is killed at one of its steps.
+"""Processes that each compact a conversation and are killed at one of its steps.
 
-python dying.py FILE STEP     dies before the STEP-th call to the store; 0: lives and prints how many there were
+python dying.py FOLDER     prints the calls to the store, and how the process of each ended that died before it
+
+Every process is a fork of one that has imported everything. Its store is `FOLDER/s<STEP>/store.db`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,6 +19,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.options import Route, SessionOptions, Setup
+from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.factory import open_store
 from everthread.store.models import NewSession
@@ -65,8 +69,8 @@ def answers() -> list[Reply | str]:
     return [Reply({"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"), *["noted"] * 40]
 
 
-async def main(path: Path, step: int) -> None:
-    store = Dying(open_store(path), step)
+async def main(folder: Path, step: int) -> None:
+    store = Dying(open_store(folder / "store.db"), step)
     model = ScriptedModel(answers(), window=16_000)
     route = Route(model.name, model.api, model.window, base_url=model.base_url, model=model)
     options = SessionOptions(result_chars=500_000)
@@ -79,8 +83,23 @@ async def main(path: Path, step: int) -> None:
             await conversation.send()
     store.armed = True
     await conversation.compress()
-    print(len(store.calls), *store.calls)
+    (folder / "calls.json").write_text(json.dumps(store.calls))
+
+
+def die_at(folder: Path, step: int) -> int:
+    """How the process ended; with step 0 it lives."""
+    pid = os.fork()
+    if pid == 0:
+        own = folder / f"s{step}"
+        own.mkdir()
+        asyncio.run(main(own, step))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    place = Path(sys.argv[1])
+    TokenCounter(ScriptedModel([], window=16_000).name).text("read the tables once")
+    assert die_at(place, 0) == 0
+    calls = json.loads((place / "s0" / "calls.json").read_text())
+    print(json.dumps([calls, [die_at(place, step) for step in range(1, len(calls) + 1)]]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from everthread.core.validation import validate_messages
@@ -14,12 +14,6 @@ from tests.conversation.dying import THREAD
 from tests.conversation.talk import room
 
 CHILD = Path(__file__).with_name("dying.py")
-
-
-def child(folder: Path, step: int) -> subprocess.CompletedProcess[str]:
-    folder.mkdir()
-    command = [sys.executable, str(CHILD), str(folder / "store.db"), str(step)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 async def after(folder: Path) -> tuple[str, int]:
@@ -45,13 +39,12 @@ async def after(folder: Path) -> tuple[str, int]:
 
 
 async def test_killed_at_each_step(tmp_path: Path) -> None:
-    lived = child(tmp_path / "lives", 0)
-    assert lived.returncode == 0, lived.stderr
-    steps = lived.stdout.split()[1:]
+    command = [sys.executable, str(CHILD), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    steps, ended = json.loads(done.stdout)
     assert "continue_session" in steps
-    with ThreadPoolExecutor(2) as pool:
-        died = list(pool.map(lambda step: child(tmp_path / f"s{step}", step), range(1, len(steps) + 1)))
-    assert [item.returncode for item in died] == [-signal.SIGKILL] * len(steps)
+    assert ended == [-signal.SIGKILL] * len(steps)
     continued = steps.index("continue_session") + 1
     for step in range(1, len(steps) + 1):
         state, _usage = await after(tmp_path / f"s{step}")

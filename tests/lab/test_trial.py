@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from everthread.errors import InputError
@@ -34,7 +36,8 @@ async def test_it_runs_in_a_process_of_its_own() -> None:
     assert [run.name for run in found.runs] == ["as configured", "with these settings", "without compaction"]
 
 
-async def test_a_thread_without_answers_cannot_be_replayed() -> None:
+def test_a_thread_without_answers_cannot_be_replayed() -> None:
     nothing = TrialRequest("x", MODEL, 24_000, None, [({"role": "user", "content": "Hello"}, 1.0)], 0.5, 0.2)
-    with pytest.raises(InputError, match="no call to replay"):
-        await run_trial(nothing)
+    with pytest.raises(InputError, match="no call to replay") as refused:
+        replay_twice(nothing)
+    assert str(copy.copy(refused.value)) == str(refused.value), "it can be sent out of a process"

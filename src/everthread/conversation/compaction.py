@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 
 from everthread.compaction.summary import Compaction, CompactionLevel
-from everthread.context.policy import AUTOMATIC, COLD, FADING, NEARLY_COLD, PolicyDecision, fixed_text
+from everthread.context.policy import AUTOMATIC, COLD, FADING, NEARLY_COLD, PolicyDecision, fading_text, fixed_text
 from everthread.context.recovery import (
     NEAR_LIMIT,
     TOO_LARGE,
@@ -24,12 +24,10 @@ from everthread.context.recovery import (
 )
 from everthread.conversation.events import (
     CompactionDone,
-    CompactionFailed,
     CompactionStarted,
     CompactionVoid,
     Estimated,
     LimitLearnt,
-    Notice,
     Planned,
 )
 from everthread.conversation.events import Recovery as RecoveryEvent
@@ -99,37 +97,41 @@ async def commit(
         await live.setup.hooks.before_compaction(live.session.id)
     except Exception as error:  # noqa: BLE001 - it is told; what must outlive the compaction is not risked
         why = f"what must outlive a compaction could not be written down ({type(error).__name__}: {error})"
-        live.emit(CompactionFailed(live.session.id, why))
+        live.report_failure(why)
         return why
-    return await finish(_continue(live, drafted, reason, focus, cost=cost, decision=decision))
+    return await finish(_continue(live, drafted, reason=reason, focus=focus, cost=cost, decision=decision))
 
 
 async def _continue(
-    live: ConversationState, drafted: Draft, reason: str, focus: str | None, *, cost: Decimal | None, decision: str
+    live: ConversationState, drafted: Draft, *, reason: str, focus: str | None, cost: Decimal | None, decision: str
 ) -> str:
-    compaction, old = _with_current_sizes(live, drafted), live.session
+    made, old = drafted.compaction, live.session
+    grown = live.counter.messages(live.bodies[len(drafted.stored) :])  # what was said since the draft comes along
+    before, after = max(live.tokens, made.tokens_before), made.tokens_after + grown
     tools = {call.id: call.name for body in drafted.bodies for call in calls_of(body)}
-    for item in compaction.to_store:
+    for item in made.to_store:
         await store_output(live, item, tool=tools.get(item.call_id, ""))
-    system = _continued_system(live, compaction)
+    system = _continued_system(live, made)
     left_out = live.toolbox.choice(system)
-    record = _record(drafted, compaction, reason, focus, cost, decision=decision)
+    figures = asdict(made.verification) | {
+        "phases": [asdict(phase) for phase in made.phases], "steps": list(made.steps), "decision": decision,
+    }  # fmt: skip
     if left_out:
-        record = replace(record, figures={**record.figures, LEFT_OUT: list(left_out)})
+        figures[LEFT_OUT] = list(left_out)
+    record = NewCompaction(
+        covered=[drafted.stored[index].id for index in made.covered], tokens_before=before, tokens_after=after,
+        summary=made.summary, author=made.author, figures=figures, warnings=made.warnings, reason=reason, focus=focus,
+        duration=made.duration, cost=cost,
+    )  # fmt: skip
     continued = await live.setup.store.continue_session(
-        old.id,
-        _entries(live, drafted),
-        seen=len(drafted.stored),
-        compaction=record,
-        system=system,
-        nodes=compaction.nodes,
+        old.id, _entries(live, drafted), seen=len(drafted.stored), compaction=record, system=system, nodes=made.nodes
     )
     if not continued.won:
         why = "another process continued this conversation first; its context is used"
         live.emit(CompactionVoid(old.id, why))
         await live.reload()
         return why
-    await _switch(live, compaction, left_out, reason=reason, cost=cost, decision=decision)
+    await _switch(live, replace(made, tokens_before=before, tokens_after=after), left_out, record)
     return ""
 
 
@@ -139,23 +141,8 @@ async def discard(live: ConversationState, drafted: Draft, why: str) -> None:
     live.emit(CompactionVoid(live.session.id, why))
 
 
-def _with_current_sizes(live: ConversationState, drafted: Draft) -> Compaction:
-    """The compaction with the sizes of this moment: what was said since the draft comes along."""
-    grown = live.counter.messages(live.bodies[len(drafted.stored) :])
-    after = drafted.compaction.tokens_after + grown
-    return replace(
-        drafted.compaction, tokens_before=max(live.tokens, drafted.compaction.tokens_before), tokens_after=after
-    )
-
-
 async def _switch(
-    live: ConversationState,
-    compaction: Compaction,
-    left_out: Sequence[str],
-    *,
-    reason: str,
-    cost: Decimal | None,
-    decision: str,
+    live: ConversationState, compaction: Compaction, left_out: Sequence[str], record: NewCompaction
 ) -> None:
     """Switch to the continuation: inform the engine, save, then emit the events."""
     old, before = live.session.id, len(live.stored)
@@ -163,29 +150,23 @@ async def _switch(
     live.toolbox.use(left_out, "a compaction")
     live.compactions += 1
     live.context.compacted, live.context.rhythm = live.tokens, live.context.rhythm.rewritten()
-    live.context.pause.relieved = compaction.tokens_before if reason in AUTOMATIC else 0
+    live.context.pause.relieved = compaction.tokens_before if record.reason in AUTOMATIC else 0
     live.engine.on_compacted(compaction)
     live.engine.on_session_start(live.session.id, reason="compression", previous=old)
     await live.save()
     try:
         await live.setup.hooks.after_compaction(live.session.id, old)
     except Exception as error:  # noqa: BLE001 - it is told; the compaction is committed and holds
-        live.emit(Notice(live.session.id, f"After the compaction something failed: {type(error).__name__}: {error}"))
+        live.notify(f"After the compaction something failed: {type(error).__name__}: {error}")
     live.emit(
         CompactionDone(
-            live.session.id, old, reason, compaction.tokens_before, live.tokens, before, len(live.stored),
-            compaction.author, live.compactions, compaction.verification, compaction.duration, cost,
-            compaction.steps, compaction.warnings, decision,
+            live.session.id, old, record.reason, compaction.tokens_before, live.tokens, before, len(live.stored),
+            compaction.author, live.compactions, compaction.verification, compaction.duration, record.cost,
+            compaction.steps, compaction.warnings, record.figures["decision"],
         )
     )  # fmt: skip
     if live.compactions >= FADING:
-        live.emit(
-            Notice(
-                live.session.id,
-                f"This conversation was compacted {live.compactions} times; older detail may fade. "
-                "/new starts afresh; what must last belongs into memory.",
-            )
-        )
+        live.notify(fading_text(live.compactions, "/new starts afresh"))
 
 
 def _entries(live: ConversationState, drafted: Draft) -> list[int | NewMessage]:
@@ -204,22 +185,6 @@ def _entries(live: ConversationState, drafted: Draft) -> list[int | NewMessage]:
     return entries
 
 
-def _record(
-    drafted: Draft, compaction: Compaction, reason: str, focus: str | None, cost: Decimal | None, *, decision: str
-) -> NewCompaction:
-    figures = asdict(compaction.verification) | {
-        "phases": [asdict(phase) for phase in compaction.phases],
-        "steps": list(compaction.steps),
-        "decision": decision,
-    }
-    return NewCompaction(
-        covered=[drafted.stored[index].id for index in compaction.covered],
-        tokens_before=compaction.tokens_before, tokens_after=compaction.tokens_after, summary=compaction.summary,
-        author=compaction.author, figures=figures, warnings=compaction.warnings, reason=reason, focus=focus,
-        duration=compaction.duration, cost=cost,
-    )  # fmt: skip
-
-
 def _continued_system(live: ConversationState, compaction: Compaction) -> System:
     """The system prompt, rebuilt where a function builds it, with the note that there are summaries."""
     note = note_in(live.system) or compaction.system_note
@@ -228,8 +193,8 @@ def _continued_system(live: ConversationState, compaction: Compaction) -> System
         try:
             fresh = live.setup.written_system()
         except Exception as error:  # noqa: BLE001 - it is told; the prompt that was there still holds
-            warning = f"The system prompt could not be written anew, the old one stays: {type(error).__name__}: {error}"
-            live.emit(Notice(live.session.id, warning))
+            why = f"{type(error).__name__}: {error}"
+            live.notify(f"The system prompt could not be written anew, the old one stays: {why}")
     return with_note(fresh, note)
 
 
@@ -276,7 +241,7 @@ class Preparation:
         try:
             return await task
         except EverthreadError as error:
-            self._live.emit(CompactionFailed(self._live.session.id, str(error)))
+            self._live.report_failure(error)
             return None
 
     async def drop(self, why: str) -> None:
@@ -292,7 +257,7 @@ class Preparation:
         if failure is None:
             await discard(self._live, task.result(), why)
         else:
-            self._live.emit(CompactionFailed(self._live.session.id, str(failure)))
+            self._live.report_failure(failure)
 
 
 # When it is done
@@ -320,7 +285,7 @@ class Compactor:
         if decision.action == "wait" and decision.weighed is not None and not self._wait_reported:
             self._wait_reported = True
             self._report_plan(decision.weighed)
-        if decision.compacts and await self._engine_agrees(max(size.tokens, size.budget.threshold)):
+        if decision.compacts and await self._engine_agrees():
             if decision.weighed is not None:
                 self._wait_reported = False
                 self._report_plan(decision.weighed)
@@ -342,12 +307,13 @@ class Compactor:
         """Compact now and wait for it. A failing engine emits an event, and the call goes on uncompacted."""
         live = self.live
         await self.preparation.drop("another compaction takes its place")
-        drafted: Draft | None = None
         try:
             drafted = await draft(live, reason=reason)
         except EverthreadError as error:
-            live.emit(CompactionFailed(live.session.id, str(error)))
-        await self._use(drafted, reason, decision)
+            live.report_failure(error)
+            live.context.fail(live.tokens)
+        else:
+            await self._use(drafted, reason, decision)
 
     async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on a summary may be written beside the conversation."""
@@ -356,8 +322,7 @@ class Compactor:
             await self._prepare("in-loop")
 
     async def _prepare(self, reason: str) -> None:
-        size = self.live.size
-        if await self._engine_agrees(max(size.tokens, size.budget.threshold)):
+        if await self._engine_agrees():
             self.preparation.start(reason)
 
     # Between turns
@@ -391,7 +356,7 @@ class Compactor:
         try:
             await self.compact("hygiene")
         except EverthreadError as error:
-            live.emit(CompactionFailed(live.session.id, str(error)))
+            live.report_failure(error)
         live.context.futile = min(live.context.futile, futile)
 
     def forget(self) -> None:
@@ -400,28 +365,25 @@ class Compactor:
 
     # How
 
-    async def _engine_agrees(self, tokens: int) -> bool:
+    async def _engine_agrees(self) -> bool:
+        """Whether the engine would compact at the threshold, and finds anything to make smaller."""
         live = self.live
-        if not live.engine.should_compress(tokens):
+        if not live.engine.should_compress(live.size.when_due.tokens):
             return False
         if self.preparation.under_way or (len(live.bodies) == 1 and live.size.is_full):
             return True
         return await live.has_content_to_compress()
 
-    def _report_plan(self, weighed: Decision) -> None:
+    def _report_plan(self, plan: Decision) -> None:
         live = self.live
-        live.emit(
-            Planned(
-                live.session.id, weighed.action, weighed.why, live.tokens, weighed.cost, weighed.saves, weighed.calls
-            )
-        )
+        live.emit(Planned(live.session.id, plan.action, plan.why, live.tokens, plan.cost, plan.saves, plan.calls))
 
     def _report_fixed(self, fixed: int, more: str) -> None:
         """Emit this notice once."""
         live = self.live
         if not self._fixed_reported:
             self._fixed_reported = True
-            live.emit(Notice(live.session.id, fixed_text(fixed, live.window, more)))
+            live.notify(fixed_text(fixed, live.window, more))
 
     async def _carry_out(self, decision: PolicyDecision) -> None:
         live, reason, why = self.live, decision.reason, str(decision.weighed or "")
@@ -432,7 +394,9 @@ class Compactor:
         if not await self.preparation.done(must_wait=decision.must_wait):
             return
         drafted = await self.preparation.take()
-        if drafted is not None and drafted.compaction.changed and not self._is_usable(drafted):
+        if drafted is None:
+            live.context.fail(live.tokens)
+        elif drafted.compaction.changed and not self._is_usable(drafted):
             await discard(live, drafted, "the conversation changed or outgrew it meanwhile")
             await self.compact(reason, why)
         else:
@@ -443,20 +407,18 @@ class Compactor:
         grown = live.counter.messages(live.bodies[len(drafted.stored) :])
         return drafted.still_holds(live) and drafted.compaction.tokens_after + grown < live.budget.threshold
 
-    async def _use(self, drafted: Draft | None, reason: str, decision: str) -> None:
-        """Commit a compaction; one that failed or could make nothing smaller is not tried again at once."""
+    async def _use(self, drafted: Draft, reason: str, decision: str) -> None:
+        """Commit a compaction; one that could make nothing smaller is not tried again at once."""
         live = self.live
-        if drafted is not None and drafted.compaction.changed:
-            before = live.session.id
+        old = live.session.id
+        if drafted.compaction.changed:
             await commit(live, drafted, reason=reason, decision=decision)
-            if live.session.id != before:
-                live.context.futile = 0
-            else:
-                live.context.fail(live.tokens)
-            return
-        live.context.fail(live.tokens)
-        if drafted is not None:
+        else:
             await discard(live, drafted, drafted.compaction.reason)
+        if live.session.id != old:
+            live.context.futile = 0
+        else:
+            live.context.fail(live.tokens)
 
 
 # After a refusal
@@ -538,7 +500,7 @@ async def _compact_harder(live: ConversationState, step: RecoveryStep, verdict: 
     try:
         drafted = await draft(live, reason="overflow", level=step.level, tokens=verdict.input_tokens)
     except EverthreadError as failure:
-        live.emit(CompactionFailed(live.session.id, str(failure)))
+        live.report_failure(failure)
         return False
     if not drafted.compaction.changed:
         await discard(live, drafted, drafted.compaction.reason)

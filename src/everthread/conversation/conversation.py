@@ -13,7 +13,7 @@ from typing import Any, Self
 from everthread.compaction.summary import Compaction
 from everthread.context.recovery import RecoveryAttempts
 from everthread.conversation.compaction import Compactor, commit, discard, draft, recover
-from everthread.conversation.events import Listener, Notice
+from everthread.conversation.events import Listener
 from everthread.conversation.options import Route, Setup
 from everthread.conversation.requests import (
     READ_LIMIT,
@@ -351,7 +351,7 @@ class Conversation:
             await live.restore()
             live.context.calibration.reset()
             self._compactor.forget()
-            live.emit(Notice(session.id, "The last compaction was taken back."))
+            live.notify("The last compaction was taken back.")
             return session
 
     async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:
@@ -396,7 +396,7 @@ class Conversation:
 
     def on_model_event(self, event: ModelEvent) -> None:
         """Emit what the wrappers around the model report: a retry, a fallback."""
-        self._live.emit(Notice(self._live.session.id, event.text, passing=event.kind == "retry"))
+        self._live.notify(event.text, passing=event.kind == "retry")
         if event.error is not None:
             self._recorder.lose(event.error)
 
@@ -424,8 +424,7 @@ class Conversation:
             await self.add_results(results)
         if not messages:
             return
-        new = [NewMessage(message, event=new_id()) for message in messages]
-        if event is not None:
-            new = [NewMessage(item.body, event=f"{event}.{index}") for index, item in enumerate(new)]
         stubs = [NewMessage(stub) for stub in open_stubs(live.open_calls)]
+        names = (new_id() if event is None else f"{event}.{index}" for index in range(len(messages)))
+        new = [NewMessage(message, event=name) for message, name in zip(messages, names, strict=True)]
         await live.append([*stubs, *new])

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from everthread.context.accounting import usage_of
 from everthread.context.policy import paused_text
-from everthread.conversation.events import LimitLearnt, Notice, OutputStored, Recalled, RequestReady
+from everthread.conversation.events import LimitLearnt, OutputStored, Recalled, RequestReady
 from everthread.conversation.options import EXCERPT_CHARS, EXCERPTS
 from everthread.conversation.state import ConversationState
 from everthread.core.cache_control import apply_cache_control, last_marker, mark_system, marks_begin
@@ -183,17 +183,11 @@ async def read_output(live: ConversationState, cited: str, *, offset: int = 0, l
 
 
 def _as_output(live: ConversationState, result: Result) -> ToolOutput:
+    """A lookup of the engine's own is exempt: it limits itself, and stored it would have to be looked up again."""
     call = live.open_calls.get(result.call_id) or Call(result.call_id, result.name, "")
-    return ToolOutput(
-        result.call_id, result.name or call.name, result.text, exempt=reads_stored(call) or _is_own_lookup(live, call)
-    )
-
-
-def _is_own_lookup(live: ConversationState, call: Call) -> bool:
-    """Whether it is a lookup of the engine's own: it limits itself, and stored it would have to be looked up again."""
-    return is_lookup(call.name) and any(
-        tool["function"]["name"] == call.name for tool in live.engine.get_tool_schemas()
-    )
+    own = (tool["function"]["name"] for tool in live.engine.get_tool_schemas())
+    exempt = reads_stored(call) or (is_lookup(call.name) and call.name in own)
+    return ToolOutput(result.call_id, result.name or call.name, result.text, exempt=exempt)
 
 
 # The request
@@ -346,12 +340,13 @@ async def recall_message(live: ConversationState) -> list[Message]:
     """The message to inject; none where nothing is out of view, nothing is close, or there is no room."""
     options = live.setup.options.recall
     room = min(options.max_tokens, live.window // RECALL_SHARE, live.size.hard_limit - live.tokens)
-    if not options.enabled or room < LEAST_TOKENS or not _has_hidden_history(live):
+    is_out_of_view = live.compactions > 0 or live.session.kind in ("branch", "continuation")
+    if not options.enabled or room < LEAST_TOKENS or not (is_out_of_view or options.scope == "tenant"):
         return []
     try:
         passages = await _find_passages(live, min(EXCERPT_CHARS, 2 * room))
     except StoreError as error:
-        live.emit(Notice(live.session.id, f"Nothing was recalled for this call: {error}"))
+        live.notify(f"Nothing was recalled for this call: {error}")
         return []
     chosen = _choose_passages(live, passages, room)
     if not chosen:
@@ -360,12 +355,6 @@ async def recall_message(live: ConversationState) -> list[Message]:
     cited = tuple(_citation(passage) for passage in chosen)
     live.emit(Recalled(live.session.id, cited, live.counter.message(message)))
     return [message]
-
-
-def _has_hidden_history(live: ConversationState) -> bool:
-    """Whether there can be anything that is not in view."""
-    everywhere = live.setup.options.recall.scope == "tenant"
-    return everywhere or live.compactions > 0 or live.session.kind in ("branch", "continuation")
 
 
 async def _find_passages(live: ConversationState, chars: int) -> list[RecallPassage]:
@@ -423,17 +412,15 @@ def _choose_passages(live: ConversationState, passages: Sequence[RecallPassage],
 
 
 def _recall_message(passages: Sequence[RecallPassage], thread: str) -> Message:
-    lines = "\n".join(_excerpt_lines(passages, thread))
-    return {"role": "user", "content": f"<system-reminder>\n{RECALL_OPENING}\n{lines}\n</system-reminder>"}
-
-
-def _excerpt_lines(passages: Sequence[RecallPassage], thread: str) -> Iterator[str]:
+    lines = []
     for passage in passages:
         when = datetime.fromtimestamp(passage.created, UTC).strftime("%Y-%m-%d %H:%M UTC")
         who = f"{passage.role} ({passage.tool})" if passage.tool else passage.role
         where = "" if passage.thread == thread else f", thread {passage.thread}"
         excerpt = _FRAME_END.sub("</ ", quote_excerpt(passage.text))  # it cannot end the frame it stands in
-        yield f"\n[{_citation(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{excerpt}"
+        lines.append(f"\n[{_citation(passage)}, turn {passage.turn}, {when}{where}] {who}:\n{excerpt}")
+    text = "\n".join(["<system-reminder>", RECALL_OPENING, *lines, "</system-reminder>"])
+    return {"role": "user", "content": text}
 
 
 def _citation(passage: RecallPassage) -> str:
@@ -554,7 +541,7 @@ class Recorder:
         live = self._live
         reply = decode_response(response, api=self._api, model=self._requested_model)
         message = storable(reply.message)
-        usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=live.counter)
+        usage, estimated = self._usage_of(reply)
         answered = self._answering_model
         own = answered == live.route.name
         if self.sent and not estimated and own:
@@ -564,13 +551,13 @@ class Recorder:
             live.context.observe(usage, live.setup.wall(), ttl=live.setup.options.cache_seconds)
             if usage.prompt_tokens and live.context.pause.report(usage.prompt_tokens, live.setup.wall()):
                 text = f"{paused_text(usage.prompt_tokens)} /compress works at any time."
-                live.emit(Notice(live.session.id, text))
+                live.notify(text)
         new = [
             *(NewMessage(stub) for stub in open_stubs(live.open_calls)),
             NewMessage(message, event=event or new_id()),
         ]
         stored, cost, _ = await asyncio.gather(
-            live.append(new), self._account(usage, estimated=estimated, model=answered), live.save()
+            live.append(new), self._account(usage, answered, estimated=estimated), live.save()
         )
         await self.account_lost()
         if own and not estimated:
@@ -581,14 +568,16 @@ class Recorder:
     async def account(self, response: Any) -> None:
         """Account for an answer without storing it."""
         reply = decode_response(response, api=self._api, model=self._requested_model)
-        usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
-        await self._account(usage, estimated=estimated, model=self._answering_model)
+        usage, estimated = self._usage_of(reply)
+        await self._account(usage, self._answering_model, estimated=estimated)
 
-    async def _account(self, usage: CanonicalUsage, *, estimated: bool, model: str | None = None) -> Decimal | None:
+    def _usage_of(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
+        return usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
+
+    async def _account(self, usage: CanonicalUsage, model: str, *, estimated: bool) -> Decimal | None:
         live = self._live
-        name = model or live.route.name
-        provider = live.route.provider if name == live.route.name else "auto"
-        return await live.accounting.record(live.session.id, name, usage, estimated=estimated, provider=provider)
+        provider = live.route.provider if model == live.route.name else "auto"
+        return await live.accounting.record(live.session.id, model, usage, estimated=estimated, provider=provider)
 
     def lose(self, error: ModelError) -> None:
         """Remember the partial reply of a failed call. Several wrappers may report it; its usage counts once."""
@@ -598,15 +587,16 @@ class Recorder:
     async def account_lost(self) -> None:
         lost, self._lost = self._lost, []
         for reply in lost:
-            usage, estimated = usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
-            await self._account(usage, estimated=estimated)
+            usage, estimated = self._usage_of(reply)
+            await self._account(usage, self._live.route.name, estimated=estimated)
 
     async def record_interrupted(self, text: str) -> None:
         """Store the text of a cancelled answer; its usage is estimated."""
         live = self._live
         message: Message = {"role": "assistant", "content": f"{text}\n\n{INTERRUPTED}" if text else INTERRUPTED}
         usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(text))
-        await asyncio.gather(live.append([NewMessage(message)]), self._account(usage, estimated=True))
+        accounted = self._account(usage, live.route.name, estimated=True)
+        await asyncio.gather(live.append([NewMessage(message)]), accounted)
 
     async def _learn_success(self, usage: CanonicalUsage) -> None:
         """A learnt limit dies at the first success above it."""

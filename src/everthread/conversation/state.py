@@ -72,6 +72,14 @@ class ConversationState:
     def emit(self, event: events.Event) -> None:
         self.setup.listener(event)
 
+    def notify(self, text: str, *, passing: bool = False) -> None:
+        """A sentence for the person."""
+        self.emit(events.Notice(self.session.id, text, passing))
+
+    def report_failure(self, error: object) -> None:
+        """A compaction failed; the conversation goes on."""
+        self.emit(events.CompactionFailed(self.session.id, str(error)))
+
     def _report_usage(self, record: NewUsage) -> None:
         self.emit(
             events.UsageRecorded(record.session, record.model, record.task, record.usage, record.cost, record.estimated)
@@ -80,7 +88,7 @@ class ConversationState:
     def tell(self, kind: str, **details: Any) -> None:
         """Emit what an engine or a summariser reports as an event of the session."""
         if kind == "notice":
-            self.emit(events.Notice(self.session.id, str(details.get("text", ""))))
+            self.notify(str(details.get("text", "")))
         else:
             self.emit(events.CompactionProgress(self.session.id, progress_text(kind, details)))
 
@@ -194,8 +202,7 @@ class ConversationState:
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
-        options = self.setup.options.for_model(self.route.name)
-        fitted = options.budget(self.window, fixed=self.fixed)
+        fitted = self.setup.options.for_model(self.route.name).budget(self.window, fixed=self.fixed)
         if fitted != self.budget:
             self.budget = fitted
             self.engine.update_model(self._services())
@@ -299,14 +306,13 @@ class ConversationState:
         engine, calibration = await asyncio.gather(
             store.get_state(session.id, ENGINE), store.get_state(session.id, CALIBRATION)
         )
-        if session.kind == "continuation" and session.parent is not None:
-            engine = engine or await store.get_state(session.parent, ENGINE)
-        if calibration is None and session.kind == "continuation" and session.parent is not None:
-            calibration = await store.get_state(session.parent, CALIBRATION)
-            self.context = ContextState.load(calibration)
-            self.context.calibration.reset()
-        else:
-            self.context = ContextState.load(calibration)
+        parent = session.parent if session.kind == "continuation" else None
+        self.context = ContextState.load(calibration)
+        if parent is not None:
+            engine = engine or await store.get_state(parent, ENGINE)
+            if calibration is None:
+                self.context = ContextState.load(await store.get_state(parent, CALIBRATION))
+                self.context.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.load_state(engine.get("state") or {})

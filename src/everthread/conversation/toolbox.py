@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from everthread.conversation.events import ToolsChanged
@@ -189,12 +190,9 @@ class FoundTools:
             rest = f" These are left out: {names}{more}." if names else " No tool is left out: all are shown to you."
             return f"No tool that is left out matches {self.query!r}.{rest}"
         lines = [f"- {card.name}: {card.about}" if card.about else f"- {card.name}" for card in self.tools]
-        if self.now:
-            when = "They are shown to you again from now on."
-        else:
-            when = "They are shown to you again from the next compaction on."
-            if self.refused:
-                when = f"The user did not allow to show them at once. {when}"
+        when = f"They are shown to you again from {'now' if self.now else 'the next compaction'} on."
+        if self.refused and not self.now:
+            when = f"The user did not allow to show them at once. {when}"
         return "\n".join([f"Tools that match {self.query!r}:", *lines, when])
 
 
@@ -224,7 +222,7 @@ class Toolbox:
     @property
     def schemas(self) -> list[dict[str, Any]]:
         """What the model is offered: of the tools given those not left out, the engine's own, and how to find more."""
-        return [*self._without(self.out), *self.own]
+        return self._offer(self.out)
 
     @property
     def own(self) -> list[dict[str, Any]]:
@@ -234,8 +232,11 @@ class Toolbox:
     @property
     def to_come(self) -> list[dict[str, Any]]:
         """What a compaction made now would offer."""
-        chosen = self.choice(self._live.system)
-        return [*self._without(chosen), *self._live.engine.get_tool_schemas(), *([FIND_SCHEMA] if chosen else [])]
+        return self._offer(self.choice(self._live.system))
+
+    def _offer(self, out: Sequence[str]) -> list[dict[str, Any]]:
+        offered = [tool for tool in self.given if name_of(tool) not in out] if out else self.given
+        return [*offered, *self._live.engine.get_tool_schemas(), *([FIND_SCHEMA] if out else [])]
 
     @property
     def saved(self) -> int:
@@ -347,8 +348,7 @@ class Toolbox:
     # For another process
 
     def dump(self) -> dict[str, Any]:
-        lists = {"out": list(self.out), "back": list(self._back), "used": list(self.used)}
-        return {"for": self._settled} | lists
+        return {"for": self._settled, "out": list(self.out), "back": list(self._back), "used": list(self.used)}
 
     def load(self, state: Any, *, out: Sequence[str] | None = None) -> None:
         """Go on from what was saved. `out`: what the compaction that made this session left out."""
@@ -375,17 +375,9 @@ class Toolbox:
         sizes = [count([tool, tool]) - count([tool]) for tool in self.given]  # without what frames them all
         return [replace(card, tokens=size) for card, size in zip(self._cards, sizes, strict=True)]
 
-    def _without(self, out: Sequence[str]) -> list[dict[str, Any]]:
-        return [tool for tool in self.given if name_of(tool) not in out] if out else list(self.given)
-
     def _task(self) -> str:
-        texts: list[str] = []
-        for body in reversed(self._live.bodies):
-            if text := user_text(body):
-                texts.append(text)
-            if len(texts) == LATEST:
-                break
-        return "\n".join(texts)
+        spoken = (text for body in reversed(self._live.bodies) if (text := user_text(body)))
+        return "\n".join(islice(spoken, LATEST))
 
 
 def _names(state: Mapping[str, Any], key: str) -> list[str]:

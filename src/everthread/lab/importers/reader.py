@@ -35,20 +35,28 @@ DATABASE = b"SQLite format 3\0"
 
 def read_log(file: str) -> Log:
     """The conversation in a file (`-`: standard input)."""
-    source = "standard input" if file == "-" else file
-    log = parse_log(read_bytes(file).decode("utf-8-sig", "replace"), source)
+    source, content = _read_bytes(file)
+    log = parse_log(content.decode("utf-8-sig", "replace"), source)
     if not any(entry.message.get("role") == "assistant" for entry in log.entries):
         raise TranscriptError(f"{source}: holds no answer of a model, so there is no call to replay")
     return log
 
 
-def read_bytes(file: str) -> bytes:
-    """The bytes of a file (`-`: standard input)."""
+def read_text(file: str) -> tuple[str, str]:
+    """The name of a file and its text (`-`: standard input)."""
+    source, content = _read_bytes(file)
+    try:
+        return source, content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
+
+
+def _read_bytes(file: str) -> tuple[str, bytes]:
     source = "standard input" if file == "-" else file
     address = opencode.split_address(file)
     try:
         if address is not None:
-            return json.dumps(opencode.from_database(*address)).encode()
+            return source, json.dumps(opencode.from_database(*address)).encode()
         content = sys.stdin.buffer.read() if file == "-" else Path(file).expanduser().read_bytes()
     except OSError as error:
         raise TranscriptError(f"{source}: cannot be read: {error.strerror or error}") from error
@@ -56,16 +64,7 @@ def read_bytes(file: str) -> bytes:
         raise TranscriptError(f"{source}: {error}") from error
     if content.startswith(DATABASE):
         raise TranscriptError(f"{source}: is a database; of opencode's, {source}#SESSION_ID is one conversation")
-    return content
-
-
-def read_text(file: str) -> tuple[str, str]:
-    """The name of a file and its text (`-`: standard input)."""
-    source = "standard input" if file == "-" else file
-    try:
-        return source, read_bytes(file).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TranscriptError(f"{source}: is not UTF-8 text (byte {error.start})") from error
+    return source, content
 
 
 def parse_log(text: str, source: str = "the text") -> Log:
@@ -139,11 +138,6 @@ def _read_lines(objects: Lines, source: str, warnings: list[str]) -> Log:
     return read_transcript([value for value in values if isinstance(value.get("role"), str)], source, warnings)
 
 
-def is_foreign_log(log: Log) -> bool:
-    """Whether it is a log of another program or an export of ours, and not a request."""
-    return log.kind in ("claude-code", "codex", "pi", "opencode", EXPORT)
-
-
 def _read_export(values: list[dict[str, Any]], source: str) -> Log:
     """The first thread of an export: every original message, without summaries."""
     at = next((index for index, value in enumerate(values[1:], 1) if value.get("type") == EXPORT), len(values))
@@ -165,36 +159,25 @@ def _read_export(values: list[dict[str, Any]], source: str) -> Log:
 
 
 MAX_TITLE_CHARS = 80
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Where a program keeps its sessions: below the folder that a variable names, else below one in the home."""
-
-    variable: str
-    default: str
-    folder: str
-    pattern: str
-
-
 PLACES = {
-    "claude-code": LogPlace("CLAUDE_CONFIG_DIR", ".claude", "projects", "*/*.jsonl"),
-    "codex": LogPlace("CODEX_HOME", ".codex", "sessions", "**/rollout-*.jsonl"),
-    "pi": LogPlace("PI_CODING_AGENT_DIR", ".pi/agent", "sessions", "*/*.jsonl"),
-    "opencode": LogPlace("XDG_DATA_HOME", ".local/share", "opencode", "storage/session/*/ses_*.json"),
+    "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects", "*/*.jsonl"),
+    "codex": ("CODEX_HOME", ".codex", "sessions", "**/rollout-*.jsonl"),
+    "pi": ("PI_CODING_AGENT_DIR", ".pi/agent", "sessions", "*/*.jsonl"),
+    "opencode": ("XDG_DATA_HOME", ".local/share", "opencode", "storage/session/*/ses_*.json"),
 }
+"""Where each program keeps its sessions: a variable that names a folder, its default in the home, what is below."""
 DATABASES = "opencode*.db"
 """opencode's databases, beside its older storage."""
 
 
 def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] | None = None) -> list[str]:
     """The sessions of a program on this machine, the oldest files first. None at all is an `InputError`."""
-    place = PLACES.get(client)
-    if place is None:
+    if client not in PLACES:
         raise InputError(f"--from {client!r} is unknown; use one of: {', '.join(PLACES)}")
-    configured = (os.environ if env is None else env).get(place.variable)
-    folder = Path(configured or (home or Path.home()) / place.default) / place.folder
-    files = sorted(folder.glob(place.pattern), key=lambda path: (path.stat().st_mtime, path))
+    variable, default, below, pattern = PLACES[client]
+    configured = (os.environ if env is None else env).get(variable)
+    folder = Path(configured or (home or Path.home()) / default) / below
+    files = sorted(folder.glob(pattern), key=lambda path: (path.stat().st_mtime, path))
     databases = sorted(folder.glob(DATABASES)) if client == "opencode" else []
     try:
         stored = {session: f"{path}#{session}" for path in databases for session in opencode.list_sessions(path)}
@@ -202,7 +185,7 @@ def find_logs(client: str, *, home: Path | None = None, env: Mapping[str, str] |
         raise TranscriptError(f"a database in {folder} {error}; `opencode export ID` writes one session") from error
     logs = [str(path) for path in files if path.stem not in stored] + list(stored.values())
     if not logs:
-        raise InputError(f"there are no sessions of {client} in {folder}; {place.variable} names another folder")
+        raise InputError(f"there are no sessions of {client} in {folder}; {variable} names another folder")
     return logs
 
 
@@ -264,28 +247,23 @@ class ConversationFile:
 
 
 def read_conversation(file: str) -> ConversationFile:
-    """The conversation in `file` (`-`: standard input)."""
+    """The conversation in `file` (`-`: standard input): a request, else a log of another program."""
     source, text = read_text(file)
     try:
         value = _parse_file(text)
         api, request = decode_any(value)
-    except (TranscriptError, WireError) as error:
-        return _read_foreign_log(text, source, error)
+    except (TranscriptError, WireError) as problem:
+        try:
+            log = parse_log(text, source)
+        except TranscriptError:
+            log = None
+        if log is None or log.kind not in (*PLACES, EXPORT):
+            raise TranscriptError(f"{source}: {problem}") from problem
+        if not log.entries:
+            raise TranscriptError(f"{source}: holds no message that can be read") from problem
+        request = Request(log.model, log.messages, system=log.system, tools=log.tools)
+        return ConversationFile(source, "openai_chat", request, warnings=log.warnings)
     return ConversationFile(source, api, request, bare=isinstance(value, list))
-
-
-def _read_foreign_log(text: str, source: str, problem: Exception) -> ConversationFile:
-    """Read the file as a log of another program; else report what is wrong with it as a request."""
-    try:
-        log = parse_log(text, source)
-    except TranscriptError:
-        log = None
-    if log is None or not is_foreign_log(log):
-        raise TranscriptError(f"{source}: {problem}") from problem
-    if not log.entries:
-        raise TranscriptError(f"{source}: holds no message that can be read")
-    request = Request(log.model, log.messages, system=log.system, tools=log.tools)
-    return ConversationFile(source, "openai_chat", request, warnings=log.warnings)
 
 
 def _parse_file(text: str) -> Any:

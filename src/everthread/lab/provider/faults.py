@@ -13,23 +13,9 @@ from everthread.core.types import Api, Reply
 from everthread.errors import InputError
 
 Kind = Literal[
-    "rate_limit",
-    "server_error",
-    "overloaded",
-    "overflow",
-    "payload_too_large",
-    "hang",
-    "delay",
-    "slow",
-    "reset",
-    "truncated",
-    "empty",
-    "no_usage",
-    "wrong_usage",
-    "huge_reasoning",
-    "stream_overflow",
-    "stream_error",
-]
+    "rate_limit", "server_error", "overloaded", "overflow", "payload_too_large", "hang", "delay", "slow", "reset",
+    "truncated", "empty", "no_usage", "wrong_usage", "huge_reasoning", "stream_overflow", "stream_error",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ANSWERED: frozenset[Kind] = frozenset({"delay", "slow", "no_usage", "wrong_usage", "huge_reasoning"})
 """Faults with which the client still gets the whole reply."""

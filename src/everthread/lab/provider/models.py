@@ -70,29 +70,13 @@ def _anthropic_usage(use: CacheUse, output: int, _reasoning: int) -> dict[str, A
 
 
 CHAT = Protocol(
-    api="openai_chat",
-    path="/v1/chat/completions",
-    prefix="chatcmpl-lab",
-    caps=("max_completion_tokens", "max_tokens"),
-    content="choices",
-    usage=_chat_usage,
-)
+    "openai_chat", "/v1/chat/completions", "chatcmpl-lab", ("max_completion_tokens", "max_tokens"), "choices",
+    _chat_usage,
+)  # fmt: skip
 RESPONSES = Protocol(
-    api="openai_responses",
-    path="/v1/responses",
-    prefix="resp_lab",
-    caps=("max_output_tokens",),
-    content="output",
-    usage=_responses_usage,
+    "openai_responses", "/v1/responses", "resp_lab", ("max_output_tokens",), "output", _responses_usage
 )
-ANTHROPIC = Protocol(
-    api="anthropic",
-    path="/v1/messages",
-    prefix="msg_lab",
-    caps=("max_tokens",),
-    content="content",
-    usage=_anthropic_usage,
-)
+ANTHROPIC = Protocol("anthropic", "/v1/messages", "msg_lab", ("max_tokens",), "content", _anthropic_usage)
 PROTOCOLS = (CHAT, RESPONSES, ANTHROPIC)
 
 
