@@ -60,6 +60,7 @@ class Gate:
         summarizer: Any = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        alone: bool = False,
         **options: Any,
     ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str) -> int:
@@ -74,7 +75,7 @@ class Gate:
         made = ProxyManager(
             ManagerSetup(
                 self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
-                listener=self.events.append, wall=wall, clock=clock, recall=recall, notice=notice,
+                listener=self.events.append, wall=wall, clock=clock, recall=recall, notice=notice, alone=alone,
             )
         )  # fmt: skip
         self.managers.append(made)

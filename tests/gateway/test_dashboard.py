@@ -17,7 +17,7 @@ from everthread.gateway.dashboard.text import summary_sections
 from everthread.gateway.dashboard.views import saving_of
 from everthread.store.models import CallRow, CompactionRecord, NewCompaction, NewUsage, Rewrite
 from tests.gateway.pages import MODEL, SUMMARY, Browser, Desk, compact_thread, desk, make_thread
-from tests.store.test_proxied import point
+from tests.store.test_proxied import extend, point
 
 Work = Callable[[Desk, Browser], Awaitable[None]]
 
@@ -179,7 +179,7 @@ def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
 def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
         for number in range(1, 5):
-            await here.store.extend_link(point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number))
+            await extend(here.store, point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number))
         text = SUMMARY.replace("\n", "\\n")
         replacement = f'{{"role":"user","content":"said d1"}},{{"role":"user","content":"{text}"}}'.encode()
         rewrite = Rewrite("t", "e", "d3", 0, 3, "s3", "", "A", replacement)

@@ -335,10 +335,10 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     """What was looked up is on its way into the store when the next request comes."""
     stored, put_state = asyncio.Event(), Store.put_state
 
-    async def wait(store: Store, scope: str, key: str, value: Any, *, early: bool = False) -> None:
+    async def wait(store: Store, scope: str, key: str, value: Any) -> None:
         if key == recall._STATE:
             await stored.wait()
-        await put_state(store, scope, key, value, early=early)
+        await put_state(store, scope, key, value)
 
     monkeypatch.setattr(Store, "put_state", wait)
     async with talking(tmp_path, "openai_chat", streams=False) as talk:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +12,18 @@ from typing import Any, cast
 import pytest
 
 from everthread.core.messages import text_of
+from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
+from everthread.factory.store import open_store
 from everthread.gateway.base import THREAD_HEADER, Outcome
+from everthread.gateway.management import threads
 from everthread.gateway.management.events import RecordFailed
-from everthread.store.models import NewThreadLink, ThreadLink
+from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.management.turn import ManagedTurn
+from everthread.store.models import ThreadLink
 from everthread.store.store import Store
-from tests.gateway.clients import Client, Gate, running, thread_of
+from tests.gateway.clients import Client, Gate, answer, running, thread_of
 
 
 class Troubled:
@@ -31,14 +38,104 @@ class Troubled:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
+    async def extend_thread(self, *given: Any) -> list[ThreadLink | None]:
         self._count += 1
         failing = self._count in self._fails
         await asyncio.sleep(self._seconds)
         if failing:
             raise StoreError("the disk is full")
-        link: ThreadLink | None = await self._store.extend_link(new)
-        return link
+        links: list[ThreadLink | None] = await self._store.extend_thread(*given)
+        return links
+
+
+class Watched:
+    """A store that notes which roles it is given at once."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.written: list[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
+        self.written.append([message.body["role"] for point in points for message in point.messages])
+        links: list[ThreadLink | None] = await self._store.extend_thread(thread, points, *given)
+        return links
+
+
+@asynccontextmanager
+async def gateway_alone(folder: Path) -> AsyncIterator[tuple[Watched, ProxyManager, Client]]:
+    """A gateway that has its store for itself, and a client whose first question is answered."""
+    store = open_store(folder / "store.db")
+    watched = Watched(store)
+    place = Gate(cast("Store", watched))
+    manager, client = place.manager(alone=True), Client("anthropic")
+    client.says("Where do we go?")
+    await answer(manager, client, "Left or right.")
+    assert watched.written == [["user"], ["assistant"]], "a new thread is stored before it is told"
+    watched.written.clear()
+    try:
+        yield watched, manager, client
+    finally:
+        await manager.close()
+        await store.close()
+
+
+async def test_a_gateway_alone_stores_a_request_with_its_answer(tmp_path: Path) -> None:
+    async with gateway_alone(tmp_path) as (store, manager, client):
+        client.says("Left.")
+        turn = await manager.prepare(client.incoming())
+        told = await turn.response_headers()
+        assert store.written == [], "the client is told its thread before anything is stored"
+        reply = Reply({"role": "assistant", "content": "Done."}, "stop")
+        await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=7)))
+        assert store.written == [["user", "assistant"]]
+        stored = [text_of(message.body) for message in await store.history(told[THREAD_HEADER])]
+        assert stored == ["Where do we go?", "Left or right.", "Left.", "Done."]
+        assert [one.usage.input_tokens for one in await store.usage(told[THREAD_HEADER])][-1] == 7
+
+
+async def test_a_gateway_alone_stores_what_is_not_answered_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_DELAY", 0.0)
+    async with gateway_alone(tmp_path) as (store, manager, client):
+        client.says("Left.")
+        turn = await manager.prepare(client.incoming())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert cast("ManagedTurn", turn).storing is not None
+        await turn.record(Outcome(500))
+        assert store.written[0] == ["user"]
+        assert len(await store.history(turn.thread)) == 3
+
+
+async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(tmp_path: Path) -> None:
+    async with gateway_alone(tmp_path) as (store, manager, client):
+        other = deepcopy(client)
+        client.says("Left.")
+        other.says("Left.")
+        first = await manager.prepare(client.incoming())
+        other.messages.append({"role": "assistant", "content": "In another window."})
+        other.says("And on.")
+        second = await manager.prepare(other.incoming())
+        await manager._recorder.store_request(cast("ManagedTurn", second))
+        assert store.written == [["user"], ["assistant", "user"]]
+        await first.record(Outcome(500))
+        await second.record(Outcome(500))
+
+
+async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_request(tmp_path: Path) -> None:
+    async with gateway_alone(tmp_path) as (store, manager, client):
+        whole, store._store = store._store, Troubled(store._store, {1})
+        client.says("Left.")
+        await answer(manager, client, "Done.")
+        store._store = whole
+        client.says("Further.")
+        sent = await answer(manager, client, "There.")
+        stored = [text_of(message.body) for message in await store.history(sent.headers[THREAD_HEADER])]
+        assert stored == ["Where do we go?", "Left or right.", "Left.", "Done.", "Further.", "There."]
 
 
 @pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)

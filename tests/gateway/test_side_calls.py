@@ -16,7 +16,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
 from everthread.gateway.base import Outcome
 from everthread.gateway.management.clients import ClientSession, body_session, read_client, scope_of
-from everthread.store.models import NewThreadLink, ThreadLink
+from everthread.store.models import ThreadLink
 from everthread.store.store import Store
 from tests.cli.conftest import everthread, home
 from tests.gateway.clients import Client, Gate, running
@@ -183,10 +183,10 @@ class HeldStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
-        if new.messages[0].body["role"] == "assistant":
+    async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
+        if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
-        return await self._store.extend_link(new)
+        return await self._store.extend_thread(thread, points, *given)
 
 
 async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(tmp_path: Path) -> None:

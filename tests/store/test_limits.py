@@ -12,6 +12,7 @@ from everthread.store.models import NewMessage, NewSession, NewThreadLink, Sessi
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import new_thread, numbered
+from tests.store.test_proxied import extend
 
 DAY = 86_400.0
 URL = "https://api.example.test/v1"
@@ -126,12 +127,12 @@ def client_link(
 
 
 async def test_side_calls_stand_under_the_conversation_of_their_client(store: Store) -> None:
-    await store.extend_link(client_link("title", "side", ask("Find a title")))
+    await extend(store, client_link("title", "side", ask("Find a title")))
     assert [row.first.id for row in await store.list_threads()] == ["title"], "nobody knows of a conversation yet"
     asked: tuple[Message, Message] = ask("Mend the parser"), {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    await store.extend_link(client_link("talk", "main", *asked))
-    await store.extend_link(client_link("agent", "main", ask("Look for tests")))
-    await store.extend_link(client_link("count", "side", ask("How many?")))
+    await extend(store, client_link("talk", "main", *asked))
+    await extend(store, client_link("agent", "main", ask("Look for tests")))
+    await extend(store, client_link("count", "side", ask("How many?")))
     [row] = await store.list_threads()
     assert (row.first.id, row.side_calls) == ("talk", 3)
     assert set(await store.subagents("talk")) == {"title", "agent", "count"}
@@ -142,13 +143,13 @@ async def test_side_calls_stand_under_the_conversation_of_their_client(store: St
 async def test_a_second_conversation_of_one_client_session_stands_alone(store: Store) -> None:
     """A client may use one name for all it does: only while the first one waits for results another works for it."""
     answered: tuple[Message, Message] = ask("Mend the parser"), {"role": "assistant", "content": "It is mended."}
-    await store.extend_link(client_link("first", "main", *answered))
-    await store.extend_link(client_link("second", "main", ask("Now the printer")))
-    await store.extend_link(client_link("words", "side", ask("Just a word")))
+    await extend(store, client_link("first", "main", *answered))
+    await extend(store, client_link("second", "main", ask("Now the printer")))
+    await extend(store, client_link("words", "side", ask("Just a word")))
     assert {row.first.id for row in await store.list_threads()} == {"first", "second"}
-    await store.extend_link(client_link("words", "side", ask("And another"), previous="words-1-"))
+    await extend(store, client_link("words", "side", ask("And another"), previous="words-1-"))
     assert {row.first.id for row in await store.list_threads()} == {"first", "second", "words"}, "it goes on"
-    await store.extend_link(client_link("helper", "subagent", ask("Help")))
-    await store.extend_link(client_link("stray", "subagent", ask("Help"), client_parent="s9"))
+    await extend(store, client_link("helper", "subagent", ask("Help")))
+    await extend(store, client_link("stray", "subagent", ask("Help"), client_parent="s9"))
     listed = {row.first.id: row.first.label for row in await store.list_threads()}
     assert listed == {"first": "main", "second": "main", "words": "main", "stray": "main"}

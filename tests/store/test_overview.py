@@ -9,7 +9,7 @@ from everthread.store.models import NewCompaction, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, says, user
-from tests.store.test_proxied import REWRITE, point
+from tests.store.test_proxied import REWRITE, extend, point
 
 
 async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
@@ -57,7 +57,7 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
 
 
 async def test_rewrites_of_a_proxied_thread(store: Store, clock: Clock) -> None:
-    await store.extend_link(point("d1", thread="thread"))
+    await extend(store, point("d1", thread="thread"))
     await store.put_rewrite(REWRITE, NewCompaction(tokens_before=9, tokens_after=3))
     (found,) = await store.thread_rewrites("thread")
     assert found.rewrite == REWRITE

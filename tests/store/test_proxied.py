@@ -10,7 +10,16 @@ from decimal import Decimal
 
 import pytest
 
-from everthread.store.models import NewCompaction, NewMessage, NewSession, NewThreadLink, Rewrite, ThreadLink
+from everthread.core.pricing import CanonicalUsage
+from everthread.store.models import (
+    NewCompaction,
+    NewMessage,
+    NewSession,
+    NewThreadLink,
+    NewUsage,
+    Rewrite,
+    ThreadLink,
+)
 from everthread.store.sql.messages import AppendRequest
 from everthread.store.store import PREPARED_AT_ONCE, Store
 from tests.store.conftest import Clock, close_sound, open_at
@@ -24,33 +33,69 @@ def point(digest: str, previous: str = "", *, thread: str = "A", length: int = 1
     return NewThreadLink(link, previous, NewSession(id=thread, tenant=tenant, platform="gateway"), None, [said])
 
 
+async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
+    """Store one point; the stored one, None where its step is taken."""
+    [link] = await store.extend_thread(new.link.thread, [new])
+    return link
+
+
+async def test_a_request_is_stored_with_its_answer_usage_and_state(store: Store) -> None:
+    await extend(store, point("d1"))
+    points = [point("d2", "d1", length=2), point("d3", "d2", length=3)]
+    usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
+    second, third = await store.extend_thread("A", points, [usage], ("key", {"a": 1}))
+    assert second is not None
+    assert third is not None
+    assert [message.id for message in await store.messages("A")][1:] == [second.message, third.message]
+    assert [(one.thread, one.usage.input_tokens) for one in await store.usage("A")] == [("A", 5)]
+    assert await store.get_state("A", "key") == {"a": 1}
+
+
+async def test_where_the_step_of_a_request_is_taken_nothing_is_stored_with_it(store: Store) -> None:
+    await extend(store, point("d1"))
+    await extend(store, point("d2", "d1", length=2))
+    points = [point("other", "d1", length=2), point("answer", "other", length=3)]
+    usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
+    assert await store.extend_thread("A", points, [usage], ("key", 1)) == [None]
+    assert (len(await store.messages("A")), await store.usage("A"), await store.get_state("A", "key")) == (2, [], None)
+
+
+async def test_usage_goes_to_the_thread_that_has_the_point_already(store: Store) -> None:
+    await extend(store, point("d1"))
+    usage = NewUsage("B", "m", CanonicalUsage(input_tokens=5))
+    [link] = await store.extend_thread("B", [point("d1", thread="B"), point("d2", "d1", thread="B")], [usage])
+    assert link is not None
+    assert link.thread == "A"
+    assert [one.session for one in await store.usage("A")] == ["A"]
+
+
 async def test_a_point_comes_with_its_thread_and_messages(store: Store) -> None:
-    first = await store.extend_link(point("d1"))
-    second = await store.extend_link(point("d2", "d1", length=2))
+    first = await extend(store, point("d1"))
+    second = await extend(store, point("d2", "d1", length=2))
     assert first is not None
     assert second is not None
     stored = await store.messages("A")
     assert [message.id for message in stored] == [first.message, second.message]
-    assert await store.extend_link(point("d2", "d1", length=2)) == second, "again it is the same"
+    assert await extend(store, point("d2", "d1", length=2)) == second, "again it is the same"
     assert len(await store.messages("A")) == 2
 
 
 async def test_a_step_is_taken_once(store: Store) -> None:
-    first = await store.extend_link(point("d1"))
-    await store.extend_link(point("d2", "d1", length=2))
-    assert await store.extend_link(point("other", "d1", length=2)) is None
+    first = await extend(store, point("d1"))
+    await extend(store, point("d2", "d1", length=2))
+    assert await extend(store, point("other", "d1", length=2)) is None
     assert len(await store.messages("A")) == 2, "who lost stored nothing"
     assert first is not None
     assert first.message is not None
     branch = replace(point("other", "d1", thread="B", length=2), branch_of=("A", first.message))
-    assert await store.extend_link(branch) is not None
+    assert await extend(store, branch) is not None
     assert [message.body["content"] for message in await store.messages("B")] == ["said d1", "said other"]
     assert (await store.session("B")).kind == "branch"
 
 
 async def test_the_longest_known_beginning_is_found(store: Store) -> None:
     for length in range(1, 4):
-        await store.extend_link(point(f"d{length}", f"d{length - 1}" if length > 1 else "", length=length))
+        await extend(store, point(f"d{length}", f"d{length - 1}" if length > 1 else "", length=length))
     digests = [f"d{length}" for length in range(1, 900)]
     found = await store.find_link("t", "", digests)
     assert found is not None
@@ -82,7 +127,7 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
 
 async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -> None:
     """Whatever was made, taken back or deleted between the two, by this process or another."""
-    await store.extend_link(point("d1"))
+    await extend(store, point("d1"))
     chance = random.Random(7)  # noqa: S311 - what happens, the same each time
     engines, before = ["e", "f"], None
     made: list[Rewrite] = []
@@ -114,7 +159,7 @@ async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -
 
 
 async def test_a_compaction_counts_once_for_its_thread(store: Store) -> None:
-    await store.extend_link(point("d1"))
+    await extend(store, point("d1"))
     made = NewCompaction([], 900, 300, author="extractive", warnings=[], cost=Decimal("0.25"))
     mine = replace(REWRITE, thread="A")
     for rewrite in (mine, mine, replace(mine, chain="d4", thread="nowhere")):
@@ -129,8 +174,8 @@ async def test_a_compaction_counts_once_for_its_thread(store: Store) -> None:
 
 
 async def test_what_belongs_to_a_thread_goes_with_it(store: Store) -> None:
-    await store.extend_link(point("d1"))
-    await store.extend_link(point("d1", thread="B", tenant="u"))
+    await extend(store, point("d1"))
+    await extend(store, point("d1", thread="B", tenant="u"))
     for tenant, thread in (("t", "A"), ("u", "B")):
         await store.put_rewrite(replace(REWRITE, tenant=tenant, thread=thread))
     await store.delete_thread("A")
@@ -142,14 +187,14 @@ async def test_what_belongs_to_a_thread_goes_with_it(store: Store) -> None:
 
 async def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
     stores = [open_at(url, clock) for _ in range(2)]
-    await stores[0].extend_link(point("d1"))
+    await extend(stores[0], point("d1"))
     for turn in range(20):
         previous = "d1" if turn == 0 else f"w{turn - 1}"
         new = [point(f"{name}{turn}", previous, length=turn + 2) for name in "ab"]
-        made = await asyncio.gather(*(store.extend_link(each) for store, each in zip(stores, new, strict=True)))
+        made = await asyncio.gather(*(extend(store, each) for store, each in zip(stores, new, strict=True)))
         assert sum(link is not None for link in made) == 1
         winner = next(link for link in made if link is not None)
-        await stores[0].extend_link(point(f"w{turn}", winner.digest, length=turn + 2))
+        await extend(stores[0], point(f"w{turn}", winner.digest, length=turn + 2))
         rows = [replace(REWRITE, chain=f"c{turn}", replacement=name.encode()) for name in "ab"]
         kept = await asyncio.gather(*(store.put_rewrite(row) for store, row in zip(stores, rows, strict=True)))
         assert kept[0] == kept[1]
@@ -168,9 +213,9 @@ async def test_a_long_history_keeps_no_other_write_waiting(store: Store, monkeyp
 
     monkeypatch.setattr(AppendRequest, "prepare", wait)
     messages = [NewMessage({"role": "user", "content": f"said {number}"}, event=f"d{number}") for number in range(100)]
-    long = asyncio.create_task(store.extend_link(replace(point("d1", length=100), messages=messages)))
+    long = asyncio.create_task(extend(store, replace(point("d1", length=100), messages=messages)))
     await asyncio.to_thread(begun.wait, 60)
-    other = await store.extend_link(point("e1", thread="B"))
+    other = await extend(store, point("e1", thread="B"))
     assert other is not None
     assert not long.done()
     may_end.set()

@@ -30,11 +30,11 @@ class Accounting:
     ) -> None:
         self._store = store
         self._wall = wall
-        self._report = report
+        self.report = report
         self._early = early
         self._lost: dict[str, list[tuple[Request, Payer | None]]] = {}
 
-    async def record(  # noqa: PLR0913 - what is known of a call
+    def price_call(  # noqa: PLR0913 - what is known of a call
         self,
         session: str,
         model: str,
@@ -43,18 +43,18 @@ class Accounting:
         task: UsageTask = "main",
         estimated: bool = False,
         provider: str = "auto",
-        state: tuple[str, Any] | None = None,
-    ) -> Decimal | None:
-        """Write down what a call used; its price in dollars, None where that is unknown.
-
-        `state`: a key and a value that are kept with the session in the same transaction.
-        """
+    ) -> NewUsage:
+        """The record of a call, with its price in dollars, None where that is unknown."""
         named = None if provider in UNNAMED else provider
         price = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named)
-        record = NewUsage(session, model, usage, task=task, cost=price, estimated=estimated)
-        await self._store.record_usage(record, early=self._early, thread_state=state)
-        self._report(record)
-        return price
+        return NewUsage(session, model, usage, task=task, cost=price, estimated=estimated)
+
+    async def record(self, session: str, model: str, usage: CanonicalUsage, **known: Any) -> Decimal | None:
+        """Write down what a call used; its price. `known`: what `price_call` may be told."""
+        record = self.price_call(session, model, usage, **known)
+        await self._store.record_usage(record, early=self._early)
+        self.report(record)
+        return record.cost
 
     async def record_summary(
         self, session: str, calls: Iterable[Mapping[str, Any]], payer: Payer | None = None

@@ -256,8 +256,9 @@ async def _open_proxy(
     metrics, failures = Metrics(), FailureLog(store.add_failures)
     stack.push_async_callback(failures.close)
     manager = await _make_manager(
-        config, store, upstreams, models, EventReporter(metrics, failures), processes=max(1, PROCESSES // workers)
-    )
+        config, store, upstreams, models, EventReporter(metrics, failures), processes=max(1, PROCESSES // workers),
+        alone=workers == 1 and not store.database.is_remote,
+    )  # fmt: skip
     stack.push_async_callback(manager.close)
     proxy = Proxy(
         Routes(upstreams), manager, limits=limits, metrics=metrics, include_usage=config.gateway.include_usage,
@@ -417,7 +418,7 @@ def _read_key(name: str | None) -> str | None:
 
 async def _make_manager(
     config: Config, store: Store, upstreams: Sequence[Upstream], stack: AsyncExitStack, listener: Listener, *,
-    processes: int,
+    processes: int, alone: bool,
 ) -> ProxyManager:  # fmt: skip
     from everthread.context.worker import DeferringFloor
     from everthread.gateway.management.manager import ManagerSetup, ProxyManager
@@ -450,7 +451,7 @@ async def _make_manager(
             store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
             compaction_seconds=COMPACTION_SHARE * seconds, compaction_processes=processes, recall=config.gateway.recall,
-            notice=config.gateway.notice,
+            notice=config.gateway.notice, alone=alone,
             summary_key=await store.shared_secret(SUMMARY_KEY),
         )
     )  # fmt: skip

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
@@ -238,18 +239,10 @@ class Store:
 
     # Usage
 
-    async def record_usage(
-        self, new: NewUsage, *, early: bool = False, thread_state: tuple[str, Any] | None = None
-    ) -> None:
-        """`early`: it is on the disk a moment after this returns, and nobody waits. `thread_state`: a key and value."""
+    async def record_usage(self, new: NewUsage, *, early: bool = False) -> None:
+        """`early`: it is on the disk a moment after this returns, and nobody waits."""
         now = self._clock()
-
-        def work(tx: Tx) -> None:
-            usage_sql.record_usage(tx, new, now)
-            if thread_state is not None:
-                state.put_state(tx, new.session, *thread_state, now)
-
-        await self._writer.write(work, session=new.session, early=early, patient=early)
+        await self._writer.write(lambda tx: usage_sql.record_usage(tx, new, now), session=new.session, early=early)
 
     usage = reads(usage_sql.list_usage)
     insights = reads(usage_sql.load_insights)
@@ -388,7 +381,8 @@ class Store:
             if len(self._successes) >= MOST_SUCCESSES:
                 self._successes.clear()
             self._successes[key] = prompt
-            await self._write(state.record_success, base_url, model, headers, tenant, prompt, now)
+            given = (base_url, model, headers, tenant, prompt, now)
+            await self._writer.write(lambda tx: state.record_success(tx, *given), lazy=True)
 
     async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
         """Pin a text; one that is pinned already stays as it is."""
@@ -406,10 +400,9 @@ class Store:
 
     failures = reads(state.sum_failures)
 
-    async def put_state(self, scope: str, key: str, value: Any, *, early: bool = False) -> None:
-        """`early`: it is on the disk a moment after this returns."""
-        now = self._clock()
-        await self._writer.write(lambda tx: state.put_state(tx, scope, key, value, now), early=early)
+    async def put_state(self, scope: str, key: str, value: Any) -> None:
+        """Keep a JSON value under a key of a scope; the last one counts."""
+        await self._write(state.put_state, scope, key, value, self._clock())
 
     get_state = reads(state.get_state)
 
@@ -453,24 +446,51 @@ class Store:
 
     # Clients that send their whole history each time
 
-    async def extend_link(self, new: NewThreadLink) -> ThreadLink | None:
-        """Store a point and its messages at once; the point that is there already; None where the step is taken.
+    async def extend_thread(
+        self,
+        thread: str,
+        points: Sequence[NewThreadLink],
+        usage: Sequence[NewUsage] = (),
+        thread_state: tuple[str, Any] | None = None,
+    ) -> list[ThreadLink | None]:
+        """Store points that follow each other, with their messages, usage and the thread's state: one transaction.
 
-        A thread that begins with it is on the disk when this returns. One that goes on is there already; that it goes
-        on here is decided then for every process, and on the disk a moment later.
+        For each point the stored one; up to the first that was there before, or None where its step is taken. Where
+        the first one's is, nothing at all is stored. Usage and state go to the thread that the first point is in. A
+        thread that begins with it is on the disk when this returns. One that goes on is there already; that it goes on
+        here is decided then for every process, and on the disk a moment later.
         """
         now = self._clock()
-        request = message_sql.AppendRequest(new.link.thread, new.messages, now)
-        goes_on = bool(new.link.previous) and new.branch_of is None
-        is_long = len(new.messages) > PREPARED_AT_ONCE
+        ready = [
+            gateway.PreparedPoint(new, message_sql.AppendRequest(new.link.thread, new.messages, now)) for new in points
+        ]
+
+        def prepare() -> None:
+            for point in ready:
+                point.messages.prepare()
+
+        def work(tx: Tx) -> list[ThreadLink | None]:
+            links = gateway.extend_thread(tx, ready, now)
+            first = links[0] if links else None
+            if links and first is None:
+                return links
+            place = first.thread if first is not None else thread
+            for call in usage:
+                usage_sql.record_usage(tx, call if call.session == place else replace(call, session=place), now)
+            if thread_state is not None:
+                state.put_state(tx, place, *thread_state, now)
+            return links
+
+        goes_on = not points or (bool(points[0].link.previous) and points[0].branch_of is None)
+        is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
         if is_long:  # the writing thread is everybody's: a long history would keep the others waiting
-            await asyncio.to_thread(request.prepare)
-        link: ThreadLink | None = await self._writer.write(
-            lambda tx: gateway.extend_link(tx, new, request, now),
-            session=new.link.thread, prepare=None if is_long else request.prepare, early=goes_on,
-        )  # fmt: skip
-        self._index_soon()
-        return link
+            await asyncio.to_thread(prepare)
+        links: list[ThreadLink | None] = await self._writer.write(
+            work, session=thread, prepare=None if is_long else prepare, early=goes_on
+        )
+        if points:
+            self._index_soon()
+        return links
 
     find_link = reads(gateway.find_link)
     find_skeletons = reads(gateway.find_skeletons)

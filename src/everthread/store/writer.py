@@ -49,8 +49,6 @@ class _WriteItem:
     """The caller is answered after the commit, before the item is on the disk."""
     is_lazy: bool = False
     """Early, and synced to the disk only with other items."""
-    is_patient: bool = False
-    """Queued with what is asked for next, or when this turn of the event loop ends: one wake-up for several."""
     result: Any = None
     error: BaseException | None = field(default=None)
 
@@ -61,9 +59,7 @@ class StoreWriter:
     def __init__(self, database: Database, *, patience: float = PATIENCE) -> None:
         self._database = database
         self._patience = patience
-        self._queue: queue.SimpleQueue[list[_WriteItem] | None] = queue.SimpleQueue()
-        self._new: dict[asyncio.AbstractEventLoop, list[_WriteItem]] = {}
-        """What is patient, by event loop."""
+        self._queue: queue.SimpleQueue[_WriteItem | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._closed = False
@@ -78,16 +74,14 @@ class StoreWriter:
         prepare: Callable[[], None] | None = None,
         early: bool = False,
         lazy: bool = False,
-        patient: bool = False,
     ) -> Any:
         """The result of `work` once it is durable.
 
         `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction. `early`: once
         everybody sees it, which the end of this process does not undo; a failure of the machine may, for `SYNC_DELAY`.
-        `lazy`: the same, and it comes to the disk with what follows. `patient`: more may be asked for in this turn of
-        the event loop, to be written in the same transaction.
+        `lazy`: the same, and it comes to the disk with what follows.
         """
-        item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy, patient)
+        item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy)
         return await self._enqueue(item)
 
     async def write_together(
@@ -108,29 +102,14 @@ class StoreWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="everthread-writer", daemon=True)
                 self._thread.start()
-            if not item.is_patient:
-                self._queue.put([*self._new.pop(item.loop, ()), item])
-            elif item.loop in self._new:
-                self._new[item.loop].append(item)
-            else:
-                self._new[item.loop] = [item]
-                item.loop.call_soon(self._hand_over, item.loop)
+            self._queue.put(item)
         return await item.waiter
-
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Queue what is patient and still waits."""
-        with self._start:
-            if items := self._new.pop(loop, None):
-                self._queue.put(items)
 
     def close(self) -> None:
         """Write what is queued, then stop. Blocks until done; a server that hangs is given up after the patience."""
         with self._start:
             self._closed = True
             thread = self._thread
-            for items in self._new.values():
-                self._queue.put(items)
-            self._new.clear()
             if thread is not None:
                 self._queue.put(None)
         if thread is not None:
@@ -169,17 +148,14 @@ class StoreWriter:
         """What is queued, up to a full batch, and whether to go on after it; nothing where nothing comes until then."""
         batch: list[_WriteItem] = []
         try:
-            items = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+            item = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+            while item is not None:
+                batch.append(item)
+                if len(batch) >= BATCH_ITEMS:
+                    return batch, True
+                item = self._queue.get_nowait()
         except queue.Empty:
             return batch, True
-        while items is not None:
-            batch += items
-            if len(batch) >= BATCH_ITEMS:
-                return batch, True
-            try:
-                items = self._queue.get_nowait()
-            except queue.Empty:
-                return batch, True
         return batch, False
 
     def _write_batch(self, connection: Connection | None, batch: list[_WriteItem]) -> Connection | None:

@@ -117,6 +117,8 @@ class ManagerSetup:
     """Show the person one line in the answer when a compaction takes effect."""
     emulate_state: bool = False
     """Resolve `previous_response_id` here, for upstreams that keep no state."""
+    alone: bool = False
+    """No other gateway writes to the store: a request can be stored with its answer, and its thread told before."""
     listener: Listener = _ignore_event
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""
@@ -154,7 +156,7 @@ class ProxyManager:
         )
         self._windows: dict[tuple[str, str, str], int] = {}
         self._threads = ThreadIndex(setup.store)
-        self._recorder = ThreadRecorder(self._threads, setup.listener)
+        self._recorder = ThreadRecorder(self._threads, setup.listener, alone=setup.alone)
         self._rewrites = RewriteStore(setup.store, setup.listener, self.accounting, self.worker)
         self._sizes = SizeCache()
         self._reader = RequestReader(self._sizes)
@@ -208,8 +210,8 @@ class ProxyManager:
 
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The headers for the client; the thread id is among them once the thread is stored."""
-        if turn.match.explicit and (turn.storing is None or not turn.storing.done()):
-            # An answer that is quicker than the store does not wait for it.
+        if turn.storing is None or (turn.match.explicit and not turn.storing.done()):
+            # The thread is known: an answer that is quicker than the store does not wait for it.
             return {THREAD_HEADER: turn.thread, **turn.sent.headers}
         match = await self._recorder.store_request(turn)
         return {THREAD_HEADER: match.thread, **turn.sent.headers} if turn.is_stored else turn.sent.headers
@@ -230,45 +232,39 @@ class ProxyManager:
 
     async def _store_outcome(self, turn: ManagedTurn, outcome: Outcome, answer: PendingAnswer | None) -> None:
         """Store the answer and its usage, and learn from the usage."""
-        match = await self._recorder.store_request(turn)
         is_success = 200 <= outcome.status < 300
+        learns: list[Coroutine[Any, Any, bool]] = []
         if is_success and outcome.usage is not None and not outcome.estimated:
             prompt = outcome.usage.prompt_tokens
             context = turn.memory.context
             context.calibration.observe(turn.model, prompt, turn.estimate)
             context.observe(outcome.usage, self.setup.wall(), ttl=self.setup.options.cache_seconds)
-            if prompt:
-                await self.limits.succeed(turn.limit_key, prompt)
             self._judge(turn, prompt)
-        state = turn.memory.context.dump()
-        writes: list[Coroutine[Any, Any, Any]] = []
-        if is_success or outcome.usage is not None:
-            writes.append(self._account(turn, match, outcome, state))
-        else:
-            writes.append(self.setup.store.put_state(match.thread, _STATE, state, early=True))
-        if self.accounting.has_lost(match.thread):
-            writes.append(self.accounting.record_lost(match.thread))
-        if answer is not None:
-            writes.append(self._recorder.store_answer(answer, match, turn))
-        if turn.recall.rows:
-            writes.append(self._recall.keep(turn, match.thread))
-        reply = outcome.reply
-        if is_success and reply and reply.id and self._emulates_state(turn.incoming):
-            writes.append(self._responses.keep(match, reply, turn))
+            learns = [self.limits.succeed(turn.limit_key, prompt)] if prompt else []
+        usage = self._price_calls(turn, outcome) if is_success or outcome.usage is not None else []
         try:
-            await run_together(*writes)  # one transaction
+            state = _STATE, turn.memory.context.dump()
+            await run_together(*learns, self._recorder.store_outcome(turn, answer, usage, state))
+            for record in usage:
+                self._report_usage(record)
+            thread, reply = turn.match.thread, outcome.reply
+            if self.accounting.has_lost(thread):
+                await self.accounting.record_lost(thread)
+            if turn.recall.rows:
+                await self._recall.keep(turn, thread)
+            if is_success and reply and reply.id and self._emulates_state(turn.incoming):
+                await self._responses.keep(turn.match, reply, turn)
         except EverthreadError as error:
-            self.setup.listener(RecordFailed(match.thread, str(error)))
+            self.setup.listener(RecordFailed(turn.match.thread, str(error)))
 
-    async def _account(self, turn: ManagedTurn, match: ThreadMatch, outcome: Outcome, state: Mapping[str, Any]) -> None:
-        """Record the usage of the client's call, estimated where the provider reported none, and the thread's state."""
+    def _price_calls(self, turn: ManagedTurn, outcome: Outcome) -> list[NewUsage]:
+        """The usage of the client's call, estimated where the provider reported none, after that of hidden rounds."""
         usage, estimated = outcome.usage, outcome.estimated
         if usage is None:
             counter = TokenCounter(turn.model)
             usage, estimated = complete_usage(CanonicalUsage(), outcome.reply, turn.estimate, counter)
-        for round_usage in outcome.hidden:
-            await self.accounting.record(match.thread, turn.model, round_usage)
-        await self.accounting.record(match.thread, turn.model, usage, estimated=estimated, state=(_STATE, state))
+        hidden = [self.accounting.price_call(turn.match.thread, turn.model, used) for used in outcome.hidden]
+        return [*hidden, self.accounting.price_call(turn.match.thread, turn.model, usage, estimated=estimated)]
 
     def _report_usage(self, record: NewUsage) -> None:
         self.setup.listener(
@@ -337,7 +333,7 @@ class ProxyManager:
             return memory
         source = match.branch_of[0] if match.branch_of else match.thread
         state = await self.setup.store.get_state(source, _STATE) if match.matched else None
-        return self._memories.begin(match.thread, state)
+        return self._memories.begin(match.thread, state, is_stored=not match.is_new)
 
     # Fitting
 

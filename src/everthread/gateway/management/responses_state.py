@@ -57,7 +57,7 @@ class Responses:
         await self._store.put_state(match.thread, _name(reply.id), state)
         link = ThreadLink(match.tenant, _SCOPE, reply.id, "", "", match.thread, point.link.length, point.link.message)
         session = NewSession(id=match.thread, tenant=match.tenant, platform=PLATFORM)
-        await self._store.extend_link(NewThreadLink(link, f"{_SCOPE}:{reply.id}", session))
+        await self._store.extend_thread(match.thread, [NewThreadLink(link, f"{_SCOPE}:{reply.id}", session)])
 
     async def _load_items(self, tenant: str, response: str, model: str) -> list[Any] | None:
         """The items of a conversation up to and including an answer."""

@@ -9,9 +9,10 @@ same thread; which of two different requests continues a point is decided by the
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.tokens import TokenCounter
-from everthread.core.types import Api, System
+from everthread.core.types import Api
 from everthread.errors import EverthreadError, UnknownIdError
 from everthread.gateway.base import Outcome, decode_messages, encode_messages
 from everthread.gateway.management.clients import BODY, SESSION_HEADER, ClientSession, read_client, scope_of
@@ -37,7 +38,15 @@ from everthread.gateway.management.identity import (
     list_reminders,
     with_reminder,
 )
-from everthread.store.models import NewMessage, NewSession, NewThreadLink, SessionKind, ThreadLink, ThreadLinkMatch
+from everthread.store.models import (
+    NewMessage,
+    NewSession,
+    NewThreadLink,
+    NewUsage,
+    SessionKind,
+    ThreadLink,
+    ThreadLinkMatch,
+)
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
@@ -103,7 +112,9 @@ class PendingPoint:
         self.ended = asyncio.Event()
         self.thread: str | None = None
         self.is_answer = False
-        """An answer to a request that is stored: it waits for nobody."""
+        """An answer to a request that is stored, or is with it: it waits for nobody."""
+        self.hasten: Callable[[], object] | None = None
+        """Has it stored now, where it is put off."""
 
 
 class ThreadIndex:
@@ -242,6 +253,8 @@ class ThreadIndex:
         expected = self._expected.get((match.tenant, match.scope, match.previous))
         if expected is None:
             return True
+        if expected.hasten is not None:
+            expected.hasten()
         await expected.ended.wait()
         return expected.thread == match.thread or (match.explicit and expected.thread is not None)
 
@@ -251,42 +264,30 @@ class ThreadIndex:
         for point in points:
             await point.ended.wait()
 
-    async def store(  # noqa: PLR0913  what a thread begins with, each by its name
+    async def store(
         self,
         match: ThreadMatch,
-        history: History,
-        messages: Sequence[Message],
-        *,
-        system: System = None,
-        model: str = "",
-        client: ClientSession | None = None,
-        kind: SessionKind = "main",
-        sizes: Sequence[int] = (),
-    ) -> ThreadMatch | None:
-        """Store the new messages and return the match; None where the thread was continued otherwise meanwhile."""
-        length = len(history)
-        if length == match.matched and not match.is_new:
-            return match
-        digest = history.digest(length)
-        link = _link(match, history)
-        client = client or ClientSession()
-        session = NewSession(
-            id=match.thread, kind=kind, tenant=match.tenant, platform=PLATFORM, model=model, system=system,
-            client=client.client, client_session=client.session,
-        )  # fmt: skip
-        tokens = share_tokens(sizes, messages)
-        new = [
-            NewMessage(body, event=f"{digest}:{index}", tokens=size)
-            for index, (body, size) in enumerate(zip(messages, tokens, strict=True))
-        ]
-        step = digest if match.explicit else match.previous
-        stored = await self._store.extend_link(
-            NewThreadLink(link, step, session, match.branch_of, new, client.parent or client.session)
-        )
-        if stored is None:
-            return None
-        self._remember(stored, history)
-        return replace(match, thread=stored.thread, matched=length, previous=digest, branch_of=None)
+        steps: Sequence[ThreadStep],
+        usage: Sequence[NewUsage] = (),
+        state: tuple[str, Any] | None = None,
+    ) -> list[ThreadMatch]:
+        """Store steps that follow each other, with usage and state: one transaction. The match at the end of each.
+
+        It may be of another thread, where somebody stored the same. Fewer than the steps where the thread was
+        continued otherwise meanwhile; where the first one's is missing, nothing was stored.
+        """
+        points, ends = [], []
+        for step in steps:
+            points.append(_new_point(match, step))
+            match = _match_after(match, step.history)
+            ends.append(match)
+        matches = []
+        links = await self._store.extend_thread(match.thread, points, usage, state)
+        for step, end, link in zip(steps, ends, links, strict=False):
+            if link is not None:
+                self._remember(link, step.history)
+                matches.append(replace(end, thread=link.thread))
+        return matches
 
     def forget(self, match: ThreadMatch) -> None:
         """Forget a remembered point that the store contradicts."""
@@ -402,6 +403,30 @@ class ThreadIndex:
         return self._named[tenant, scope]
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadStep:
+    """New messages of a thread, and the history that ends with them."""
+
+    history: History
+    messages: Sequence[Message]
+    sizes: Sequence[int]
+    """Tokens of the wire's messages."""
+    session: NewSession
+    """What the thread begins with, where it is new."""
+    client_parent: str = ""
+
+
+def _new_point(match: ThreadMatch, step: ThreadStep) -> NewThreadLink:
+    link = _link(match, step.history)
+    tokens = share_tokens(step.sizes, step.messages)
+    new = [
+        NewMessage(body, event=f"{link.digest}:{index}", tokens=size)
+        for index, (body, size) in enumerate(zip(step.messages, tokens, strict=True))
+    ]
+    taken = link.digest if match.explicit else match.previous
+    return NewThreadLink(link, taken, step.session, match.branch_of, new, step.client_parent)
+
+
 def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int | None]:
     """The tokens of messages, of which the wire's own are known: shared by length where it has more of them."""
     if not sizes or len(sizes) == len(messages):
@@ -441,24 +466,45 @@ def named_thread_id(tenant: str, name: str) -> str:
 # Storing a request and its answer
 
 
+_DELAY = 1.0
+"""Seconds for which a request waits for its answer, to be stored with it."""
+
+
 class ThreadRecorder:
-    def __init__(self, threads: ThreadIndex, listener: Listener) -> None:
+    """Stores requests and their answers.
+
+    `alone`: no other process extends these threads. Then a request that continues one is stored with its answer, in one
+    transaction, or a moment later. Else it is stored at once: only the store decides which of two processes continues
+    a point, and the client is told the thread.
+    """
+
+    def __init__(self, threads: ThreadIndex, listener: Listener, *, alone: bool = False) -> None:
         self._threads = threads
         self._listener = listener
+        self._alone = alone
 
     def begin(self, turn: ManagedTurn) -> None:
         """Expect the request in the store: one that continues it is matched from now on."""
         turn.expected = self._threads.expect(turn.match, turn.history)
 
+    def start(self, turn: ManagedTurn) -> None:
+        """Store the request in the background, or put it off until there is an answer."""
+        if turn.storing is not None:
+            return
+        if self._alone and turn.memory.is_stored and turn.expected is not None and not turn.match.is_new:
+            turn.expected.hasten = functools.partial(self._store_now, turn)
+            turn.delay = asyncio.get_running_loop().call_later(_DELAY, turn.expected.hasten)
+        else:
+            self._store_now(turn)
+
+    def _store_now(self, turn: ManagedTurn) -> asyncio.Future[ThreadMatch]:
+        if turn.storing is None:
+            turn.storing = asyncio.get_running_loop().create_task(self._store_request(turn))
+        return turn.storing
+
     async def store_request(self, turn: ManagedTurn) -> ThreadMatch:
         """Store the request's new messages; a caller that is cancelled does not cancel this."""
-        return await asyncio.shield(self.start(turn))
-
-    def start(self, turn: ManagedTurn) -> asyncio.Task[ThreadMatch]:
-        """Store it in the background: what is about to be sent goes before it."""
-        if turn.storing is None:
-            turn.storing = asyncio.get_running_loop().create_task(self._record(turn))
-        return turn.storing
+        return await asyncio.shield(self._store_now(turn))
 
     def expect_answer(self, turn: ManagedTurn, outcome: Outcome) -> PendingAnswer | None:
         """Expect a complete answer in the store: a request that continues it is matched from now on."""
@@ -471,60 +517,112 @@ class ThreadRecorder:
             return None
         past = turn.history.extend(pieces)
         expected = self._threads.expect(_match_after(turn.match, turn.history), past)
-        expected.is_answer = turn.is_stored
+        expected.is_answer = turn.is_stored or turn.storing is None
         return PendingAnswer(message, past, expected)
 
-    async def store_answer(self, answer: PendingAnswer, match: ThreadMatch, turn: ManagedTurn) -> None:
-        """Store the answer. A second answer to the same request is stored when the client continues it."""
-        stored = None
-        try:
-            if match.matched == len(turn.history) and not match.is_inside:
-                size = TokenCounter(turn.model).message(answer.message)
-                stored = await self._threads.store(match, answer.history, [answer.message], sizes=[size])
-        finally:
-            self._threads.fulfil(answer.expected, stored.thread if stored else None)
+    async def store_outcome(
+        self, turn: ManagedTurn, answer: PendingAnswer | None, usage: Sequence[NewUsage], state: tuple[str, Any]
+    ) -> None:
+        """Store the answer, with usage and state, and with the request where that was put off."""
+        if turn.storing is None:
+            turn.storing = stored = asyncio.get_running_loop().create_future()
+            try:
+                await self._store(turn, answer, usage, state)
+            finally:
+                stored.set_result(turn.match)
+        else:
+            await asyncio.shield(turn.storing)
+            await self._store(turn, answer, usage, state)
 
     def give_up(self, answer: PendingAnswer) -> None:
         """Stop expecting an answer that is not stored."""
         self._threads.fulfil(answer.expected, None)
 
-    async def _record(self, turn: ManagedTurn) -> ThreadMatch:
+    async def _store_request(self, turn: ManagedTurn) -> ThreadMatch:
         """Store the request. A failure is reported as an event; the request goes on."""
         await asyncio.sleep(0)  # the task that writes to the upstream was made after this one
-        thread = None
         try:
-            turn.match = await self._store_messages(turn, turn.match)
-            turn.is_stored = True
-            thread = None if turn.match.is_inside else turn.match.thread  # nobody goes on from a point that is not kept
+            await self._store(turn)
         except EverthreadError as error:
             self._listener(RecordFailed(turn.match.thread, str(error)))
-        finally:
-            if turn.expected is not None:
-                self._threads.fulfil(turn.expected, thread)
         return turn.match
 
-    async def _store_messages(self, turn: ManagedTurn, match: ThreadMatch) -> ThreadMatch:
-        certain = await self._threads.wait_for_point(match)
+    async def _store(
+        self,
+        turn: ManagedTurn,
+        answer: PendingAnswer | None = None,
+        usage: Sequence[NewUsage] = (),
+        state: tuple[str, Any] | None = None,
+    ) -> None:
+        """Store what is not stored yet of a request, its answer, usage and state."""
+        if turn.delay is not None:
+            turn.delay.cancel()
+        try:
+            if not turn.is_stored and not await self._wait_for_others(turn.match):
+                turn.match = await self._find_again(turn)
+            while True:
+                request = None if turn.is_stored else _request_step(turn)
+                reply = _answer_step(turn, answer) if answer is not None and not turn.match.is_inside else None
+                steps = [step for step in (request, reply) if step is not None]
+                if not steps and not usage and state is None:
+                    turn.is_stored = turn.memory.is_stored = True
+                    return
+                matches = await self._threads.store(turn.match, steps, usage, state)
+                if matches or not steps:
+                    turn.is_stored = turn.memory.is_stored = True
+                    usage, state = (), None
+                if request is not None and not matches:  # another process went on from there first
+                    turn.match = await self._find_again(turn)
+                    continue
+                if request is not None:
+                    if turn.match.branch_of is not None:
+                        self._listener(Branched(matches[0].thread, turn.match.branch_of[0], turn.match.matched))
+                    turn.match = matches.pop(0)
+                if matches and answer is not None:
+                    self._threads.fulfil(answer.expected, matches[0].thread)
+                if matches or request is None:  # a second answer to a request is stored when the client continues it
+                    answer = None
+        finally:
+            if turn.expected is not None:  # nobody goes on from a point that is not kept
+                is_kept = turn.is_stored and not turn.match.is_inside
+                self._threads.fulfil(turn.expected, turn.match.thread if is_kept else None)
+
+    async def _wait_for_others(self, match: ThreadMatch) -> bool:
+        """Wait for what a request goes on from, and stands under; whether that is in the expected thread."""
+        is_certain = await self._threads.wait_for_point(match)
         if match.is_new and match.scope:  # a subagent stands under what called it, which the client has heard already
             await self._threads.wait_for_answers(match.tenant, match.scope)
-        while True:
-            if not certain:  # another process went on from there first
-                self._threads.forget(match)
-                match = await self._threads.find_match(
-                    match.tenant, match.scope, turn.history, turn.wire_messages, remembered=False
-                )
-            new = [element.value for element in turn.elements_from(match.matched)]
-            messages = decode_messages(turn.incoming.api, new, turn.model)
-            client = read_client(turn.incoming.headers, turn.sliced.fields)
-            stored = await self._threads.store(
-                match, turn.history, messages, system=turn.frame.system, model=turn.model, client=client,
-                kind=thread_kind(client, has_tools=bool(turn.frame.tools)), sizes=turn.sizes[match.matched :],
-            )  # fmt: skip
-            if stored is not None:
-                if match.branch_of is not None:
-                    self._listener(Branched(stored.thread, match.branch_of[0], match.matched))
-                return stored
-            certain = False
+        return is_certain
+
+    async def _find_again(self, turn: ManagedTurn) -> ThreadMatch:
+        """Where a request belongs after all, by the store alone."""
+        match = turn.match
+        self._threads.forget(match)
+        return await self._threads.find_match(
+            match.tenant, match.scope, turn.history, turn.wire_messages, remembered=False
+        )
+
+
+def _request_step(turn: ManagedTurn) -> ThreadStep | None:
+    """The request's messages that its thread lacks; None where it has all of them."""
+    match = turn.match
+    if match.matched == len(turn.history) and not match.is_new:
+        return None
+    client = read_client(turn.incoming.headers, turn.sliced.fields)
+    session = NewSession(
+        id=match.thread, kind=thread_kind(client, has_tools=bool(turn.frame.tools)), tenant=match.tenant,
+        platform=PLATFORM, model=turn.model, system=turn.frame.system, client=client.client,
+        client_session=client.session,
+    )  # fmt: skip
+    new = [element.value for element in turn.elements_from(match.matched)]
+    messages = decode_messages(turn.incoming.api, new, turn.model)
+    return ThreadStep(turn.history, messages, turn.sizes[match.matched :], session, client.parent or client.session)
+
+
+def _answer_step(turn: ManagedTurn, answer: PendingAnswer) -> ThreadStep:
+    session = NewSession(id=turn.match.thread, tenant=turn.match.tenant, platform=PLATFORM)
+    size = TokenCounter(turn.model).message(answer.message)
+    return ThreadStep(answer.history, [answer.message], [size], session)
 
 
 def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:

@@ -65,6 +65,8 @@ class ThreadMemory:
     """The rewrite that was sent last: it is sent again until the next compaction is due."""
     search: RewriteSearch | None = None
     """The last look for rewrites of it."""
+    is_stored: bool = False
+    """The thread is in the store: its id can be told."""
     has_sent: bool = False
     """This process sent a request of the thread: without a `rewrite` that was the client's own history."""
     budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
@@ -94,7 +96,10 @@ class ManagedTurn:
     window: int = 0
     expected: PendingPoint | None = None
     """The point at the request's end, until it is stored."""
-    storing: asyncio.Task[ThreadMatch] | None = None
+    storing: asyncio.Future[ThreadMatch] | None = None
+    """The request on its way into the store; None where that is put off until there is an answer."""
+    delay: asyncio.TimerHandle | None = None
+    """When it is stored at the latest, where it is put off."""
     is_stored: bool = False
     """The request is stored, so its match is certain."""
     used: Rewrite | None = None
@@ -312,9 +317,9 @@ class ThreadMemories:
             self._memories.move_to_end(thread)
         return memory
 
-    def begin(self, thread: str, state: Mapping[str, Any] | None) -> ThreadMemory:
+    def begin(self, thread: str, state: Mapping[str, Any] | None, *, is_stored: bool) -> ThreadMemory:
         """Remember a thread that is new to this process, with its stored state."""
-        memory = self._memories[thread] = ThreadMemory(ContextState.load(state))
+        memory = self._memories[thread] = ThreadMemory(ContextState.load(state), is_stored=is_stored)
         while len(self._memories) > _MOST_THREADS:
             self._memories.popitem(last=False)
         return memory

@@ -12,7 +12,7 @@ answers the queue in order. A turn whose process vanished is marked by the next 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everthread.errors import InputError, StoreDamagedError, UnknownIdError
@@ -51,33 +51,55 @@ from everthread.store.sql.sessions import (
 
 
 LINK_COLUMNS = "tenant, scope, digest, previous, skeleton, thread_id, length, message_id, results"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPoint:
+    """A point to be stored, with its messages as the database takes them."""
+
+    new: NewThreadLink
+    messages: AppendRequest
+
+
 DIGESTS_AT_ONCE = 400
 """The most digests in one query."""
 MOST_SIMILAR = 8
 """Points of one skeleton that are looked at: a client clears old results a few times, not often."""
 
 
-def extend_link(tx: Tx, new: NewThreadLink, request: AppendRequest, now: float) -> ThreadLink | None:
-    """Store the point, its thread where that is new, and its messages: all of it or nothing."""
-    link = new.link
-    values = (
-        link.tenant, link.scope, link.digest, link.previous, new.step, link.skeleton, link.thread, link.length,
-        link.message, link.results,
-    )  # fmt: skip
-    won = tx.one(
-        "INSERT INTO links (tenant, scope, digest, previous, step, skeleton, thread_id, length, message_id, results) "
-        f"VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING RETURNING digest",
-        values,
-    )
-    if won is None:
-        return _load_link(tx, link)
-    _open_thread(tx, new, now)
-    [stored] = append_messages(tx, [request])
-    if not stored:
-        return link
-    key = (link.tenant, link.scope, link.digest)
-    tx.run("UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?", (stored[-1].id, *key))
-    return replace(link, message=stored[-1].id)
+def extend_thread(tx: Tx, points: Sequence[PreparedPoint], now: float) -> list[ThreadLink | None]:
+    """Store points that follow each other in one thread, the thread where it is new, and their messages.
+
+    A point that is there already is returned as it is, None where its step is taken; nothing is stored behind it.
+    """
+    links: list[ThreadLink | None] = []
+    won: list[PreparedPoint] = []
+    for point in points:
+        link = point.new.link
+        values = (
+            link.tenant, link.scope, link.digest, link.previous, point.new.step, link.skeleton, link.thread,
+            link.length, link.message, link.results,
+        )  # fmt: skip
+        row = tx.one(
+            "INSERT INTO links (tenant, scope, digest, previous, step, skeleton, thread_id, length, message_id, "
+            f"results) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING RETURNING digest",
+            values,
+        )
+        links.append(link if row is not None else _load_link(tx, link))
+        if row is None:
+            break
+        won.append(point)
+    if not won:
+        return links
+    _open_thread(tx, won[0].new, now)
+    stored = append_messages(tx, [point.messages for point in won])
+    for index, (point, messages) in enumerate(zip(won, stored, strict=True)):
+        if messages:
+            link, last = point.new.link, messages[-1].id
+            key = (link.tenant, link.scope, link.digest)
+            tx.run("UPDATE links SET message_id = ? WHERE tenant = ? AND scope = ? AND digest = ?", (last, *key))
+            links[index] = replace(link, message=last)
+    return links
 
 
 def _open_thread(tx: Tx, new: NewThreadLink, now: float) -> None:
