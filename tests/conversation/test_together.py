@@ -74,7 +74,7 @@ async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(tmp_pa
             await conversation.send(f"Turn {turn}: {words(300, f'account {turn}')}")
         assert (await conversation.send("And now?")).text == "I stepped in."
         assert conversation.window == first.window
-        assert await place.store.limit_for(first.base_url, first.name) is None
+        assert (await place.store.limits_for(first.base_url, first.name)).window is None
         assert not place.watch.of(LimitLearnt)
 
 

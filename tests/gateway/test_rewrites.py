@@ -281,7 +281,7 @@ async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(tmp_path:
         assert exchange.reply is not None, exchange.error
         assert exchange.tries > 1
         assert exchange.sent.rewritten
-        limit = await place.store.limit_for(place.provider.url, client.model, tenant=client.tenant)
+        limit = (await place.store.limits_for(place.provider.url, client.model, tenant=client.tenant)).window
         assert limit is not None
         assert limit.limit == 8_000
         client.says("Once more.")

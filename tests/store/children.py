@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import random
@@ -35,12 +36,18 @@ LOADED = (Store, PostgresDatabase, SqliteDatabase)
 """What every child needs is imported before they are forked, though `open_store` would do it."""
 
 
+@functools.cache
+def _forking_process() -> subprocess.Popen[str]:
+    """One for all tests of a worker: what it imports costs more than most of them. It ends with its input."""
+    command = [sys.executable, "-m", "tests.store.children"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
 class Nursery:
     """Where children come from."""
 
     def __enter__(self) -> Nursery:
-        command = [sys.executable, "-m", "tests.store.children"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.process = _forking_process()
         self.alive: set[int] = set()
         return self
 
@@ -49,7 +56,6 @@ class Nursery:
     ) -> None:
         for pid in list(self.alive):
             self.kill(pid)
-        self.process.communicate()
 
     def start(self, role: str, **arguments: Any) -> int:
         pid = self._ask({"role": role, "arguments": arguments})

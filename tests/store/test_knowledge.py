@@ -21,18 +21,18 @@ DAY = 86_400.0
 async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: Clock) -> None:
     learnt = await store.learn_limit("https://a", "m", 32_000, source="error", headers="beta=1m")
     assert (learnt.limit, learnt.learnt, learnt.expires) == (32_000, clock.now, clock.now + 7 * DAY)
-    assert await store.limit_for("https://a", "m", headers="beta=1m") == learnt
+    assert (await store.limits_for("https://a", "m", headers="beta=1m")).window == learnt
     clock.now += 7 * DAY - 0.01
     assert await store.limits() == [learnt]
     clock.now += 0.01
-    assert await store.limit_for("https://a", "m", headers="beta=1m") is None
+    assert (await store.limits_for("https://a", "m", headers="beta=1m")).window is None
     assert await store.limits() == []
 
 
 async def test_a_limit_is_for_its_url_model_and_headers(store: Store) -> None:
     await store.learn_limit("https://a", "m", 32_000, source="error")
     for other in (("https://b", "m", ""), ("https://a", "n", ""), ("https://a", "m", "beta=1m")):
-        assert await store.limit_for(other[0], other[1], headers=other[2]) is None
+        assert (await store.limits_for(other[0], other[1], headers=other[2])).window is None
 
 
 async def test_learning_again_replaces_and_renews(store: Store, clock: Clock) -> None:

@@ -23,7 +23,7 @@ async def test_a_limit_holds_at_once_for_the_tenant_that_met_it_and_for_no_other
     learnt = await store.learn_limit(URL, "m", 32_000, source="error", tenant="a", credential="c1")
     assert (await store.limits_for(URL, "m", tenant="a")).window == learnt
     assert (await store.limits_for(URL, "m", tenant="b")).window is None
-    assert await store.limit_for(URL, "m") is None
+    assert (await store.limits_for(URL, "m")).window is None
 
 
 async def test_a_limit_holds_for_all_once_a_second_credential_met_it(store: Store) -> None:

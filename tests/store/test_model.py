@@ -13,7 +13,7 @@ STEPS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=18)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=12)
 @given(steps=STEPS)
 async def test_any_sequence_of_operations(store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]) -> None:
     model = Model(store)

@@ -31,11 +31,11 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
         ("m1", "main", 155, "a"),
         ("m2", "auxiliary", 10, "a"),
     ]
-    records = await store.period_compactions(tenant="a")
+    records = await store.recent_compactions(tenant="a")
     assert [record.session for record in records] == [made.id]
-    assert await store.period_compactions(tenant="b") == []
-    assert await store.period_compactions(threads=[two.id]) == []
-    assert await store.period_compactions(threads=[]) == []
+    assert await store.recent_compactions(tenant="b") == []
+    assert await store.recent_compactions(threads=[two.id]) == []
+    assert await store.recent_compactions(threads=[]) == []
     sums = await store.usage_by("tenant", since=0, until=clock.now + 1)
     assert [(row.key, row.calls, row.prompt, row.cost) for row in sums] == [
         ("a", 2, 165, Decimal("0.75")),

@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
-
 from everthread.core.search.query import read_question
 from everthread.store.database import Row, Tx
 from everthread.store.models import NewMessage, RecallQuery, SearchQuery
@@ -106,27 +104,25 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("within", ["one thread", "all threads"])
-async def test_every_kind_of_search_is_answered_through_an_index(store: Store, within: str) -> None:
-    one = await fill(store)
-    thread = one if within == "one thread" else None
+async def test_every_kind_of_search_and_recall_is_answered_through_an_index(store: Store) -> None:
+    for thread in (await fill(store), None):
+        await check_searches(store, thread)
+        await check_recall(store, thread)
+
+
+async def check_searches(store: Store, thread: str | None) -> None:
+    def search(tx: Tx, query: SearchQuery) -> tuple[int, list[str]]:
+        explaining: Any = Explaining(tx)
+        search_texts(explaining, query)
+        return explaining.asked, explaining.whole
+
     for kind, asked in KINDS.items():
-
-        def search(tx: Tx, query: SearchQuery) -> tuple[int, list[str]]:
-            explaining: Any = Explaining(tx)
-            search_texts(explaining, query)
-            return explaining.asked, explaining.whole
-
         count, whole = await store._read(search, SearchQuery(**asked, thread=thread))
         assert count, kind
         assert not whole, (kind, whole)
 
 
-@pytest.mark.parametrize("within", ["one thread", "all threads"])
-async def test_recall_is_answered_through_an_index(store: Store, within: str) -> None:
-    one = await fill(store)
-    thread = one if within == "one thread" else None
-
+async def check_recall(store: Store, thread: str | None) -> None:
     def recall(tx: Tx, query: RecallQuery) -> tuple[int, list[str]]:
         explaining: Any = Explaining(tx)
         recall_passages(explaining, query, read_question(query.text, 1.7e9), TurnIndex())

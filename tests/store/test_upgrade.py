@@ -68,7 +68,7 @@ async def test_an_old_store_opens_and_everything_in_it_is_there(kind: str, old_u
         assert len(await store.nodes(thread["thread"])) == thread["nodes"]
         assert await store.search(SearchQuery('"L-1003"', thread=thread["thread"]))
         assert [pin.text for pin in await store.pins(thread["thread"])] == [thread["pin"]]
-    learnt = await store.limit_for("https://api.example.test/v1", "small-model")
+    learnt = (await store.limits_for("https://api.example.test/v1", "small-model")).window
     assert learnt is None or learnt.limit == 32_000
     assert [kept.tool for kept in await store.outputs(known["compressor"]["thread"])] == ["terminal"]
     assert (await store.output(known["output"])).startswith("stored line")

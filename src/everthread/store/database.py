@@ -15,7 +15,7 @@ import re
 import threading
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
@@ -294,6 +294,12 @@ def from_pico(pico: int | None) -> Decimal | None:
 
 LAST = 2**62
 """Behind every number of ours."""
+
+
+def equal_to(columns: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """A condition and its values: these columns have these values. None stands for any."""
+    chosen = {column: value for column, value in columns.items() if value is not None}
+    return " AND ".join(f"{column} = ?" for column in chosen) or "1 = 1", list(chosen.values())
 
 
 def placeholders(values: Sequence[Any]) -> str:

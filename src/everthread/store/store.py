@@ -83,16 +83,6 @@ def reads(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, 
     return method
 
 
-def writes(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
-    """A method of the store: the result of `work` once it is durable, where it changes no thread."""
-
-    @functools.wraps(work)
-    async def method(self: Store, /, *args: P.args, **named: P.kwargs) -> T:
-        return await self._write(work, *args, **named)
-
-    return method
-
-
 class Store:
     """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
 
@@ -360,16 +350,12 @@ class Store:
         """What holds for a tenant: its own limits, and those that a second credential met too."""
         return await self._read(state.limits_for, base_url, model, headers, tenant, self._clock())
 
-    async def limit_for(
-        self, base_url: str, model: str, *, headers: str = "", tenant: str = DEFAULT_TENANT
-    ) -> ModelLimit | None:
-        """The learnt window."""
-        return (await self.limits_for(base_url, model, headers=headers, tenant=tenant)).window
-
     async def limits(self) -> list[ModelLimit]:
         return await self._read(state.list_limits, self._clock())
 
-    forget_limits = writes(state.forget_limits)
+    async def forget_limits(self, *, base_url: str | None = None, model: str | None = None) -> int:
+        """How many were forgotten: of an address, of a model, or all."""
+        return await self._write(state.forget_limits, base_url, model)
 
     async def record_success(
         self, base_url: str, model: str, prompt: int, *, headers: str = "", tenant: str = DEFAULT_TENANT
@@ -553,7 +539,7 @@ class Store:
 
     thread_figures = reads(usage_sql.sum_threads)
     call_rows = reads(usage_sql.list_calls)
-    period_compactions = reads(usage_sql.list_period_compactions)
+    recent_compactions = reads(usage_sql.list_recent_compactions)
     usage_by = reads(usage_sql.sum_usage_by)
     heaviest_messages = reads(usage_sql.heaviest_messages)
     tool_sizes = reads(usage_sql.tool_sizes)

@@ -180,7 +180,7 @@ def _describe_health(health: StoreHealth) -> CheckResult:
 
 
 async def _load_limit(store: Store, choice: Choice | None) -> LearntLimit | None:
-    stored = None if choice is None else await store.limit_for(choice.base_url, choice.model)
+    stored = None if choice is None else (await store.limits_for(choice.base_url, choice.model)).window
     return None if stored is None else LearntLimit(stored.limit, stored.source)
 
 

@@ -103,7 +103,7 @@ def _make_lookup(choice: Choice, setting: int | None, *, offline: bool) -> Any:
 
         if choice.provider == "local":
             return _resolve_local_window(setting), []
-        stored = await store.limit_for(choice.base_url, choice.model)
+        stored = (await store.limits_for(choice.base_url, choice.model)).window
         learnt = None if stored is None else LearntLimit(stored.limit, stored.source)
         limits = [limit for limit in await store.limits() if limit.model == choice.model]
         ask = None if offline else endpoint_of(choice)

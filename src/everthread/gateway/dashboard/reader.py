@@ -171,7 +171,7 @@ class PageReader:
         if not threads:
             return {}
         calls, records = await asyncio.gather(
-            self.store.call_rows(threads), self.store.period_compactions(threads=threads, limit=100_000)
+            self.store.call_rows(threads), self.store.recent_compactions(threads=threads, limit=100_000)
         )
         by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
         records_by_thread: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
@@ -407,7 +407,7 @@ class PageReader:
             self.store.insights(since=since, until=until, tenant=tenant),
             self.store.usage_by("client", since=since, until=until, tenant=tenant),
             self.store.failures(since=since, tenant=tenant),
-            self.store.period_compactions(tenant=tenant, limit=5_000),
+            self.store.recent_compactions(tenant=tenant, limit=5_000),
             self._limits(),
         )
         savings = await self._period_savings(records, limits, since)
@@ -432,7 +432,7 @@ class PageReader:
 
     async def savings(self, since: float) -> CostComparison:
         """What compactions saved from a time on, all threads together."""
-        records, limits = await asyncio.gather(self.store.period_compactions(limit=5_000), self._limits())
+        records, limits = await asyncio.gather(self.store.recent_compactions(limit=5_000), self._limits())
         return await self._period_savings(records, limits, since)
 
     async def _period_savings(

@@ -122,7 +122,6 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
 
 
 def undo_compaction(tx: Tx, session_id: str, now: float, lease: Lease | None) -> Session:
-    """Take back the thread's last compaction: its parent is live again and gets what was added since."""
     tip = lock_tip(tx, session_id)
     check_fence(tx, tip.thread, lease)
     if _undo_rewrite(tx, tip, now):
@@ -224,7 +223,6 @@ OUTPUT_ID = re.compile(r"output:[0-9a-f]{16}")
 def branch_thread(
     tx: Tx, session_id: str, at_message: int, new: NewSession | None, fresh_id: str, now: float
 ) -> Session:
-    """A thread that shares everything through a message with this one, and outlives it."""
     thread = lock_thread(tx, session_id)
     source_id, context = _find_context(tx, thread, at_message)
     source = load_session(tx, source_id)

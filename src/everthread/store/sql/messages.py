@@ -366,7 +366,6 @@ def compress_output(text: str) -> bytes:
 
 
 def put_output(tx: Tx, thread: str, text: str, content: bytes, *, call_id: str, tool: str, now: float) -> StoredOutput:
-    """Store, read back, and only then let the thread cite it."""
     thread, key = lock_thread(tx, thread), output_id(text)
     tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
     # Read with a lock: another process may be about to delete it as uncited.

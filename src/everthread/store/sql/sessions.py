@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from everthread.core.messages import calls_of
 from everthread.core.types import System
 from everthread.errors import AmbiguousIdError, InputError, LeaseLostError, UnknownIdError
-from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.database import Row, Tx, clean_text, decode_json, encode_json, equal_to, placeholders
 from everthread.store.models import Lease, NewSession, Session, SessionKind, ThreadRow
 
 SESSION_COLUMNS = (
@@ -64,10 +64,10 @@ def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
 
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
     """The session whose id is this or begins like this, if there is exactly one."""
-    where, values = ("", ()) if tenant is None else (" AND s.tenant = ?", (tenant,))
-    exact = tx.all(f"{SELECT_SESSION} WHERE s.id = ?{where}", (prefix, *values))
+    where, values = equal_to({"s.tenant": tenant})
+    exact = tx.all(f"{SELECT_SESSION} WHERE s.id = ? AND {where}", (prefix, *values))
     after = prefix + "\U0010ffff"  # sorts behind whatever begins like this
-    begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ?{where} ORDER BY s.id LIMIT 4"
+    begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
     rows = exact or (tx.all(begun, (prefix, after, *values)) if prefix else [])
     sessions = [as_session(row) for row in rows]
     if not sessions:
@@ -82,12 +82,8 @@ def list_sessions(
     tx: Tx, *, tenant: str | None = None, kind: SessionKind | None = None, limit: int = 50, offset: int = 0
 ) -> list[Session]:
     """The newest first."""
-    where, values = ["1 = 1"], []
-    for column, value in (("tenant", tenant), ("kind", kind)):
-        if value is not None:
-            where.append(f"s.{column} = ?")
-            values.append(value)
-    sql = f"{SELECT_SESSION} WHERE {' AND '.join(where)} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
+    where, values = equal_to({"s.tenant": tenant, "s.kind": kind})
+    sql = f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
     return [as_session(row) for row in tx.all(sql, (*values, limit, offset))]
 
 
@@ -194,7 +190,6 @@ def insert_session(tx: Tx, new: NewSession, *, thread: str, now: float, branched
 
 
 def create_session(tx: Tx, new: NewSession, now: float) -> Session:
-    """A session that begins a thread of its own; one made before is returned."""
     if new.kind not in BEGINNINGS:
         raise InputError(f"a session of kind {new.kind!r} is not created: `continue_session` and `branch` make those")
     if new.parent is not None and load_session(tx, lock_thread(tx, new.parent)).tenant != new.tenant:
@@ -266,7 +261,6 @@ def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
 
 
 def end_session(tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None) -> Session:
-    """A real end. A session that was continued meanwhile ends at its tip."""
     if reason in OWN_REASONS:
         raise InputError(f"the end reason {reason!r} is the store's own; give another")
     current = lock_tip(tx, session_id)
@@ -313,12 +307,12 @@ SIDE_CALLS = "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind
 
 def list_threads(tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0) -> list[ThreadRow]:
     """The last used first."""
-    where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
+    where, values = equal_to({"t.tenant": tenant})
     rows = tx.all(
         "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
         f"{SIDE_CALLS.format('r.thread_id')} "
         "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
-        f"WHERE {AT_TIP}{ALONE}{where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        f"WHERE {AT_TIP}{ALONE} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
         "ORDER BY r.active DESC, r.id DESC",
         (*values, limit, offset),
     )

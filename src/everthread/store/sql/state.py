@@ -12,7 +12,7 @@ from typing import Any
 
 from everthread.core.types import Node
 from everthread.errors import InputError, LeaseLostError, UnknownIdError
-from everthread.store.database import Tx, clean_text, decode_json, encode_json, placeholders
+from everthread.store.database import Tx, clean_text, decode_json, encode_json, equal_to, placeholders
 from everthread.store.models import DEFAULT_TENANT, LearntLimits, Lease, LimitKind, ModelLimit, Pin, pin_id
 from everthread.store.sql.sessions import check_fence, find_thread, lock_thread
 
@@ -24,7 +24,6 @@ def _lock_first(tx: Tx, thread: str) -> None:
 
 
 def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | None:
-    """The lease, or None while somebody else holds it."""
     now, thread = tx.dialect.now, lock_thread(tx, thread)
     row = tx.one(
         f"INSERT INTO leases (thread_id, holder, fence, expires) VALUES (?, ?, 1, {now} + ?) "
@@ -37,7 +36,6 @@ def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | N
 
 
 def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
-    """The same lease for longer. One that ran out may be renewed as long as nobody took it."""
     _lock_first(tx, lease.thread)
     row = tx.one(
         f"UPDATE leases SET expires = {tx.dialect.now} + ? WHERE thread_id = ? AND fence = ? RETURNING expires",
@@ -125,11 +123,9 @@ def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
     return [ModelLimit(*row) for row in rows]
 
 
-def forget_limits(tx: Tx, *, base_url: str | None = None, model: str | None = None) -> int:
-    """How many were forgotten: of an address, of a model, or all."""
-    chosen = [(name, value) for name, value in (("base_url", base_url), ("model", model)) if value is not None]
-    where = " AND ".join(f"{name} = ?" for name, _ in chosen) or "1 = 1"
-    return len(tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", [value for _, value in chosen]))
+def forget_limits(tx: Tx, base_url: str | None, model: str | None) -> int:
+    where, values = equal_to({"base_url": base_url, "model": model})
+    return len(tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values))
 
 
 def record_success(tx: Tx, base_url: str, model: str, headers: str, tenant: str, prompt: int, now: float) -> None:
@@ -149,10 +145,8 @@ def record_success(tx: Tx, base_url: str, model: str, headers: str, tenant: str,
 
 
 def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:
-    """Pin a text; one that is pinned already stays as it is."""
     thread, text = lock_thread(tx, thread), clean_text(text)
-    row = tx.one("SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?", (thread, pin_id(text)))
-    if row is not None and row[0] >= most:
+    if tx.value("SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?", (thread, pin_id(text))) >= most:
         raise InputError(f"{most} texts are pinned to this thread already; take one back first")
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
@@ -170,7 +164,6 @@ def list_pins(tx: Tx, thread: str) -> list[Pin]:
 
 
 def delete_pin(tx: Tx, thread: str, pin: str) -> None:
-    """`UnknownIdError` where nothing is pinned under this id."""
     if not tx.all("DELETE FROM pins WHERE thread_id = ? AND id = ? RETURNING id", (lock_thread(tx, thread), pin)):
         raise UnknownIdError(f"nothing is pinned under {pin[:80]!r}")
 
@@ -193,8 +186,8 @@ def put_state(tx: Tx, scope: str, key: str, value: Any, now: float) -> None:
 
 
 def get_state(tx: Tx, scope: str, key: str) -> Any | None:
-    row = tx.one("SELECT value FROM state WHERE scope = ? AND name = ?", (scope, key))
-    return None if row is None else decode_json(row[0])
+    value = tx.value("SELECT value FROM state WHERE scope = ? AND name = ?", (scope, key))
+    return None if value is None else decode_json(value)
 
 
 FAILURES = "failures:"
@@ -205,13 +198,12 @@ def add_failures(tx: Tx, counts: Mapping[tuple[str, str, str], int], now: float)
     """Count failures by tenant, thread and kind; where no tenant is named it is the thread's."""
     day = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
     for (tenant, thread, what), count in counts.items():
-        row = None if tenant else tx.one("SELECT tenant FROM sessions WHERE id = ?", (thread,))
-        scope = f"{FAILURES}{tenant or (row[0] if row else DEFAULT_TENANT)}"
+        owner = tenant or tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,)) or DEFAULT_TENANT
         tx.run(
             "INSERT INTO state (scope, name, value, changed) VALUES (?, ?, ?, ?) ON CONFLICT (scope, name) DO UPDATE "
             "SET value = CAST(CAST(state.value AS INTEGER) + CAST(excluded.value AS INTEGER) AS TEXT), "
             "changed = excluded.changed",
-            (scope, f"{day} {what}", str(count), now),
+            (f"{FAILURES}{owner}", f"{day} {what}", str(count), now),
         )
 
 
@@ -227,7 +219,6 @@ def sum_failures(tx: Tx, *, since: float = 0.0, tenant: str | None = None) -> li
 
 
 def put_nodes(tx: Tx, nodes: Sequence[Node], lease: Lease | None) -> None:
-    """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
     for thread in dict.fromkeys(node.thread for node in nodes):
         check_fence(tx, lock_thread(tx, thread), lease)
     tx.many(

@@ -152,7 +152,6 @@ def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
 
 
 def salvage_thread(tx: Tx, database: Database, thread: str) -> tuple[list[ExportLine], list[str]]:
-    """The lines of a thread in a damaged store as far as they can be read, and what could not be."""
     return _ThreadExport(tx, database).lines(thread)
 
 
@@ -302,7 +301,6 @@ def _state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
 
 
 def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
-    """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
     threads: dict[str, None] = {}
     for root, section in _split_sections(lines):
         threads |= dict.fromkeys(_ThreadImport(tx, now, root, section).store())

@@ -11,7 +11,17 @@ from typing import Any, Literal
 
 from everthread.core.pricing import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import PICO, Tx, as_pico, chunks, decode_json, encode_json, from_pico, placeholders
+from everthread.store.database import (
+    PICO,
+    Tx,
+    as_pico,
+    chunks,
+    decode_json,
+    encode_json,
+    equal_to,
+    from_pico,
+    placeholders,
+)
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -121,15 +131,11 @@ def load_insights(
 
 
 def _in_period(
-    moment: str, owner: str, since: float, until: float, tenant: str | None, platform: str | None
+    moment: str, owner: str, since: float, until: float, tenant: str | None, platform: str | None = None
 ) -> tuple[str, list[Any]]:
     """A condition and its values: when, and whose. `owner`: the table that has tenant and platform."""
-    where, values = [f"{moment} >= ?", f"{moment} < ?"], list[Any]([since, until])
-    for column, value in (("tenant", tenant), ("platform", platform)):
-        if value is not None:
-            where.append(f"{owner}.{column} = ?")
-            values.append(value)
-    return " AND ".join(where), values
+    where, values = equal_to({f"{owner}.tenant": tenant, f"{owner}.platform": platform})
+    return f"{moment} >= ? AND {moment} < ? AND {where}", [since, until, *values]
 
 
 def _sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[UsageRow]:
@@ -231,17 +237,11 @@ def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
     return [CallRow(*[*row[:10], from_pico(row[10]), bool(row[11])]) for row in rows]
 
 
-def list_period_compactions(
-    tx: Tx,
-    *,
-    since: float = 0.0,
-    until: float = 1e18,
-    tenant: str | None = None,
-    threads: Sequence[str] | None = None,
-    limit: int = 1_000,
+def list_recent_compactions(
+    tx: Tx, *, tenant: str | None = None, threads: Sequence[str] | None = None, limit: int = 1_000
 ) -> list[CompactionRecord]:
-    """Compactions of a period, or of some threads, the newest first; those that were undone too."""
-    where, values = _in_period("c.created", "s", since, until, tenant, None)
+    """Compactions of a tenant, or of some threads, the newest first; those that were undone too."""
+    where, values = equal_to({"s.tenant": tenant})
     if threads is not None:
         where += f" AND c.thread_id IN ({placeholders(threads) or 'NULL'})"
         values += threads
@@ -343,7 +343,7 @@ def sum_usage_by(
     limit: int = 50,
 ) -> list[UsageRow]:
     """Sums of a period for each tenant or client, the largest first."""
-    where, values = _in_period("u.created", "u", since, until, tenant, None)
+    where, values = _in_period("u.created", "u", since, until, tenant)
     source = (
         f"usage u JOIN sessions s ON s.id = u.thread_id WHERE {where} "
         "GROUP BY 1 ORDER BY SUM(u.input + u.cache_read + u.cache_write) DESC LIMIT ?"
@@ -361,9 +361,9 @@ def last_change(tx: Tx, *, tenant: str | None = None, thread: str | None = None)
             tx.one("SELECT MAX(active), SUM(next_seq) FROM sessions WHERE thread_id = ?", (thread_id,)),
         ]
         return repr(rows)
-    where, values = ("", ()) if tenant is None else (" AND t.tenant = ?", (tenant,))
+    where, values = equal_to({"t.tenant": tenant})
     newest = tx.one(
-        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP}{where} "
+        f"SELECT t.id, t.active, t.said FROM sessions t WHERE {AT_TIP} AND {where} "
         "ORDER BY t.active DESC, t.id DESC LIMIT 1",
         values,
     )
