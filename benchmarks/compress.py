@@ -122,8 +122,9 @@ def _new(messages: list[Message]) -> Callable[[], Any]:
     counter = TokenCounter(MODEL)
     services = Services(named_summarizer("extractive", counter), counter, Budget.for_window(WINDOW), time.monotonic)
     engine = ContextCompressor(services)
-    asyncio.run(engine.compress(messages[:-NEW]))
-    return lambda: asyncio.run(engine.compress(messages))
+    loop = asyncio.Runner()  # a conversation that goes on has one
+    loop.run(engine.compress(messages[:-NEW]))
+    return lambda: loop.run(engine.compress(messages))
 
 
 def _probe(probe: str, session: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.history import read_facts
+from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import FIXED, Journal, journal_of, parse_journal, state_sections
 from everthread.compaction.pruning import prune
 from everthread.compaction.state import ThreadState, command_key, state_of
@@ -73,7 +73,7 @@ def test_it_is_read_back_and_goes_on() -> None:
     journal, state = journal_of(WORK)
     again = parse_journal(journal.text())
     assert again == journal
-    more = again.extend([read_facts(user("Now the docs.")), read_facts(says("Done."))], [3, 3], state)
+    more = again.extend([MessageFacts(user("Now the docs.")), MessageFacts(says("Done."))], [3, 3], state)
     assert [entry.first for entry in more.entries] == [1, 2, 3]
     assert more.messages == journal.messages + 2
 

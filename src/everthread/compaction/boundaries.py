@@ -180,15 +180,14 @@ class _Fitter:
 
     def __post_init__(self) -> None:
         history = self.history
-        self.messages = list(history.messages)
-        self.sizes = [
-            size if not one.is_summary else self.counter.message(one.rest) if one.rest is not None else 0
-            for one, size in zip(history.facts, history.sizes, strict=True)
-        ]
+        self.messages, self.sizes = list(history.messages), list(history.sizes)
+        for index in history.summaries:
+            rest = history.facts[index].rest
+            self.sizes[index] = 0 if rest is None else self.counter.message(rest)
         self.head_end, self.user = history.head_end, history.latest_user
         self.least = max(latest_piece(self.messages, history.pieces), self.head_end)
         self.head = sum(self.sizes[: self.head_end])
-        self.has_summary = any(one.rest is None for one in history.facts)
+        self.has_summary = any(history.facts[index].rest is None for index in history.summaries)
 
     def run(self, level: CompactionLevel) -> Fit:
         earliest = len(self.messages) if level == CompactionLevel.LATEST_GROUP else 0

@@ -94,7 +94,7 @@ class ContextCompressor(SummaryEngine):
 
     def _fold(self, plan: Plan) -> JournalFold:
         """The journal and the state up to the cut. They continue the last ones where the history continues."""
-        facts, turns = plan.facts, [plan.turns[at] for at in plan.covered]
+        facts, turns = plan.facts, plan.covered_turns
         last = self._last[1] if self._last and self._last[0] == plan.earlier.text else None
         if last is not None and last.goes_on(facts, turns):
             fold = last.copy().extend(facts, turns)

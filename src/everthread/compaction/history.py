@@ -44,40 +44,42 @@ Output = tuple[str, bool]
 """A tool's result: its text, and whether it says of itself that the call failed."""
 
 
-@dataclass(eq=False)
 class MessageFacts:
     """The facts of one message. Those that only a summary needs are filled in when one is written."""
 
-    message: Message
-    rest: Message | None
-    """The message without a summary of ours; None where it is nothing else."""
-    calls: Sequence[Call]
-    results: Sequence[Result]
-    outputs: Sequence[Output]
-    """The results as texts."""
-    words: str
-    """The user's words in the message."""
-    is_user: bool
-    is_summary: bool
-    size: tuple[TokenCounter, int] | None = field(default=None, init=False)
+    size: tuple[TokenCounter, int] | None = None
     """Its tokens, by the counter that counted them."""
-    redacted: str | None = field(default=None, init=False)
+    redacted: str | None = None
     """The user's words without secrets."""
-    beginning: str | None = field(default=None, init=False)
+    beginning: str | None = None
     """The beginning of these words, for the task section."""
-    counted_entry: tuple[UserMessage, TokenCounter, int] | None = field(default=None, init=False)
+    counted_entry: tuple[UserMessage, TokenCounter, int] | None = None
     """The words as an entry of What the User Said, the counter, and the entry's tokens."""
-    pruned: Any = field(default=None, init=False)
+    pruned: Any = None
     """The pruned message, and what the pruning depended on (`pruning`)."""
-    pruned_size: tuple[TokenCounter, int] | None = field(default=None, init=False)
-    readings: tuple[CallFacts | None, ...] = field(default=(), init=False)
+    pruned_size: tuple[TokenCounter, int] | None = None
+    readings: tuple[CallFacts | None, ...] = ()
     """Its results, each with the call that it answers."""
-    effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = field(default=None, init=False)
+    effects: tuple[tuple[CallFacts | None, ...], tuple[Effect, ...]] | None = None
     """The effects of its calls, with the readings they come from (`state`)."""
-    step: tuple[tuple[Effect, ...], Step] | None = field(default=None, init=False)
+    step: tuple[tuple[Effect, ...], Step] | None = None
     """The effects in words, for the journal."""
-    closing: str | None = field(default=None, init=False)
+    closing: str | None = None
     """The message's text as the closing words of a turn in the journal."""
+
+    def __init__(self, message: Message) -> None:
+        role = message.get("role")
+        self.message = message
+        self.is_summary = is_summary(message)
+        self.rest = without_summary(message) if self.is_summary else message
+        """The message without a summary of ours; None where it is nothing else."""
+        self.calls: Sequence[Call] = calls_of(message) if role == "assistant" else ()
+        self.results: Sequence[Result] = results_of(message)
+        self.outputs: Sequence[Output] = _outputs(message, self.results) if self.results else ()
+        """The results as texts."""
+        self.words = user_text(message) if role == "user" else ""
+        """The user's words in the message."""
+        self.is_user = role == "user" and (bool(self.words) or is_user_message(message))
 
     def count(self, counter: TokenCounter) -> int:
         """Its tokens."""
@@ -107,20 +109,6 @@ class MessageFacts:
         if self.redacted is None:
             self.redacted = redact(self.words) if self.words else ""
         return self.redacted
-
-
-def read_facts(message: Message) -> MessageFacts:
-    """What a message holds."""
-    role = message.get("role")
-    marked = is_summary(message)
-    rest = without_summary(message) if marked else message
-    calls = calls_of(message) if role == "assistant" else ()
-    results = results_of(message)
-    words = user_text(message) if role == "user" else ""
-    is_user = role == "user" and (bool(words) or is_user_message(message))
-    return MessageFacts(
-        message, rest, calls, results, _outputs(message, results) if results else (), words, is_user, marked
-    )
 
 
 def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
@@ -171,6 +159,8 @@ class CompactionHistory:
     """For each message the number of the user's message it belongs to."""
     users: list[int] = field(default_factory=list)
     """The indices of the user's messages."""
+    summaries: list[int] = field(default_factory=list)
+    """The indices of messages with a summary of ours in them."""
     pieces: list[Span] = field(default_factory=list)
     """The spans that must not be split."""
     head_end: int = 0
@@ -198,7 +188,8 @@ class CompactionHistory:
         turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=self.covered)
         grown = CompactionHistory(
             messages, self.covered, [*self.facts, *facts], [*self.sizes], [*self.turns, *turns],
-            [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)], [*self.pieces],
+            [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)],
+            [*self.summaries, *(index for index, one in enumerate(facts, start) if one.is_summary)], [*self.pieces],
             self.head_end, {**self.calls}, {**self.answered_calls}, {**self.newest}, {**self._waiting}, {**self._ends},
         )  # fmt: skip
         changed = grown._pair(start)
@@ -245,7 +236,7 @@ class CompactionHistory:
 
 def _facts_of(message: Message, read_before: Mapping[Hashable, MessageFacts]) -> MessageFacts:
     one = read_before.get(message_key(message)) if read_before else None
-    return one if one is not None and one.message == message else read_facts(message)
+    return one if one is not None and one.message == message else MessageFacts(message)
 
 
 def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from operator import is_
 from typing import Any, NamedTuple
 
-from everthread.compaction.history import MessageFacts, number_turns, read_facts
+from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.sentences import GAP, Count, Rarity, newest_lines, shorten, split_sentences
 from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
@@ -182,7 +182,7 @@ class JournalWriter:
 
 def journal_of(messages: Messages) -> tuple[Journal, ThreadState]:
     """The journal of a whole history, and how things stand at its end; turns count from 1."""
-    facts = [read_facts(message) for message in messages]
+    facts = [MessageFacts(message) for message in messages]
     state = ThreadState()
     return Journal().extend(facts, number_turns(facts), state), state
 

@@ -159,13 +159,11 @@ _COUNTS = re.compile(
 )
 _CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
-_COUNT_WORDS = (
-    "pass", "fail", "error", "skipped", "ignored", "pending", "example", "tests run", "ran ", "# tests ", "# todo ",
-    "ℹ ",
-)  # fmt: skip
-"""What, in lower case, a line that counts tests has in it."""
+_COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
+"""What, in lower case, a report on tests has in it."""
 _COUNT = re.compile(
-    r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam)|(?<=[:=])\s{0,8}[0-9]|(?<=^.)(?i:an)? )"
+    r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam)|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
+    r"|(?<=^.)(?i:an)? )"
 )
 """A number beside a word or a sign that makes it a count, or how a line with one begins."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
@@ -304,11 +302,11 @@ MAX_ERRORS = 8
 MAX_LINE = 300
 
 _SUSPECT_WORDS = (
-    "error", "exception", "fail", "fatal", "panic", "critical", "command not found", "no such file",
+    "err", "exception", "fail", "fatal", "panic", "critical", "command not found", "no such file",
     "permission denied", "refused", "killed", "cannot find module", "no module named", "enoent", "eacces",
-    "eaddrinuse", "aborted", "fault", "interrupt", "undefined reference", "not recognized as", " code:", " code ",
-    " status:", " status ", "\ne  ", "***", "err!", "✗", "✘", "×", "✖", "❌",
+    "eaddrinuse", "aborted", "fault", "undefined reference", "not recognized as", " code", " status", "\ne  ", "***",
 )  # fmt: skip
+_SUSPECT_SIGNS = (*_SUSPECT_WORDS, "✗", "✘", "×", "✖", "❌")
 """What, in lower case, a line that states an error has in it."""
 _STARTS_ERROR = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
@@ -352,10 +350,12 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
     """
     stated: dict[str, str] = {}
     telling = 0
-    for start in sorted(_lines_with(text, _SUSPECT_WORDS)):
-        line = text[start : start + MAX_LINE].split("\n", 1)[0]
+    starts = _lines_with(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
+    for line in dict.fromkeys(text[start : start + MAX_LINE].split("\n", 1)[0] for start in sorted(starts)):
+        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(line):
+            continue
         key = _NUMBERS.sub("", line)
-        if key not in stated and (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) and not _is_code(line):
+        if key not in stated:
             stated[key] = line.strip()
             telling += not says_nothing(stated[key])
             if telling == enough and len(stated) <= MAX_ERRORS // 2:

@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.compaction.boundaries import Cut, Fit, Room, WordSizes, fit_messages
 from everthread.compaction.engine import Archive, Services
-from everthread.compaction.history import CompactionHistory, Memory, MessageFacts, head_end_of, number_turns, read_facts
+from everthread.compaction.history import CompactionHistory, Memory, MessageFacts, head_end_of, number_turns
 from everthread.compaction.journal import Journal, background_entry, parse_journal
 from everthread.compaction.pruning import Pruner
 from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
@@ -85,7 +85,7 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
         background = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or text
         return Earlier(text, count, journal=Journal((background_entry(background, count),)))
     head = sum(is_user_message(message) for message in messages[: head_end_of(messages, spans(messages))])
-    facts = [read_facts(message) for message in stored]
+    facts = [MessageFacts(message) for message in stored]
     turns = number_turns(facts, before=head)
     words = tuple(
         user_message(turn, one.redacted_words()) for one, turn in zip(facts, turns, strict=True) if one.is_user
@@ -148,7 +148,11 @@ class Plan:
     @property
     def facts(self) -> list[MessageFacts]:
         """The facts of the covered messages."""
-        return [self.history.facts[index] for index in self.covered]
+        return list(map(self.history.facts.__getitem__, self.covered))
+
+    @property
+    def covered_turns(self) -> list[int]:
+        return list(map(self.history.turns.__getitem__, self.covered))
 
     @property
     def pruned(self) -> list[Message]:
@@ -318,7 +322,8 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
     between = range(cut.head_end, cut.tail_start)
     middle = {index: rest for index in between if (rest := facts[index].rest) is not None and index != cut.kept_user}
     tokens = counter.text(earlier.text) if earlier.text else 0
-    tokens += sum(counter.message(rest) if facts[at].is_summary else history.sizes[at] for at, rest in middle.items())
+    tokens += sum(map(history.sizes.__getitem__, middle))
+    tokens += sum(counter.message(rest) - history.sizes[at] for at, rest in middle.items() if facts[at].is_summary)
     words = (*earlier.words, *(one for index, (one, _) in entries.items() if cut.head_end <= index < cut.tail_start))
     return Plan(
         history=history, slim=slim, earlier=earlier, fit=fit, covered=tuple(middle), middle=list(middle.values()),

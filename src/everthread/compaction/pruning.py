@@ -64,7 +64,6 @@ class Pruner:
         self._unanswered = open_group(history.messages)
         self._latest_user = history.latest_user
         self._pruned: dict[int, Message] = {}
-        self._sizes: dict[int, int] = {}
 
     def message(self, index: int) -> Message:
         """The pruned message."""
@@ -76,14 +75,15 @@ class Pruner:
     def _prune(self, index: int) -> Message:
         history = self._history
         one = history.facts[index]
-        around = (
-            self._with_results, index == self._unanswered, index == self._latest_user,
-            history.answered_calls.get(index),
-            *[self._find_later(index, number, text) for number, (text, _) in enumerate(one.outputs)],
-        )  # fmt: skip
+        around: tuple[Any, ...] = (self._with_results, index == self._unanswered, index == self._latest_user)
+        if one.results:
+            later = [self._find_later(index, number, text) for number, (text, _) in enumerate(one.outputs)]
+            around = (*around, history.answered_calls[index], *later)
         if one.pruned is None or one.pruned[0] != around:
-            message = self.results(index, one.message) if self._with_results else one.message
-            if index != self._unanswered:
+            message = one.message
+            if one.results and self._with_results:
+                message = self.results(index, message)
+            if one.calls and index != self._unanswered:
                 message = self.arguments(message)
             if index != self._latest_user:
                 message = self.images(message)
@@ -94,12 +94,6 @@ class Pruner:
 
     def tokens(self, index: int, counter: TokenCounter) -> int:
         """Tokens of the pruned message."""
-        size = self._sizes.get(index)
-        if size is None:
-            size = self._sizes[index] = self._count(index, counter)
-        return size
-
-    def _count(self, index: int, counter: TokenCounter) -> int:
         message, one = self.message(index), self._history.facts[index]
         if message is one.message:
             return self._history.sizes[index]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from everthread.compaction.history import MessageFacts, number_turns, read_facts
+from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.tool_calls import CallFacts, Effect
 from everthread.core.messages import Call, Messages, clip, one_line
 
@@ -290,7 +290,7 @@ def _effect(call: Call, reading: CallFacts | None) -> Effect:
 
 def state_of(messages: Messages) -> ThreadState:
     """The state at the end of a history; turns count the user's messages from 1."""
-    facts = [read_facts(message) for message in messages]
+    facts = [MessageFacts(message) for message in messages]
     state = ThreadState(messages=len(facts))
     for record in read_calls(facts, number_turns(facts)):
         state.apply(record.effect, record.turn)

@@ -130,7 +130,7 @@ def describe(call: Call | None, text: str, *, name: str = "", failed: bool = Fal
 
 def action_of(call: Call | None, *, name: str = "", values: Mapping[str, Any] | None = None) -> Action | None:
     """What a call did; None where neither the call nor the tool's name is known."""
-    tool = clip(one_line(call.name if call else "") or one_line(name), 40)
+    tool = _tool_name(call.name if call else "") or _tool_name(name)
     if not tool:
         return None
     if call is None:
@@ -142,6 +142,11 @@ def action_of(call: Call | None, *, name: str = "", values: Mapping[str, Any] | 
     is_code = kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command")
     target = _code_line(arguments["code"]) if is_code else one_line(target)
     return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
+
+
+@functools.lru_cache(maxsize=512)
+def _tool_name(name: str) -> str:
+    return clip(one_line(name), 40)
 
 
 def snake_arguments(call: Call) -> dict[str, Any]:
@@ -222,7 +227,7 @@ def _lines(number: int) -> str:
     return "1 line" if number == 1 else f"{number} lines"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Kind:
     name: str
     verb: str
@@ -280,24 +285,26 @@ def _table() -> _Table:
 def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
     """By the words of the name, where the arguments agree, else by the arguments alone; and what it was done to."""
     table = _table()
-    words = _words(call.name)
+    kinds = _kinds_named(call.name)
     command = arguments.get("command")
-    if isinstance(command, str) and not words & table.kinds["shell"].words and _first_argument(arguments, table.paths):
+    if isinstance(command, str) and table.kinds["shell"] not in kinds and _first_argument(arguments, table.paths):
         # An editor with commands of its own (`view`, `str_replace`): the command says what kind of call it is.
-        words = _words(command)
-    for kind in table.kinds.values():
-        if not words.isdisjoint(kind.words):
-            target = _first_argument(arguments, kind.targets) or (_patched_file(call) if kind.name == "patch" else "")
-            if target:
-                return kind, target
+        kinds = _kinds_named(command[:200])
+    for kind in kinds:
+        target = _first_argument(arguments, kind.targets) or (_patched_file(call) if kind.name == "patch" else "")
+        if target:
+            return kind, target
     for name, any_of, with_path in table.by_arguments:
         if not any_of.isdisjoint(arguments) and (not with_path or _first_argument(arguments, table.paths)):
             return table.kinds[name], _first_argument(arguments, table.kinds[name].targets) or _patched_file(call)
     return None, ""
 
 
-def _words(name: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(name[:200])}
+@functools.lru_cache(maxsize=512)
+def _kinds_named(name: str) -> tuple[_Kind, ...]:
+    """The kinds of which a name has a word."""
+    words = {word.lower() for word in _WORD.findall(name[:200])}
+    return tuple(kind for kind in _table().kinds.values() if not words.isdisjoint(kind.words))
 
 
 @functools.lru_cache(maxsize=512)
@@ -313,7 +320,9 @@ def _first(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
 def _first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """The first of these arguments that is not empty."""
     for name in names:
-        value = arguments.get(name)
+        if name not in arguments:
+            continue
+        value = arguments[name]
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = value[2] if len(value) == 3 and value[1] in ("-c", "-lc") else " ".join(value)
         if isinstance(value, str) and value and (value[0].isalnum() or one_line(value)):

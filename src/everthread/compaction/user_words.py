@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from everthread.compaction.sentences import (
@@ -38,7 +39,7 @@ _BEST = 1.5
 """How much more a message's best sentence counts, so that every message is shown before one is shown in full."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UserMessage:
     """One message of the user. `note` replaces its text where it has none, or where the text is not shown."""
 
@@ -54,6 +55,17 @@ class UserMessage:
     def end(self) -> int:
         return self.last or self.number
 
+    @cached_property
+    def line(self) -> str:
+        """The entry as it stands in the section."""
+        span = f"{self.number}–{self.last}" if self.last > self.number else str(self.number)
+        if self.note:
+            return f"[{span}: {self.note}]"
+        first, *rest = self.text.split("\n")
+        first = f"\\{first}" if _is_marker(first) else first
+        quoted = [f"\\{line}" if _is_like_ours(line) else line for line in rest]
+        return "\n".join([f"[{span}{SHORTENED if self.is_short else ''}] {first}", *quoted])
+
 
 def user_message(number: int, text: str) -> UserMessage:
     """What the user said under a number, as an entry."""
@@ -64,12 +76,12 @@ def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str
     """The section's text within so many tokens; where there is room for none of it, one line that says so."""
     visible = sorted((entry for entry in entries if entry.note != NOT_SHOWN), key=lambda entry: entry.number)
     if not visible:
-        return _line(_range(entries, NOT_SHOWN)) if entries else ""
+        return _range(entries, NOT_SHOWN).line if entries else ""
     distinct, was_cut = _drop_repeats(visible), len(visible) < len(entries)
     text = _text(distinct)
     if count(text) <= room and not was_cut:
         return text
-    best, remaining, offers = _line(_range(entries)), room, _Offers(distinct, count)
+    best, remaining, offers = _range(entries).line, room, _Offers(distinct, count)
     for _ in range(5):
         shown = offers.share(remaining)
         rest = [message for message in shown if message.note != NOT_SHOWN]
@@ -90,7 +102,7 @@ def _text(entries: Sequence[UserMessage]) -> str:
     shown = [entry for entry in entries if not entry.last]
     gaps = any(after.number > before.number + 1 for before, after in pairwise(shown))
     notes = any(entry.note == NOT_SHOWN for entry in entries)
-    return "\n".join([*([REPEATED] if gaps and not notes else []), *map(_line, entries)])
+    return "\n".join([*([REPEATED] if gaps and not notes else []), *(entry.line for entry in entries)])
 
 
 def parse_words(text: str) -> list[UserMessage]:
@@ -118,17 +130,7 @@ def parse_words(text: str) -> list[UserMessage]:
 
 def entry_tokens(entry: UserMessage, count: Count) -> int:
     """The tokens of an entry, its number included."""
-    return count(_line(entry)) + 1
-
-
-def _line(entry: UserMessage) -> str:
-    span = f"{entry.number}–{entry.last}" if entry.last > entry.number else str(entry.number)
-    if entry.note:
-        return f"[{span}: {entry.note}]"
-    first, *rest = entry.text.split("\n")
-    first = f"\\{first}" if _is_marker(first) else first
-    quoted = [f"\\{line}" if _is_like_ours(line) else line for line in rest]
-    return "\n".join([f"[{span}{SHORTENED if entry.is_short else ''}] {first}", *quoted])
+    return count(entry.line) + 1
 
 
 def _is_like_ours(line: str) -> bool:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
-from everthread.compaction.history import read_facts
+from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import journal_of, state_sections
 from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
 from everthread.compaction.user_words import render_words, user_message
@@ -113,7 +113,7 @@ def summarize(messages: list[Any]) -> str:
     own = [message for message in messages if message.additional_kwargs.get("lc_source") == "summarization"]
     core = [to_core(message) for message in messages if message not in own]
     journal, state = journal_of(core)
-    user_facts = [facts for facts in map(read_facts, core) if facts.is_user]
+    user_facts = [facts for facts in map(MessageFacts, core) if facts.is_user]
     user_messages = [user_message(number, facts.redacted_words()) for number, facts in enumerate(user_facts, 1)]
     words = render_words(user_messages, WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)

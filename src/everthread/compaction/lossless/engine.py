@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.compaction.composition import asks_model, pinned_text, request_messages, task_lines, text_file
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.history import number_turns, read_facts
+from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
     VisibleNode,
@@ -248,7 +248,7 @@ class _Compaction:
     def _source(self, messages: Sequence[Message], node: Node) -> Source:
         quiet = quiet_lookups(messages)
         pruned = request_messages(prune(quiet, protect_from=len(quiet)), self.services)
-        numbers = number_turns(map(read_facts, quiet), before=node.first_turn - 1)
+        numbers = number_turns(map(MessageFacts, quiet), before=node.first_turn - 1)
         turns = [max(turn, node.first_turn) for turn in numbers]
         return Source(
             request_messages(quiet, self.services), pruned, turns, list(map(int, node.sources)), node.covered_tokens

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from everthread.compaction.composition import NAMES_TOO_MUCH, ask_summarizer, fit_sections
 from everthread.compaction.engine import Archive
-from everthread.compaction.history import read_facts
+from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import AUTHOR, Journal, parse_journal
 from everthread.compaction.lossless.graph import (
     VisibleNode,
@@ -102,7 +102,7 @@ class NodeWriter:
     async def write_leaf(self, source: Source, order: NodeOrder) -> NodeText:
         """The words of a leaf, checked against its messages."""
         state = ThreadState()
-        journal = Journal().extend(list(map(read_facts, source.messages)), source.turns, state)
+        journal = Journal().extend(list(map(MessageFacts, source.messages)), source.turns, state)
         request = SummaryRequest(
             messages=source.messages, pruned=source.pruned, budget=order.room, task=order.task, focus=order.focus,
             ids=source.ids, manual=order.manual, journal=journal, state=state, stretch=True,
