@@ -212,7 +212,7 @@ async def test_two_in_vain_pause_it_with_one_notice(tmp_path: Path) -> None:
             return Reply({"role": "assistant", "content": words(100)}, "stop", usage=usage)
 
         conversation = await place.open(ScriptedModel(stubborn, window=16_000), background=False)
-        for index in range(60):
+        for index in range(30):
             await conversation.send(f"{index} {words(150)}")
         paused = [item for item in place.watch.of(Notice) if "paused" in item.text]
         assert len(paused) == 1

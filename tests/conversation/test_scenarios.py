@@ -46,12 +46,12 @@ async def test_a_conversation_passes_its_window_several_times(tmp_path: Path, ap
     script = answering(lambda _: words(150, "answer"))
     async with lab(tmp_path, [model(NAMES[api], 16_000)], script) as place:
         conversation = await place.open(NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}")
-        for turn in range(60):
+        for turn in range(36):
             pieces = [piece async for piece in conversation.stream(f"Turn {turn}. {words(400, f'topic {turn}')}")]
             assert pieces[-1].text
         assert len(place.watch.of(CompactionDone)) >= 2
         assert {record.status for record in place.provider.log} == {200}, "nothing ever overflowed"
-        assert len(await place.store.history(conversation.id)) == 120
+        assert len(await place.store.history(conversation.id)) == 72
         spent = await place.store.usage(conversation.id)
         told = [record.canonical_usage.total_tokens for record in place.provider.log]
         assert sum(item.usage.total_tokens for item in spent) == sum(told), "every token is accounted for"

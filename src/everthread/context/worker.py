@@ -241,7 +241,7 @@ class LoopSummarizer:
     """A summariser of this loop, for an engine in a thread. The journal needs no loop and is written there."""
 
     def __init__(self, summarizer: Summarizer, counter: TokenCounter, *, patience: float | None = None) -> None:
-        self._summarizer = summarizer
+        self.inner = summarizer
         self._counter = counter
         self._loop = asyncio.get_running_loop()
         self._patience = patience
@@ -251,12 +251,7 @@ class LoopSummarizer:
 
     @property
     def name(self) -> str:
-        return self._summarizer.name
-
-    @property
-    def inner(self) -> Summarizer:
-        """The summariser that does the work."""
-        return self._summarizer
+        return self.inner.name
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do in a thread what asks this summariser; where that is cancelled, so is what was asked, to its end."""
@@ -270,14 +265,14 @@ class LoopSummarizer:
             raise
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        if asyncio.get_running_loop() is self._loop or _writes_here(self._summarizer):
-            draft = await self._summarizer.summarize(request)
+        if asyncio.get_running_loop() is self._loop or _writes_here(self.inner):
+            draft = await self.inner.summarize(request)
         else:
             draft = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(request), self._loop))
         return await _complete(draft, request, self._counter)
 
     async def _ask(self, request: SummaryRequest) -> SummaryDraft:
-        task = asyncio.ensure_future(self._summarizer.summarize(request))
+        task = asyncio.ensure_future(self.inner.summarize(request))
         self._open.add(task)
         timer = None if self._patience is None else self._loop.call_later(self._patience, self.is_slow.set)
         try:

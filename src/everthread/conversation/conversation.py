@@ -26,7 +26,6 @@ from everthread.conversation.requests import (
     finish,
     limit_results,
     open_stubs,
-    read_output,
     recall_message,
     split_results,
 )
@@ -296,8 +295,14 @@ class Conversation:
             await self._store(as_messages(message), None)
 
     async def read_output(self, cited: str, *, offset: int = 0, limit: int = READ_LIMIT) -> str:
-        """A part of a stored tool output (`output:…`)."""
-        return await read_output(self._live, cited, offset=offset, limit=limit)
+        """A part of a stored tool output (`output:…`), and where it goes on."""
+        text = await self.store.output(cited, tenant=self.session.tenant)
+        start = max(offset, 0)
+        part = text[start : start + max(1, min(limit, READ_LIMIT))]
+        end = start + len(part)
+        if not part:
+            return f"[{cited} has {len(text):,} characters; there is nothing at offset {start}]"
+        return part if end >= len(text) else f"{part}\n[{len(text) - end:,} more characters; go on with offset {end}]"
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Run one of the tools of `toolbox.own`; `KeyError` for an unknown name."""

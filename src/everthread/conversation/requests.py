@@ -172,16 +172,6 @@ async def store_output(live: ConversationState, item: ToStore, *, tool: str = ""
     live.emit(OutputStored(live.session.id, item.id, tool, len(item.text)))
 
 
-async def read_output(live: ConversationState, cited: str, *, offset: int = 0, limit: int = READ_LIMIT) -> str:
-    """A part of a stored output, and where it goes on."""
-    text = await live.setup.store.output(cited, tenant=live.session.tenant)
-    start = max(offset, 0)
-    part = text[start : start + max(1, min(limit, READ_LIMIT))]
-    end = start + len(part)
-    rest = "" if end >= len(text) else f"\n[{len(text) - end:,} more characters; go on with offset {end}]"
-    return f"{part}{rest}" if part else f"[{cited} has {len(text):,} characters; there is nothing at offset {start}]"
-
-
 def _as_output(live: ConversationState, result: Result) -> ToolOutput:
     """A lookup of the engine's own is exempt: it limits itself, and stored it would have to be looked up again."""
     call = live.open_calls.get(result.call_id) or Call(result.call_id, result.name, "")
@@ -368,7 +358,7 @@ async def _find_passages(live: ConversationState, chars: int) -> list[RecallPass
         text,
         live.session.tenant,
         thread=live.session.thread if options.scope == "thread" else None,
-        seen=frozenset(live.in_view),
+        seen=frozenset(live.ids_in_view),
         spoken=spoken,
         limit=2 * EXCERPTS,
         least=options.closeness,
@@ -519,27 +509,29 @@ class Recorder:
         """Replies that broke off and were asked for again by the model's own wrappers."""
 
     @property
-    def _prompt(self) -> int:
-        return self.sent.tokens if self.sent else self._live.tokens
-
-    @property
-    def _api(self) -> Api:
-        """The protocol of the request under way: a model chosen since may speak another."""
-        return self.sent.api if self.sent else self._live.route.api
-
-    @property
-    def _requested_model(self) -> str:
-        return self.sent.request.model if self.sent else self._live.route.name
+    def _under_way(self) -> tuple[Api, str, int]:
+        """Protocol, model and prompt tokens of the request under way: a model chosen since may be another."""
+        sent, route = self.sent, self._live.route
+        return (sent.api, sent.request.model, sent.tokens) if sent else (route.api, route.name, self._live.tokens)
 
     @property
     def _answering_model(self) -> str:
         """The model that answers the request under way."""
-        return self._live.answering if self._requested_model == self._live.route.name else self._requested_model
+        _, requested, _ = self._under_way
+        return self._live.answering if requested == self._live.route.name else requested
+
+    def _decode(self, response: Any) -> Reply:
+        api, model, _ = self._under_way
+        return decode_response(response, api=api, model=model)
+
+    def _usage_of(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
+        api, _, prompt = self._under_way
+        return usage_of(reply, prompt, api=api, counter=self._live.counter)
 
     async def record(self, response: Any, event: str | None = None) -> Answer:
         """Store and account for an answer, in whichever form it came."""
         live = self._live
-        reply = decode_response(response, api=self._api, model=self._requested_model)
+        reply = self._decode(response)
         message = storable(reply.message)
         usage, estimated = self._usage_of(reply)
         answered = self._answering_model
@@ -567,12 +559,9 @@ class Recorder:
 
     async def account(self, response: Any) -> None:
         """Account for an answer without storing it."""
-        reply = decode_response(response, api=self._api, model=self._requested_model)
+        reply = self._decode(response)
         usage, estimated = self._usage_of(reply)
         await self._account(usage, self._answering_model, estimated=estimated)
-
-    def _usage_of(self, reply: Reply) -> tuple[CanonicalUsage, bool]:
-        return usage_of(reply, self._prompt, api=self._api, counter=self._live.counter)
 
     async def _account(self, usage: CanonicalUsage, model: str, *, estimated: bool) -> Decimal | None:
         live = self._live
@@ -594,7 +583,7 @@ class Recorder:
         """Store the text of a cancelled answer; its usage is estimated."""
         live = self._live
         message: Message = {"role": "assistant", "content": f"{text}\n\n{INTERRUPTED}" if text else INTERRUPTED}
-        usage = CanonicalUsage(input_tokens=self._prompt, output_tokens=live.counter.text(text))
+        usage = CanonicalUsage(input_tokens=self._under_way[2], output_tokens=live.counter.text(text))
         accounted = self._account(usage, live.route.name, estimated=True)
         await asyncio.gather(live.append([NewMessage(message)]), accounted)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +55,7 @@ class ConversationState:
         self.toolbox = Toolbox(self, tools)
         self.stored: list[StoredMessage] = []
         self.bodies: list[Message] = []
-        self._ids_in_view: set[int] = set()
+        self.ids_in_view: set[int] = set()
         self.open_calls: dict[str, Call] = {}
         self.summarizer = self._make_summarizer()
         self._report = report_in_loop(self.tell)
@@ -94,23 +93,18 @@ class ConversationState:
 
     # What is in view
 
-    @property
-    def in_view(self) -> AbstractSet[int]:
-        """Ids of the messages that are."""
-        return self._ids_in_view
-
     def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
         """Take a session and its messages into view, instead of the present ones."""
         self.session = session
         self.stored, self.bodies, self.open_calls = [], [], {}
-        self._ids_in_view.clear()
+        self.ids_in_view.clear()
         self._recount()
         for message in stored:
             self.add(message)
 
     def add(self, message: StoredMessage) -> None:
         self.stored.append(message)
-        self._ids_in_view.add(message.id)
+        self.ids_in_view.add(message.id)
         self.bodies.append(mark_summary(message.body) if message.kind == "summary" else message.body)
         self._total.append(message.body)
         for result in results_of(message.body):
@@ -126,7 +120,7 @@ class ConversationState:
         for message in stored:
             if message.session == self.session.id and message.seq == len(self.stored):
                 self.add(message)
-            elif message.id not in self._ids_in_view:
+            elif message.id not in self.ids_in_view:
                 await self.reload()
                 break
         return stored
@@ -202,10 +196,11 @@ class ConversationState:
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
-        fitted = self.setup.options.for_model(self.route.name).budget(self.window, fixed=self.fixed)
-        if fitted != self.budget:
-            self.budget = fitted
-            self.engine.update_model(self._services())
+        if self._fitting_budget() != self.budget:
+            self.fit(self.window)
+
+    def _fitting_budget(self) -> Budget:
+        return self.setup.options.for_model(self.route.name).budget(self.window, fixed=self.fixed)
 
     def _recount(self) -> None:
         self._total = self.counter.running(system=self.system, tools=self.tools)
@@ -229,7 +224,7 @@ class ConversationState:
     def fit(self, window: int) -> None:
         """Another window."""
         self.window = window
-        self.budget = self.setup.options.for_model(self.route.name).budget(window, fixed=self.fixed)
+        self.budget = self._fitting_budget()
         self.engine.update_model(self._services())
 
     @property

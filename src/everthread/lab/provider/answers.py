@@ -13,7 +13,7 @@ from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
-from everthread.lab.provider.faults import ANSWERED, UNFINISHED, Fault, FaultPlan, Refusal, overflow, refusal
+from everthread.lab.provider.faults import ANSWERED, UNFINISHED, Fault, FaultPlan, Refusal, refusal
 from everthread.lab.provider.models import Protocol, ServedModel
 from everthread.lab.provider.script import (
     Answers,
@@ -133,10 +133,7 @@ def fail_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> Prov
 def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
     """The error a fault is, if it is one."""
     if fault.kind in ("overflow", "stream_overflow"):
-        too_many = case.model.window + case.prompt.tokens
-        figures = {"model": case.model.name, "limit": case.model.window, "input": too_many, "output": 0}
-        figures |= {"total": too_many, "over": case.prompt.tokens}
-        return overflow(case.model.speaks(case.protocol.api), "prompt_too_long", figures)
+        return checks.find_overflow(case.protocol.api, case.model, case.model.window + case.prompt.tokens, None)
     if fault.kind not in _ERRORS:
         return None
     status, words = _ERRORS[fault.kind]
