@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
 
@@ -146,19 +146,8 @@ class CompactionWorker:
     def warm_soon(self, setup: EngineSetup) -> None:
         """Start a process ahead that has read its code, so that the first compaction does not wait for it."""
         if self._portable and not self._free:
-            warming = asyncio.ensure_future(self._warm(setup))
-            self._running.add(warming)
-            warming.add_done_callback(self._finish_warming)
-
-    async def _warm(self, setup: EngineSetup) -> None:
-        await self._in_process(
-            WorkItem(setup, _make_ready, setup.model), JournalWriter(TokenCounter(setup.model)), _ignore_event
-        )
-
-    def _finish_warming(self, warming: asyncio.Future[None]) -> None:
-        self._running.discard(warming)
-        if not warming.cancelled():
-            warming.exception()  # the first compaction meets it again, and is told
+            item = WorkItem(setup, _make_ready, setup.model)
+            self._run_aside(self._in_process(item, DeferringFloor(), _ignore_event))
 
     async def _in_process(self, item: WorkItem, summarizer: Summarizer, events: Events) -> Any:
         async with self._process_slots:
@@ -169,7 +158,7 @@ class CompactionWorker:
                 if isinstance(error, EverthreadError) and process.is_alive:
                     self._free.append(process)  # the engine failed, not the process
                 else:
-                    self._end(process)
+                    self._run_aside(process.end())
                 raise
             self._free.append(process)
             return result
@@ -184,15 +173,20 @@ class CompactionWorker:
         async with self._threads:
             return await loop_summarizer.run(work)
 
-    def _end(self, process: _Process) -> None:
-        ending = asyncio.ensure_future(process.end())
-        self._running.add(ending)
-        ending.add_done_callback(self._running.discard)
+    def _run_aside(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Future[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: where warming up fails, the first compaction meets it again, and is told
 
     async def close(self, seconds: float = 1.0) -> None:
         """End the free processes; cancelled compactions have this long to end."""
         while self._free:
-            self._end(self._free.pop())
+            self._run_aside(self._free.pop().end())
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
 
@@ -382,28 +376,26 @@ class _Child:
         self._lock = threading.Lock()
 
     async def serve(self) -> None:
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(loop, queue), daemon=True).start()
         working: asyncio.Task[None] | None = None
-        while (message := await queue.get()) is not None:
+        while (message := await asyncio.to_thread(self._receive)) is not None:
             kind, *values = message
             if kind == "run":
                 working = asyncio.create_task(self._work(*values))
             else:
                 number, draft = values
-                self._drafts.pop(number).set_result(draft)
+                waiting = self._drafts.pop(number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(draft)
         if working is not None:
             working.cancel()
 
-    def _read(self, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any]) -> None:
-        try:
-            while head := self._requests.read(_HEAD.size):
-                (size,) = _HEAD.unpack(head)
-                message = pickle.loads(self._requests.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
-                loop.call_soon_threadsafe(queue.put_nowait, message)
-        finally:  # also where the code was replaced while it ran, and nothing can be read any more
-            loop.call_soon_threadsafe(queue.put_nowait, None)
+    def _receive(self) -> Any:
+        """The next message; None at the end of the input."""
+        head = self._requests.read(_HEAD.size)
+        if not head:
+            return None
+        (size,) = _HEAD.unpack(head)
+        return pickle.loads(self._requests.read(size))  # noqa: S301  # nosec B301  our own parent wrote it
 
     async def _work(self, item: WorkItem, name: str, writes_here: bool) -> None:  # noqa: FBT001
         counter = TokenCounter(item.setup.model)

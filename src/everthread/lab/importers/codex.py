@@ -33,32 +33,34 @@ def _is_bare(value: Mapping[str, Any]) -> bool:
 @dataclass
 class _Reading:
     messages: list[LoggedMessage] = field(default_factory=list)
-    run: list[dict[str, Any]] = field(default_factory=list)
-    """Items of the current answer."""
-    began: float | None = None
+    run: list[tuple[int, dict[str, Any], float | None]] = field(default_factory=list)
+    """The items of the current answer, with the number of the line and the time of each."""
     model: str = ""
     system: str | None = None
     session: str = ""
     compacted: int = 0
     bad: list[int] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    """The line numbers of the run."""
 
     def item(self, number: int, item: dict[str, Any], at: float | None) -> None:
-        if _is_by_model(item):
-            self.began = at if not self.run else self.began
-            self.run.append(item)
-            self.numbers.append(number)
-            return
-        self.close()
-        self._decode([item], at, [number])
+        if not _is_by_model(item):
+            self.close()
+        self.run.append((number, item, at))
+        if not _is_by_model(item):
+            self.close()
 
     def close(self) -> None:
-        """End the current answer."""
-        run, numbers = self.run, self.numbers
-        self.run, self.numbers = [], []
-        if any(kind_of(item) != "reasoning" for item in run):
-            self._decode(run, self.began, numbers)
+        """End the current answer; reasoning alone is none."""
+        run, self.run = self.run, []
+        items = [item for _, item, _ in run]
+        if all(kind_of(item) == "reasoning" for item in items):
+            return
+        try:
+            self.messages += [
+                LoggedMessage(message, run[0][2], model=self.model if message["role"] == "assistant" else "")
+                for message in decode_messages(items, model=self.model)
+            ]
+        except WireError:
+            self.bad += [number for number, _, _ in run]
 
     def tokens(self, usage: CanonicalUsage) -> None:
         """Take the usage of the call that ends here."""
@@ -66,15 +68,6 @@ class _Reading:
         last = self.messages[-1] if self.messages else None
         if last is not None and last.message["role"] == "assistant" and last.usage is None:
             self.messages[-1] = replace(last, usage=usage)
-
-    def _decode(self, items: list[dict[str, Any]], at: float | None, numbers: list[int]) -> None:
-        try:
-            self.messages += [
-                LoggedMessage(message, at, model=self.model if message["role"] == "assistant" else "")
-                for message in decode_messages(items, model=self.model)
-            ]
-        except WireError:
-            self.bad += numbers
 
 
 def read(lines: Lines, source: str, warnings: list[str]) -> Log:

@@ -65,29 +65,22 @@ class Recorded:
     """
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = messages
         self._utterances = _split_utterances(messages)
         self._position = 0
 
     def __call__(self, request: Request) -> Answer:
         requested = _split_utterances(request.messages)
-        places = [
-            at
+        places = {
+            at: utterance.answer
             for at, utterance in enumerate(self._utterances)
-            if requested and requested[-1].ends_with(utterance) and self._answer(at)
-        ]
+            if requested and requested[-1].ends_with(utterance) and utterance.answer
+        }
         if not places:
             return echo(request)
         self._position = max(
             places, key=lambda at: (self._run(requested, at), at >= self._position, -abs(at - self._position))
         )
-        message = self._answer(self._position)
-        return Reply(message) if message else echo(request)
-
-    def _answer(self, position: int) -> Message | None:
-        """The first assistant message after this position."""
-        after = self._messages[self._utterances[position].end :]
-        return next((message for message in after if message["role"] == "assistant"), None)
+        return Reply(places[self._position])
 
     def _run(self, requested: Sequence[_Utterance], position: int) -> int:
         before = zip(reversed(requested[-_MOST_COMPARED:]), reversed(self._utterances[: position + 1]), strict=False)
@@ -100,8 +93,8 @@ class _Utterance:
 
     role: str
     words: str
-    end: int = field(compare=False)
-    """The index after its last message."""
+    answer: Message | None = field(compare=False)
+    """The next message of the assistant."""
 
     def ends_with(self, other: _Utterance) -> bool:
         """Whether the other is what was said last: a summary may stand right before it, in one message."""
@@ -117,7 +110,9 @@ def _split_utterances(messages: Sequence[Message]) -> list[_Utterance]:
         words = (text_of(message) or "\n".join(result.text for result in results_of(message))).strip()
         if utterances and utterances[-1].role == role == "user":
             words = f"{utterances.pop().words}\n{words}".strip()
-        utterances.append(_Utterance(role, words, at))
+        later = (messages[index] for index in range(at, len(messages)))
+        answer = next((message for message in later if message["role"] == "assistant"), None)
+        utterances.append(_Utterance(role, words, answer))
     return utterances
 
 

@@ -64,26 +64,17 @@ def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
 async def judge_facts(facts: Sequence[StatedFact], conversation: Conversation) -> FactCounts:
     """Count the facts in the context, those that a search of the store finds, and those that are lost."""
     context = in_context(conversation.messages)
-    places_of_facts = []
+    places = []
     for fact in facts:
         place = 0 if fact.text in context else 1 if await _is_found_by_search(fact.text, conversation) else 2
-        places_of_facts.append((fact.kind, fact.text, place))
-    return _count_places(places_of_facts)
+        places.append((fact.kind, fact.text, place))
+    return FactCounts(places)
 
 
 def judge_messages(facts: Sequence[StatedFact], messages: Sequence[Message]) -> FactCounts:
     """Count the facts in messages without a store: the others are lost."""
     context = in_context(messages)
-    return _count_places([(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts])
-
-
-def _count_places(places_of_facts: Sequence[tuple[str, str, int]]) -> FactCounts:
-    kinds: dict[str, list[int]] = {}
-    for kind, _, place in places_of_facts:
-        kinds.setdefault(kind, [0, 0, 0])[place] += 1
-    return FactCounts(
-        {kind: (counts[0], counts[1], counts[2]) for kind, counts in kinds.items()}, tuple(places_of_facts)
-    )
+    return FactCounts([(fact.kind, fact.text, 0 if fact.text in context else 2) for fact in facts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import accumulate
 from typing import Any
@@ -49,17 +48,8 @@ def _overview_row(one: Replay) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """What compaction saves, as a figure and in words, and other figures with their labels."""
-
-    figure: str
-    words: str
-    others: Sequence[tuple[str, str]]
-
-
-def _headline(replays: Sequence[Replay]) -> Headline:
-    """The savings against caching alone, over the calls that both answered."""
+def _headline(replays: Sequence[Replay]) -> dict[str, Any]:
+    """The savings against caching alone, over the calls that both answered, in words; other figures with labels."""
     pairs = [(one, one.way("cached")) for one in replays]
     counts = [min(len(way.calls), len(one.ours.calls)) for one, way in pairs]
     ours = total(one.ours.cost_of_first(count) for (one, _), count in zip(pairs, counts, strict=True))
@@ -84,7 +74,7 @@ def _headline(replays: Sequence[Replay]) -> Headline:
     if facts:
         share = sum(one.retained for one in facts) / sum(one.total for one in facts)
         others.append((part(share), "of the facts still in the context"))
-    return Headline(figure, words, others)
+    return {"figure": figure, "words": words, "others": others}
 
 
 def _section(replay: Replay, number: int, *, uncached: bool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -65,26 +65,34 @@ class PlayedCompaction:
 class FactCounts:
     """The facts of the conversation by kind: how many are in the context at its end, found by recall, lost."""
 
-    kinds: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Retained, recoverable, lost."""
-    named: tuple[tuple[str, str, int], ...] = ()
+    named: Sequence[tuple[str, str, int]] = ()
     """Each fact: its kind, its words, and its place: 0 retained, 1 recoverable, 2 lost."""
 
     @property
+    def kinds(self) -> dict[str, tuple[int, int, int]]:
+        """Retained, recoverable, lost."""
+        counts = Counter((kind, place) for kind, _, place in self.named)
+        names = dict.fromkeys(kind for kind, _, _ in self.named)
+        return {kind: (counts[kind, 0], counts[kind, 1], counts[kind, 2]) for kind in names}
+
+    @property
     def retained(self) -> int:
-        return sum(counts[0] for counts in self.kinds.values())
+        return self._count(0)
 
     @property
     def recoverable(self) -> int:
-        return sum(counts[1] for counts in self.kinds.values())
+        return self._count(1)
 
     @property
     def lost(self) -> int:
-        return sum(counts[2] for counts in self.kinds.values())
+        return self._count(2)
+
+    def _count(self, place: int) -> int:
+        return sum(fact[2] == place for fact in self.named)
 
     @property
     def total(self) -> int:
-        return sum(map(sum, self.kinds.values()))
+        return len(self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,6 @@ class Replay:
     recorded_cost: float | None = None
     """The dollars in the log, where it has those of every call."""
     seconds: float = 0.0
-    """The duration of the replay."""
 
     @property
     def ours(self) -> ReplayWay:
