@@ -147,8 +147,8 @@ async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -
                 ["DELETE FROM rewrites", "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''"]
             )
             await store._write(lambda tx, sql=sql, gone=gone: tx.run(f"{sql} WHERE strength = ?", (gone.strength,)))  # type: ignore[misc]
-        whole, _ = await store.match_rewrites("t", engines, [digests], skeletons)
-        found, before = await store.match_rewrites("t", engines, [digests], skeletons, before)
+        whole, *_ = await store.match_rewrites("t", engines, [digests], skeletons)
+        found, before, _ = await store.match_rewrites("t", engines, [digests], skeletons, before)
         longest = [(exact[:1], similar) for exact, similar in whole]
         assert [(exact[:1], similar) for exact, similar in found] == longest
         if chance.random() < 0.1:  # the client went on otherwise

@@ -39,6 +39,7 @@ from everthread.store.models import (
     RecallPassage,
     RecallQuery,
     Rewrite,
+    RewriteSearch,
     SearchHit,
     SearchQuery,
     Session,
@@ -392,10 +393,6 @@ class Store:
 
     get_state = reads(state.get_state)
 
-    async def get_states(self, names: Sequence[tuple[str, str]]) -> list[Any | None]:
-        """Several at once, each by its scope and key."""
-        return await self._read(lambda tx: [state.get_state(tx, scope, key) for scope, key in names])
-
     async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
         """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
         await self._change(nodes[0].thread if nodes else None, state.put_nodes, nodes, lease)
@@ -486,7 +483,18 @@ class Store:
         return await self._write(gateway.put_rewrite, new, self._clock(), compaction)
 
     find_rewrites = reads(gateway.find_rewrites)
-    match_rewrites = reads(gateway.match_rewrites)
+
+    async def match_rewrites(
+        self, *history: Any, states: Sequence[tuple[str, str]] = ()
+    ) -> tuple[gateway.Found, RewriteSearch | None, list[Any | None]]:
+        """The rewrites of a history, as `gateway.match_rewrites` finds them, and state beside it: one snapshot."""
+
+        def work(tx: Tx) -> tuple[gateway.Found, RewriteSearch | None, list[Any | None]]:
+            stored = [state.get_state(tx, scope, key) for scope, key in states]
+            return *gateway.match_rewrites(tx, *history), stored
+
+        return await self._read(work)
+
     find_similar_rewrites = reads(gateway.find_similar_rewrites)
 
     # Keys of the gateway. A day is written 2026-01-31.

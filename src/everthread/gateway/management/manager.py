@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,7 +73,6 @@ from everthread.gateway.management.recall import MAX_RECALL_ROUNDS, RECALL_SECON
 from everthread.gateway.management.responses_state import Responses
 from everthread.gateway.management.rewrite import (
     SLIM,
-    RewriteMatch,
     RewriteState,
     RewriteStore,
     RewriteTask,
@@ -315,6 +314,7 @@ class ProxyManager:
         turn.window = await self.limits.window(turn.limit_key, await self._load_window(turn))
         turn.cap = await self.limits.output_cap(turn.limit_key)
         turn.has_recall = self._recall.serves(turn)
+        turn.size = sum(turn.sizes)
         return turn
 
     async def _load_window(self, turn: ManagedTurn) -> int:
@@ -471,9 +471,8 @@ class ProxyManager:
     async def look_up(self, turn: ManagedTurn, *, forced: bool = False) -> None:
         """The longest rewrite of the history; `forced`: also one that is not ripe."""
         hidden, expected = self._recall.state_of(turn), self._recall.expected(turn)
-        rewrites, [undone, *rounds] = await run_together(
-            self._find_rewrites(turn), self.setup.store.get_states([(turn.match.thread, UNDONE_STATE), *hidden])
-        )
+        states = [(turn.match.thread, UNDONE_STATE), *hidden]
+        rewrites, [undone, *rounds] = await self._rewrites.find(turn, self._engine_keys(turn), states)
         if not forced:
             rewrites = rewrites.prefer(turn.memory.rewrite)
         turn.used, turn.ready = rewrites.used, rewrites.ready
@@ -482,20 +481,13 @@ class ProxyManager:
             turn.used, turn.ready = turn.ready, None
         self._recall.load(turn, expected or (rounds[0] if rounds else None))
 
-    async def _find_rewrites(self, turn: ManagedTurn) -> RewriteMatch:
-        """The rewrites of the history; where there are none, those from before our own tool was offered."""
-        engines = dict.fromkeys((self.engine_key(turn), self._key_for(turn, turn.frame.tools)))
-        memory = turn.memory
-        rewrites, memory.search = await self._rewrites.find(
-            turn.incoming.tenant, list(engines), turn.history, turn.size, memory.search
-        )
-        return rewrites
+    def _engine_keys(self, turn: ManagedTurn) -> list[str]:
+        """By what rewrites are kept: the engine, and the tools that its summaries name.
 
-    def engine_key(self, turn: ManagedTurn) -> str:
-        return self._key_for(turn, turn.equipped_frame.tools)
-
-    def _key_for(self, turn: ManagedTurn, tools: Sequence[Mapping[str, Any]] | None) -> str:
-        return f"{turn.incoming.api} {self.setup.engine_key}{tools_key(tools)}"
+        Where there are none for a client that gets our own tool, those count that were made before it was offered.
+        """
+        frames = (turn.equipped_frame, turn.frame) if turn.has_recall else (turn.frame,)
+        return [f"{turn.incoming.api} {self.setup.engine_key}{tools_key(frame.tools)}" for frame in frames]
 
     # The rounds of our own tool
 
@@ -556,7 +548,7 @@ class ProxyManager:
 
     async def _find_newer_rewrite(self, turn: ManagedTurn) -> Rewrite | None:
         """A longer rewrite that another request or process made in the meantime."""
-        rewrites = await self._find_rewrites(turn)
+        rewrites, _ = await self._rewrites.find(turn, self._engine_keys(turn))
         longest = rewrites.ready or rewrites.used
         return longest if longest and longest.length > (turn.used.length if turn.used else 0) else None
 
@@ -579,7 +571,7 @@ class ProxyManager:
         return RewriteTask(
             tenant=turn.incoming.tenant,
             thread=match.thread,
-            engine_key=self.engine_key(turn),
+            engine_key=self._engine_keys(turn)[0],
             api=turn.incoming.api,
             frame=turn.equipped_frame,
             sent=turn.pairs(),

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.composition import reading_tools
 from everthread.compaction.engine import ContextEngine
@@ -32,9 +32,12 @@ from everthread.gateway.base import Account, decode_messages, encode_messages
 from everthread.gateway.body import LIST_FIELD, Element, SlicedBody, encode_value
 from everthread.gateway.management.events import Drifted, Rewritten, Slimmed
 from everthread.gateway.management.identity import History
-from everthread.store.models import NewCompaction, Rewrite, RewriteSearch
+from everthread.store.models import NewCompaction, Rewrite
 from everthread.store.store import Store
 from everthread.wire.codecs import CODECS
+
+if TYPE_CHECKING:
+    from everthread.gateway.management.turn import ManagedTurn
 
 SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
@@ -130,19 +133,19 @@ class RewriteStore:
         self._worker = worker
 
     async def find(
-        self, tenant: str, engines: Sequence[str], history: History, size: int, before: RewriteSearch | None = None
-    ) -> tuple[RewriteMatch, RewriteSearch | None]:
-        """The rewrites for a history whose messages have this size: of the first engine that has any.
-
-        `before`: the thread's last search; the next one is given back.
-        """
+        self, turn: ManagedTurn, engines: Sequence[str], states: Sequence[tuple[str, str]] = ()
+    ) -> tuple[RewriteMatch, list[Any | None]]:
+        """The rewrites of a request's history, of the first engine that has any; and state of these scopes and keys."""
+        history, memory = turn.history, turn.memory
         histories = [history.digests, *([history.legacy_digests] if history.has_legacy else [])]
-        candidates, search = await self._store.match_rewrites(tenant, engines, histories, history.skeletons, before)
+        candidates, memory.search, stored = await self._store.match_rewrites(
+            turn.incoming.tenant, engines, histories, history.skeletons, memory.search, states=states
+        )
         for exact, similar in candidates:
-            match = await self._match(exact, similar, history, size)
+            match = await self._match(exact, similar, history, turn.size)
             if match.candidates:
-                return match, search
-        return RewriteMatch(None, None, []), search
+                return match, stored
+        return RewriteMatch(None, None, []), stored
 
     async def _match(
         self, exact: Sequence[Rewrite], similar: Sequence[Rewrite], history: History, size: int

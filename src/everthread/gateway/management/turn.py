@@ -94,6 +94,8 @@ class ManagedTurn:
     has_marks: bool = False
     """Cache marks may stand in it."""
     window: int = 0
+    size: int = 0
+    """Tokens of the client's messages, uncorrected."""
     expected: PendingPoint | None = None
     """The point at the request's end, until it is stored."""
     storing: asyncio.Future[ThreadMatch] | None = None
@@ -195,11 +197,6 @@ class ManagedTurn:
     def elements_from(self, index: int) -> Sequence[Element]:
         """The client's messages from this index on."""
         return self.elements[index:]
-
-    @property
-    def size(self) -> int:
-        """Tokens of the client's messages, uncorrected."""
-        return sum(self.sizes)
 
     @property
     def rewritable(self) -> bool:
