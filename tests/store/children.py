@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import psycopg
+from psycopg_pool import NullConnectionPool
 
 from everthread.errors import EverthreadError, NothingToUndoError
 from everthread.factory import open_store
@@ -221,7 +222,7 @@ def migrate_and_die(url: str, statements: int) -> None:
         path.touch()
         connection = SqliteDatabase(path).connect_writer()
     else:
-        connection = PostgresConnection(psycopg.connect(url, autocommit=True), psycopg.Connection.close, "BEGIN")
+        connection = PostgresConnection(psycopg.connect(url, autocommit=True), NullConnectionPool(url, open=False))
     tx: Any = Dies(connection, statements)
     connection.begin()
     apply_missing(tx)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import functools
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -146,14 +150,46 @@ def postgres(run_folder: Path) -> Iterator[Postgres]:
         pytest.skip(f"{error} (set {GIVEN_SERVER} to the URL of one)")
 
 
+@functools.cache
+def _server_of_worker() -> Server:
+    """The server that the tests of a worker stop and kill, one after the other: to make one costs seconds."""
+    lasting = contextlib.ExitStack()
+    atexit.register(lasting.close)
+    folder = lasting.enter_context(tempfile.TemporaryDirectory())
+    return lasting.enter_context(server_in(Path(folder)))
+
+
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
+def own_server() -> Iterator[Server]:
     """A server of the test's own, to be stopped and killed."""
     try:
-        with server_in(tmp_path / "server") as started:
-            yield started
+        server = _server_of_worker()
     except NoServerError as error:
         pytest.skip(str(error))
+    rules = server.data / "pg_hba.conf"
+    access = rules.read_text()
+    yield server
+    rules.write_text(access)
+    _clear_server(server)
+
+
+def _clear_server(server: Server) -> None:
+    """Have a server run, without any database or role of a test."""
+    if (server.data / "postmaster.pid").exists():
+        server.thaw()
+    try:
+        admin = psycopg.connect(server.url(), autocommit=True)
+    except psycopg.OperationalError:
+        server.start()
+        admin = psycopg.connect(server.url(), autocommit=True)
+    with admin:
+        admin.execute("SELECT pg_reload_conf()")
+        made = "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'"
+        for (name,) in admin.execute(made).fetchall():
+            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+        made = "SELECT rolname FROM pg_roles WHERE rolname <> 'postgres' AND left(rolname, 3) <> 'pg_'"
+        for (name,) in admin.execute(made).fetchall():
+            admin.execute(f'DROP ROLE "{name}"'.encode())
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from tests.store.children import Nursery
 from tests.store.postgres_server import Server
 from tests.store.talk import texts
 
-KILLS = 30
-SERVER_CRASHES = 8
+KILLS = 20
+SERVER_CRASHES = 5
 
 
 def kill_talkers(url: str, folder: Path, kills: int) -> int:
@@ -139,7 +139,7 @@ def test_the_server_crashes(own_server: Server, tmp_path: Path) -> None:
 
 
 def test_eight_processes_share_threads(url: str, tmp_path: Path) -> None:
-    assert share_threads(url, tmp_path, processes=8, amount=30) >= 8 * 2 * 30
+    assert share_threads(url, tmp_path, processes=8, amount=20) >= 8 * 2 * 20
 
 
 def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int:

@@ -76,7 +76,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
 
 async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
     with Nursery() as nursery:
-        for _ in range(3):
+        for _ in range(2):
             url = new_url(kind, empty=True)
             children = [nursery.start("migrate", url=url) for _ in range(5)]
             assert [nursery.wait(child) for child in children] == [0] * 5

@@ -139,7 +139,7 @@ async def test_garbled_lines_are_refused_and_nothing_is_stored(store: Store, els
         for place, name in enumerate(sorted(line.keys() - {"type"})):
             wrong.append([*lines[:at], {key: value for key, value in line.items() if key != name}, *lines[at + 1 :]])
             # Each field gets a few of the odd values, each value many fields.
-            wrong += [[*lines[:at], {**line, name: value}, *lines[at + 1 :]] for value in odd[(at + place) % 4 :: 4]]
+            wrong += [[*lines[:at], {**line, name: value}, *lines[at + 1 :]] for value in odd[(at + place) % 6 :: 6]]
         wrong.append([*lines[:at], *lines[at + 1 :]])
         wrong.append([*lines[:at], line, *lines[at:]])
     refused = 0

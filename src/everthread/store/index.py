@@ -49,8 +49,7 @@ class TextCut:
     terms: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPiece:
+class IndexPiece(NamedTuple):
     """A piece as the index takes it."""
 
     id: int
@@ -161,8 +160,7 @@ class IndexQuery:
         return list(dict.fromkeys(phrase.weighed for phrase in self.phrases if phrase.weighed is not None))
 
 
-@dataclass(frozen=True, slots=True)
-class IndexMatch:
+class IndexMatch(NamedTuple):
     """A piece that matches, and how strong each weighed term of the question is in it."""
 
     id: int

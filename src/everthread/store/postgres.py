@@ -77,12 +77,10 @@ class PostgresConnection(Connection):
 
     dialect = DIALECT
 
-    def __init__(
-        self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], begin: str
-    ) -> None:
+    def __init__(self, raw: psycopg.Connection[Row], pool: NullConnectionPool, begin: str = "BEGIN") -> None:
         super().__init__(begin)
         self.raw = raw
-        self._give_back = give_back
+        self._pool = pool
 
     def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         # The statements are our own constants; psycopg wants them typed as literals.
@@ -107,7 +105,7 @@ class PostgresConnection(Connection):
         return self.raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
     def close(self) -> None:
-        self._give_back(self.raw)
+        self._pool.putconn(self.raw)
 
     def index(self, pieces: Sequence[IndexPiece]) -> None:
         rows = []
@@ -135,10 +133,9 @@ class PostgresWriter(PostgresConnection):
     """
 
     def __init__(
-        self, raw: psycopg.Connection[Row], give_back: Callable[[psycopg.Connection[Row]], None], writer: str,
-        numbers: Iterator[int],
-    ) -> None:  # fmt: skip
-        super().__init__(raw, give_back, "BEGIN")
+        self, raw: psycopg.Connection[Row], pool: NullConnectionPool, writer: str, numbers: Iterator[int]
+    ) -> None:
+        super().__init__(raw, pool)
         # What fails in a pipeline takes preparations with it that the driver believes done.
         raw.prepare_threshold = None
         # Should this machine vanish, what its last transaction holds is free again soon.
@@ -351,7 +348,7 @@ class PostgresDatabase(Database):
     def prepare(self, *, create: bool = True) -> int:
         self._pool.open()
         try:
-            with closing(self._open("BEGIN")) as connection:
+            with closing(PostgresConnection(self._connect(), self._pool)) as connection:
                 return self._migrate(connection, create=create)
         except psycopg.Error as error:
             self.close()
@@ -380,16 +377,13 @@ class PostgresDatabase(Database):
     def connect_writer(self) -> Connection:
         raw = self._connect()
         try:
-            return PostgresWriter(raw, self._pool.putconn, self._writer, self._batches)
+            return PostgresWriter(raw, self._pool, self._writer, self._batches)
         except BaseException:
             self._pool.putconn(raw)  # else every connection that breaks at once is one less that can be had
             raise
 
     def connect_reader(self) -> Connection:
-        return self._open("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-
-    def _open(self, begin: str) -> PostgresConnection:
-        return PostgresConnection(self._connect(), self._pool.putconn, begin)
+        return PostgresConnection(self._connect(), self._pool, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def _connect(self) -> psycopg.Connection[Row]:
         raw = self._pool.getconn()

@@ -65,14 +65,12 @@ def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
 def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
     """The session whose id is this or begins like this, if there is exactly one."""
     where, values = equal_to({"s.tenant": tenant})
-    exact = tx.all(f"{SELECT_SESSION} WHERE s.id = ? AND {where}", (prefix, *values))
     after = prefix + "\U0010ffff"  # sorts behind whatever begins like this
     begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
-    rows = exact or (tx.all(begun, (prefix, after, *values)) if prefix else [])
-    sessions = [as_session(row) for row in rows]
+    sessions = [as_session(row) for row in tx.all(begun, (prefix, after, *values))] if prefix else []
     if not sessions:
         raise UnknownIdError(f"no session's id begins with {prefix!r}")
-    if len(sessions) > 1:
+    if len(sessions) > 1 and sessions[0].id != prefix:  # the id itself sorts before those that go on
         some = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
         raise AmbiguousIdError(f"several sessions begin with {prefix!r} ({some} …): give more of the id")
     return sessions[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from everthread.core.outputs import output_id
@@ -155,19 +156,19 @@ def salvage_thread(tx: Tx, database: Database, thread: str) -> tuple[list[Export
     return _ThreadExport(tx, database).lines(thread)
 
 
+@dataclass(slots=True)
 class _ThreadExport:
     """Reads a thread, row by row where rows of one kind cannot be read together.
 
     With a database, which tells what damage is, what cannot be read is left out and noted; else it is an error.
     """
 
-    def __init__(self, tx: Tx, database: Database | None = None) -> None:
-        self._tx = tx
-        self._database = database
-        self._lost: list[str] = []
+    tx: Tx
+    database: Database | None = None
+    lost: list[str] = field(default_factory=list)
 
     def lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
-        tx, thread = self._tx, find_thread(self._tx, thread)
+        tx, thread = self.tx, find_thread(self.tx, thread)
         sessions = self._sessions(thread)
         places = {session.id: self._places(session.id) for session, _ in sessions}
         numbers, messages = self._messages(thread, places)
@@ -193,21 +194,21 @@ class _ThreadExport:
         }
         for what, some in rest.items():
             lines += self._readable_lines(what, some)
-        return lines, self._lost
+        return lines, self.lost
 
     def _sessions(self, thread: str) -> list[tuple[Session, int]]:
         """The sessions, and how much each carried."""
-        rows = self._try("sessions", self._tx.all, "SELECT id FROM sessions WHERE thread_id = ?", (thread,))
+        rows = self._try("sessions", self.tx.all, "SELECT id FROM sessions WHERE thread_id = ?", (thread,))
         loaded = [self._try(f"session {row[0]}", self._session, row[0]) for row in rows or ()]
         return sorted((each for each in loaded if each), key=lambda each: (each[0].started, each[0].id))
 
     def _session(self, session: str) -> tuple[Session, int]:
-        carried = self._tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
-        return load_session(self._tx, session), int(carried)
+        carried = self.tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
+        return load_session(self.tx, session), int(carried)
 
     def _places(self, session: str) -> list[Row]:
         sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
-        return self._try(f"the order of session {session}", self._tx.all, sql, (session,)) or []
+        return self._try(f"the order of session {session}", self.tx.all, sql, (session,)) or []
 
     def _messages(self, thread: str, places: Mapping[str, Sequence[Row]]) -> tuple[dict[int, int], list[ExportLine]]:
         """Numbers and lines of the messages that can be read; one that stands in no session is left out."""
@@ -215,7 +216,7 @@ class _ThreadExport:
         lines: list[ExportLine] = []
         for message_id in sorted({row[1] for some in places.values() for row in some}):
             what = f"message {message_id} of thread {thread}"
-            line = self._try(what, _message_line, self._tx, message_id, len(lines) + 1, numbers)
+            line = self._try(what, _message_line, self.tx, message_id, len(lines) + 1, numbers)
             if line is not None:
                 numbers[message_id] = line["number"]
                 lines.append(line)
@@ -230,12 +231,12 @@ class _ThreadExport:
         try:
             return work(*arguments, **keywords)
         except Exception as error:
-            if self._database is None:
+            if self.database is None:
                 raise
-            explained = error if isinstance(error, GARBLED) else self._database.explain(error)
+            explained = error if isinstance(error, GARBLED) else self.database.explain(error)
             if not isinstance(explained, (*GARBLED, StoreDamagedError, UnknownIdError, AssertionError)):
                 raise
-            self._lost.append(f"{what}: {' '.join(str(error).split()) or type(error).__name__}")
+            self.lost.append(f"{what}: {' '.join(str(error).split()) or type(error).__name__}")
             return None
 
 
@@ -336,28 +337,28 @@ def _check_numbered(number: int, line: ExportLine, kind: str) -> None:
         raise TranscriptError(f"line {number} cannot be imported: {error}") from None
 
 
+@dataclass(slots=True)
 class _ThreadImport:
     """The lines under one heading, and what they have become so far."""
 
-    def __init__(self, tx: Tx, now: float, root: str, lines: list[NumberedLine]) -> None:
-        self.tx = tx
-        self.now = now
-        self.root = root
-        self.lines = lines
-        self.waiting: dict[str, ExportLine] = {}
-        """Sessions that are not stored yet."""
-        self.threads: dict[str, str] = {}
-        """Session -> its thread."""
-        self.branched: dict[str, int | None] = {}
-        """Session -> number of the message it branched at."""
-        self.owners: dict[int, str] = {}
-        """Number of a message -> the thread it is stored in."""
-        self.ids: dict[int, int] = {}
-        """Number of a message -> its id here."""
-        self.calls: dict[str, str] = {}
-        """Tool call -> the tool."""
-        self.pinned: dict[str, str] = {}
-        """Id of an output that was a pin -> its text."""
+    tx: Tx
+    now: float
+    root: str
+    lines: list[NumberedLine]
+    waiting: dict[str, ExportLine] = field(default_factory=dict)
+    """Sessions that are not stored yet."""
+    threads: dict[str, str] = field(default_factory=dict)
+    """Session -> its thread."""
+    branched: dict[str, int | None] = field(default_factory=dict)
+    """Session -> number of the message it branched at."""
+    owners: dict[int, str] = field(default_factory=dict)
+    """Number of a message -> the thread it is stored in."""
+    ids: dict[int, int] = field(default_factory=dict)
+    """Number of a message -> its id here."""
+    calls: dict[str, str] = field(default_factory=dict)
+    """Tool call -> the tool."""
+    pinned: dict[str, str] = field(default_factory=dict)
+    """Id of an output that was a pin -> its text."""
 
     def store(self) -> list[str]:
         self._apply_lines("session", self._collect_session)
