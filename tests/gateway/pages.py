@@ -118,7 +118,7 @@ class Browser:
 
     async def enter(self) -> Browser:
         """By a link."""
-        assert (await self.get(self.pages.new_link())).status == 200
+        assert (await self.get(self.pages.access.new_link())).status == 200
         return self
 
 

@@ -241,7 +241,8 @@ def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
     async def run() -> None:
         async with desk(tmp_path) as here:
             thread = await make_thread(here.store, turns=1)
-            viewer = await here.pages.access.viewer(await _cookie(here))
+            browser = await here.browser().enter()
+            viewer = await here.pages.access.viewer(dict(browser.http.cookies))
             assert viewer is not None
             told: asyncio.Queue[str] = asyncio.Queue()
 
@@ -257,11 +258,6 @@ def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
             await listening
 
     asyncio.run(run())
-
-
-async def _cookie(here: Desk) -> str:
-    browser = await here.browser().enter()
-    return "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
 
 
 def test_a_line_names_the_message_it_came_from() -> None:

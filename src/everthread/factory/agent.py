@@ -145,18 +145,14 @@ def _list_key_variables(config: Config) -> list[str]:
 def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -> NativeApp:
     """Build the threads API. `keyless`: clients have no key, so the configuration alone decides on tools."""
     from everthread.gateway.api import QueueOptions
-    from everthread.gateway.api.app import NativeApp, NativeOptions
+    from everthread.gateway.api.app import NativeApp
     from everthread.gateway.api.queue import TurnQueue
 
     native = config.gateway.native
     names = ("models", "queue", "running", "agents", "idle_seconds", "lease_seconds", "poll_seconds")
     options = QueueOptions(**{name: getattr(native, name) for name in names})
     queue = TurnQueue(store, agent_opener(config), options)
-    return NativeApp(
-        queue,
-        limits=limits,
-        options=NativeOptions(tools=keyless and native.tools, heartbeat_seconds=native.heartbeat_seconds),
-    )
+    return NativeApp(queue, limits=limits, tools=keyless and native.tools, heartbeat_seconds=native.heartbeat_seconds)
 
 
 def agent_opener(config: Config, fixed_model: StreamingModel | None = None) -> OpenAgent:

@@ -40,31 +40,18 @@ def utc_day(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
 
 
-@dataclass(slots=True)
-class _Line:
-    """One key's account of a day."""
-
-    day: str
-    stored: KeyUse
-    """As the store had it last."""
-    writing: KeyUse = NO_USE
-    """On its way there."""
-    waiting: KeyUse = NO_USE
-
-    @property
-    def total(self) -> KeyUse:
-        return self.stored + self.writing + self.waiting
-
-
 class KeyLedger:
-    """The accounts of the keys this process has seen."""
+    """The accounts of the keys this process has seen. What is counted is written together, a little later."""
 
     def __init__(self, store: Store, *, wall: Callable[[], float] = time.time) -> None:
         self._store = store
         self._wall = wall
-        self._lines: dict[str, _Line] = {}
-        self._late: list[tuple[str, dict[str, KeyUse]]] = []
-        """Of days that are over."""
+        self._stored: dict[str, KeyUse] = {}
+        """As the store had them last, by key, of `_stored_day`."""
+        self._stored_day = ""
+        self._writing: dict[tuple[str, str], KeyUse] = {}
+        """On their way there, by day and key."""
+        self._waiting: dict[tuple[str, str], KeyUse] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bool] | None = None
 
@@ -74,32 +61,31 @@ class KeyLedger:
 
     def learn(self, key_id: str, day: str, use: KeyUse) -> None:
         """What the store says. While a write is under way it may hold that already, and the write itself will tell."""
-        line = self._line(key_id)
-        if line.day == day and line.writing == NO_USE:
-            current = line.stored
-            line.stored = KeyUse(
-                max(current.requests, use.requests), max(current.tokens, use.tokens), max(current.dollars, use.dollars)
+        if day == self.day and (day, key_id) not in self._writing:
+            stored = self._stored_of(day)
+            known = stored.get(key_id, NO_USE)
+            stored[key_id] = KeyUse(
+                max(known.requests, use.requests), max(known.tokens, use.tokens), max(known.dollars, use.dollars)
             )
 
     def admit(self, key: NewKey) -> None:
         """Count a request; `Refused` where a limit is reached."""
-        line = self._line(key.id)
-        used, limits = line.total, key.limits
-        for what, limit, spent in (
-            ("requests", limits.requests, used.requests),
-            ("tokens", limits.tokens, used.tokens),
-            ("dollars", limits.dollars, used.dollars),
-        ):
+        day = self.day
+        entry = day, key.id
+        used = self._stored_of(day).get(key.id, NO_USE)
+        used += self._writing.get(entry, NO_USE) + self._waiting.get(entry, NO_USE)
+        for what in ("requests", "tokens", "dollars"):
+            limit, spent = getattr(key.limits, what), getattr(used, what)
             if limit is not None and spent >= limit:
                 raise self._limit_error(key, what, limit, spent)
-        self._add(line, KeyUse(requests=1))
+        self._add(entry, KeyUse(requests=1))
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
         """Count what a call used. A model without a price adds no dollars; where those are limited, this is logged."""
         cost = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC))
         if cost is None and key.limits.dollars is not None:
             _LOG.warning("the price of %.80r is not known; key %s is charged no dollars for it", model, key.id)
-        self._add(self._line(key.id), KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
+        self._add((self.day, key.id), KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
     async def close(self) -> None:
         """Write the counted uses, then stop."""
@@ -108,7 +94,7 @@ class KeyLedger:
             self._timer = None
         if self._task is not None:
             await self._task
-        while self._has_waiting and await self._write():
+        while self._waiting and await self._write():
             pass
 
     def _limit_error(self, key: NewKey, what: str, limit: int | Decimal, spent: int | Decimal) -> Refused:
@@ -121,22 +107,14 @@ class KeyLedger:
             retry_after=wait,
         )
 
-    def _line(self, key_id: str) -> _Line:
-        day = self.day
-        line = self._lines.get(key_id)
-        if line is None or line.day != day:
-            if line is not None and line.waiting != NO_USE:
-                self._late.append((line.day, {key_id: line.waiting}))
-            line = self._lines[key_id] = _Line(day, NO_USE)
-        return line
+    def _stored_of(self, day: str) -> dict[str, KeyUse]:
+        if self._stored_day != day:
+            self._stored_day, self._stored = day, {}
+        return self._stored
 
-    def _add(self, line: _Line, use: KeyUse) -> None:
-        line.waiting += use
+    def _add(self, entry: tuple[str, str], use: KeyUse) -> None:
+        self._waiting[entry] = self._waiting.get(entry, NO_USE) + use
         self._write_soon()
-
-    @property
-    def _has_waiting(self) -> bool:
-        return bool(self._late) or any(line.waiting != NO_USE for line in self._lines.values())
 
     def _write_soon(self, delay: float = FLUSH_SECONDS) -> None:
         if self._timer is None and (self._task is None or self._task.done()):
@@ -148,38 +126,27 @@ class KeyLedger:
         self._task.add_done_callback(self._go_on)
 
     def _go_on(self, done: asyncio.Task[bool]) -> None:
-        if self._has_waiting and not done.cancelled() and done.exception() is None:
+        if self._waiting and not done.cancelled() and done.exception() is None:
             self._write_soon(FLUSH_SECONDS if done.result() else RETRY_SECONDS)
 
     async def _write(self) -> bool:
-        """Write the waiting uses. False where the store fails: they stay and go with a later write."""
-        while self._late:
-            day, uses = self._late[0]
-            if await self._write_uses(day, uses) is None:
+        """Write what waits, day by day. False where the store fails: the rest goes with a later write."""
+        self._writing, self._waiting = self._waiting, {}
+        for day in sorted({day for day, _ in self._writing}):
+            uses = {key: use for (of_day, key), use in self._writing.items() if of_day == day}
+            try:
+                sums = await self._store.count_use(day, uses)
+            except EverthreadError as error:
+                _LOG.warning("what keys used cannot be written now; it is kept and tried again: %s", error)
+                for entry, use in self._writing.items():
+                    self._waiting[entry] = self._waiting.get(entry, NO_USE) + use
+                self._writing = {}
                 return False
-            self._late.pop(0)
-        waiting = {key: line for key, line in self._lines.items() if line.waiting != NO_USE}
-        day = next((line.day for line in waiting.values()), "")
-        lines = {key: line for key, line in waiting.items() if line.day == day}
-        for line in lines.values():
-            line.writing, line.waiting = line.waiting, NO_USE
-        sums = await self._write_uses(day, {key: line.writing for key, line in lines.items()}) if lines else {}
-        for key, line in lines.items():
-            if sums is not None:
-                line.stored = sums[key]
-            elif self._lines[key] is line:
-                line.waiting += line.writing
-            else:  # its day ended meanwhile
-                self._late.append((day, {key: line.writing}))
-            line.writing = NO_USE
-        return sums is not None
-
-    async def _write_uses(self, day: str, uses: dict[str, KeyUse]) -> dict[str, KeyUse] | None:
-        try:
-            return await self._store.count_use(day, uses)
-        except EverthreadError as error:
-            _LOG.warning("what keys used cannot be written now; it is kept and tried again: %s", error)
-            return None
+            for key in uses:
+                del self._writing[day, key]
+            if day == self.day:
+                self._stored_of(day).update(sums)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,26 +284,16 @@ class PassthroughMeter:
         """Charge the usage that was read to the account."""
         if self._account is None:
             return
-        usage, answered = (
-            self._read_usage() if self._usage_reader is None else self._read_conversation(self._usage_reader)
-        )
+        sent, stated = self._sent, self._stated
+        if self._usage_reader is not None and self._api:
+            reply = self._usage_reader.end()
+            outcome = Outcome(self._status, reply, usage_of(self._api, reply))
+            usage = usage_to_charge(outcome, Outgoing(sent if isinstance(sent, bytes) else b""))
+            answered = reply.model if reply is not None else ""
+        else:  # embeddings, completions and the like; a stream that states none counts by its size and its events
+            usage, answered = stated.usage(), stated.model
+            if usage is None and stated.count:
+                size = rough_tokens(sent) if isinstance(sent, bytes) else sent.size // _BYTES_PER_TOKEN
+                usage = CanonicalUsage(size, stated.count)
         if usage is not None:
             self._account.spend(usage, charged_model(self._model, answered))
-
-    def _read_conversation(self, usage_reader: UsageReader) -> tuple[CanonicalUsage | None, str]:
-        reply = usage_reader.end()
-        usage = usage_of(self._api, reply) if self._api else None
-        sent = self._sent if isinstance(self._sent, bytes) else b""
-        return usage_to_charge(
-            Outcome(self._status, reply, usage), Outgoing(sent)
-        ), reply.model if reply is not None else ""
-
-    def _read_usage(self) -> tuple[CanonicalUsage | None, str]:
-        """Of embeddings, completions and the like. A stream that states none counts by its size and its events."""
-        stated = self._stated
-        usage = stated.usage()
-        if usage is None and stated.count:
-            sent = self._sent
-            size = rough_tokens(sent) if isinstance(sent, bytes) else sent.size // _BYTES_PER_TOKEN
-            usage = CanonicalUsage(size, stated.count)
-        return usage, stated.model

@@ -26,14 +26,47 @@ _AT_ONCE = 32
 """So many are accepted before those too many are closed: else a burst takes every file there is."""
 
 
-class _Quiet(Server):
-    """Begins and ends at an event, where uvicorn looks ten times a second whether it should."""
+class LoopServer(Server):
+    """uvicorn on a socket that listens already, in the loop that runs. `patience`: for what is answered at the end.
 
-    def __init__(self, config: Config, patience: float) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-        self.ending = asyncio.Event()
+    It begins and ends at an event, where uvicorn looks ten times a second whether it should.
+    """
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        listener: socket.socket,
+        protocol: type[asyncio.Protocol] = H11Protocol,
+        *,
+        patience: float = 2.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            Config(
+                application, http=protocol, lifespan="off", log_config=None, access_log=False, ws="none",
+                backlog=_AT_ONCE, **settings,
+            )
+        )  # fmt: skip
+        self._listener = listener
         self._patience = patience
+        self._ready = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self.serve(sockets=[self._listener]))
+        ready = asyncio.create_task(self._ready.wait())
+        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._task.done():
+            self._task.result()
+        self._listener.listen(_BACKLOG)  # asyncio has made it as short as what it accepts at once
+
+    async def stop(self) -> None:
+        self._ending.set()
+        self.should_exit = True
+        if self._task:
+            await self._task
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,8 +74,8 @@ class _Quiet(Server):
 
     async def main_loop(self) -> None:
         await self.on_tick(0)
-        self.ready.set()
-        await self.ending.wait()
+        self._ready.set()
+        await self._ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -62,48 +95,6 @@ class _Quiet(Server):
         for connection in list(self.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-
-
-class LoopServer:
-    """Serves the application on a socket that listens already; `patience`: for what is being answered at the end."""
-
-    def __init__(
-        self,
-        application: ASGIApp,
-        listener: socket.socket,
-        protocol: type[asyncio.Protocol] = H11Protocol,
-        *,
-        patience: float = 2.0,
-        **settings: Any,
-    ) -> None:
-        config = Config(
-            application,
-            http=protocol,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            ws="none",
-            backlog=_AT_ONCE,
-            **settings,
-        )
-        self._server = _Quiet(config, patience)
-        self._listener = listener
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        ready = asyncio.create_task(self._server.ready.wait())
-        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if self._task.done():
-            self._task.result()
-        self._listener.listen(_BACKLOG)  # asyncio has made it as short as what it accepts at once
-
-    async def stop(self) -> None:
-        self._server.ending.set()
-        self._server.should_exit = True
-        if self._task:
-            await self._task
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
@@ -349,7 +340,7 @@ class Gateway:
         pages = self._service.pages
         if pages is None or pages.access.door == "off":
             return None
-        return f"{self.url}{pages.new_link()}" if pages.access.door == "local" else f"{self.url}/"
+        return f"{self.url}{pages.access.new_link()}" if pages.access.door == "local" else f"{self.url}/"
 
     async def __aenter__(self) -> Self:
         listener = self._listener or listen(self._port, self._host)

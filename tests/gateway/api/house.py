@@ -17,7 +17,7 @@ from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.factory.agent import agent_opener
 from everthread.gateway.api import QueueOptions
-from everthread.gateway.api.app import NativeApp, NativeOptions
+from everthread.gateway.api.app import NativeApp
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Caller
@@ -108,7 +108,7 @@ async def house(
     model: Waiting | None = None,
     *,
     options: QueueOptions = QUICK,
-    native: NativeOptions | None = None,
+    tools: bool = False,
     keys: bool = True,
     access: Callable[[Store], Any] = lambda _store: Keys(),
     patience: float = 5.0,
@@ -119,7 +119,7 @@ async def house(
     store = await asyncio.to_thread(open_store, url)
     config = parse_config(settings)
     queue = TurnQueue(store, wrap(agent_opener(config, answering)), options)
-    app = NativeApp(queue, options=native or NativeOptions(heartbeat_seconds=0.05))
+    app = NativeApp(queue, tools=tools, heartbeat_seconds=0.05)
     await app.start()
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
     service = GatewayApp(proxy, authenticator=access(store) if keys else None, native=app)

@@ -12,7 +12,6 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
 from everthread.factory.gateway import open_gateway
-from everthread.gateway.api.app import NativeOptions
 from everthread.gateway.api.queue import UNKNOWN
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.models import NewMessage, NewQueuedTurn
@@ -87,14 +86,14 @@ async def test_commands_are_messages_that_no_model_sees(tmp_path: Path) -> None:
         assert home.model.begun == ["hello", "hi"]
 
 
-@pytest.mark.parametrize(("name", "keys", "native", "has"), [
-    ("ann", True, None, False), ("amy", True, None, True), ("", False, None, False),
-    ("", False, NativeOptions(tools=True), True), ("ann", True, NativeOptions(tools=False), False),
+@pytest.mark.parametrize(("name", "keys", "tools", "has"), [
+    ("ann", True, False, False), ("amy", True, False, True), ("", False, False, False), ("", False, True, True),
+    ("ann", True, True, False),
 ])  # fmt: skip
 async def test_tools_are_for_who_was_granted_them(
-    name: str, keys: bool, native: NativeOptions | None, has: bool, tmp_path: Path
+    name: str, keys: bool, tools: bool, has: bool, tmp_path: Path
 ) -> None:
-    async with house(url_in(tmp_path), keys=keys, native=native) as home:
+    async with house(url_in(tmp_path), keys=keys, tools=tools) as home:
         thread = await home.thread(name)
         await home.say(thread, "what can you do?", name)
         (request,) = home.model.requests

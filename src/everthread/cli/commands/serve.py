@@ -294,7 +294,7 @@ def dashboard(
 
         async with open_dashboard(config, opened, port=port, trial=run_trial, announce=announce) as (url, pages):
             address = url
-            link = f"{url}{pages.new_link()}"
+            link = f"{url}{pages.access.new_link()}"
             typer.echo(json_text({"url": url, "link": link}) if as_json else visible(f"See your context: {link}"))
             if not as_json:
                 typer.echo("The link works once. Ctrl-C ends it.")

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,97 +17,23 @@ from everthread._version import __version__
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
 from everthread.gateway.api import HEARTBEAT_SECONDS
-from everthread.gateway.api.http import ApiRequest, Endpoint, JsonAnswer, Sender, error_answer, read_request
-from everthread.gateway.api.queue import TurnQueue
-from everthread.gateway.api.routes import AccountPages, ThreadPages, TurnPages
-from everthread.gateway.api.schemas import (
-    Branch,
-    Cancel,
-    Cancelled,
-    CommandView,
-    Compactions,
-    Compress,
-    CreateThread,
-    Days,
-    ErrorView,
-    Find,
-    HistoryQuery,
-    Hits,
-    InsightsView,
-    Messages,
-    NoBody,
-    Page,
-    SendMessage,
-    StateView,
-    ThreadDetail,
-    Threads,
-    Turns,
-    TurnView,
-    UsageView,
-    Wait,
+from everthread.gateway.api.http import (
+    ApiRequest,
+    Endpoint,
+    JsonAnswer,
+    Sender,
+    endpoints_of,
+    error_answer,
+    read_request,
 )
+from everthread.gateway.api.queue import TurnQueue
+from everthread.gateway.api.routes import ThreadRoutes
+from everthread.gateway.api.schemas import ErrorView, NoBody, TurnView
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Limits
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import Admission
 from everthread.gateway.requests import ClientGone, RequestHead
-
-_ONE = "/api/threads/{thread}"
-_TURN = f"{_ONE}/turns/{{turn}}"
-
-
-def endpoints(queue: TurnQueue, heartbeat: float) -> tuple[Endpoint, ...]:
-    threads, turns, accounts = ThreadPages(queue), TurnPages(queue, heartbeat), AccountPages(queue)
-    return (
-        Endpoint(
-            "POST", "/api/threads", "Begin a thread", threads.create, ThreadDetail, CreateThread, status=201,
-            errors=(503,),
-        ),
-        Endpoint("GET", "/api/threads", "The threads, the last active first", threads.list, Threads, query=Page),
-        Endpoint("GET", _ONE, "One thread, and its open turns", threads.get, ThreadDetail, errors=(404,)),
-        Endpoint(
-            "GET", f"{_ONE}/history", "What was said, or what the model sees", threads.history, Messages,
-            query=HistoryQuery, errors=(404,),
-        ),
-        Endpoint(
-            "POST", f"{_ONE}/messages", "Send a message: it is queued and answered in its turn", turns.send, TurnView,
-            SendMessage, Wait, errors=(404, 409, 502, 503), streams=True,
-        ),
-        Endpoint("GET", f"{_ONE}/turns", "The turns, the newest first", turns.list, Turns, query=Page, errors=(404,)),
-        Endpoint("GET", _TURN, "How a turn stands", turns.get, TurnView, errors=(404,)),
-        Endpoint(
-            "GET", f"{_TURN}/events", "What happens in a turn; `Last-Event-ID` reads on", turns.events, TurnView,
-            errors=(404,), streams=True,
-        ),
-        Endpoint("POST", f"{_ONE}/cancel", "Stop the turn that runs", turns.cancel, Cancelled, Cancel, errors=(404,)),
-        Endpoint(
-            "POST", f"{_ONE}/compress", "Compact the history now", turns.compress, CommandView, Compress,
-            errors=(404, 409, 502, 503),
-        ),
-        Endpoint(
-            "GET", f"{_ONE}/compactions", "What each compaction did, the newest first", threads.compactions,
-            Compactions, errors=(404,),
-        ),
-        Endpoint(
-            "POST", f"{_ONE}/undo", "Take the last compaction back", turns.undo, CommandView,
-            errors=(404, 409, 502, 503),
-        ),
-        Endpoint(
-            "POST", f"{_ONE}/branch", "Go on in a copy", threads.branch, ThreadDetail, Branch, status=201,
-            errors=(404, 409),
-        ),
-        Endpoint(
-            "GET", f"{_ONE}/state", "How things stand: files, commands, open errors, to-do list", accounts.state,
-            StateView, errors=(404,),
-        ),
-        Endpoint("GET", f"{_ONE}/usage", "Tokens and cost of a thread", accounts.usage, UsageView, errors=(404,)),
-        Endpoint(
-            "GET", f"{_ONE}/search", "Search one thread", accounts.search_thread, Hits, query=Find, errors=(404,)
-        ),
-        Endpoint("GET", "/api/search", "Search everything that was said", accounts.search, Hits, query=Find),
-        Endpoint("GET", "/api/insights", "Where tokens and money went", accounts.insights, InsightsView, query=Days),
-    )  # fmt: skip
-
 
 _REF = "#/components/schemas/{model}"
 _WORDS = {
@@ -131,8 +57,9 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """OpenAPI 3.1."""
     bodies: set[type[BaseModel]] = {endpoint.body for endpoint in endpoints if endpoint.method == "POST"}
     answers: set[type[BaseModel]] = {ErrorView, TurnView, *(endpoint.answer for endpoint in endpoints)}
-    models = [(model, "validation") for model in sorted(bodies, key=_name)]
-    models += [(model, "serialization") for model in sorted(answers, key=_name)]
+    by_name = attrgetter("__name__")
+    models = [(model, "validation") for model in sorted(bodies, key=by_name)]
+    models += [(model, "serialization") for model in sorted(answers, key=by_name)]
     _, schemas = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]  # the modes are literals
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
@@ -150,27 +77,23 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": _ref(endpoint.answer)}}
+    is_post = endpoint.method == "POST"
+    done = _json_content(endpoint.answer)
     if endpoint.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
-    answers: dict[str, Any] = {str(endpoint.status): {"description": "Done.", "content": content}}
-    if endpoint.streams and endpoint.method == "POST":
-        schema_of_answer = {"application/json": {"schema": _ref(TurnView)}}
-        answers["202"] = {
-            "description": "It is queued or runs; its address is in `location`.",
-            "content": schema_of_answer,
-        }
-    general = {400, 401, 403, 429, 503} | ({408, 413, 415} if endpoint.method == "POST" else set())
+        done["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
+    answers: dict[str, Any] = {str(endpoint.status): {"description": "Done.", "content": done}}
+    if endpoint.streams and is_post:
+        words = "It is queued or runs; its address is in `location`."
+        answers["202"] = {"description": words, "content": _json_content(TurnView)}
+    general = {400, 401, 403, 429, 503} | ({408, 413, 415} if is_post else set())
     for status in sorted({*general, *endpoint.errors}):
-        schema_of_answer = {"application/json": {"schema": _ref(ErrorView)}}
-        answers[str(status)] = {"description": _WORDS[status], "content": schema_of_answer}
+        answers[str(status)] = {"description": _WORDS[status], "content": _json_content(ErrorView)}
     operation: dict[str, Any] = {
         "operationId": _operation_id(endpoint), "summary": endpoint.summary, "parameters": _parameters(endpoint),
         "responses": answers,
     }  # fmt: skip
-    if endpoint.method == "POST":
-        schema = {"application/json": {"schema": _ref(endpoint.body)}}
-        operation["requestBody"] = {"required": endpoint.body is not NoBody, "content": schema}
+    if is_post:
+        operation["requestBody"] = {"required": endpoint.body is not NoBody, "content": _json_content(endpoint.body)}
     return operation
 
 
@@ -196,12 +119,8 @@ def _operation_id(endpoint: Endpoint) -> str:
     return "_".join([endpoint.method.lower(), *words])
 
 
-def _ref(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": _REF.format(model=model.__name__)}
-
-
-def _name(model: type[BaseModel]) -> str:
-    return model.__name__
+def _json_content(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
 
 
 _LOG = logging.getLogger("everthread.gateway")
@@ -209,26 +128,24 @@ _ID = r"[0-9A-Za-z_-]{1,64}"
 OPENAPI = "/api/openapi.json"
 
 
-@dataclass(frozen=True, slots=True)
-class NativeOptions:
-    """Of the API itself."""
-
-    tools: bool = False
-    """Whoever needs no key has commands and files."""
-    heartbeat_seconds: float = HEARTBEAT_SECONDS
-
-
 class NativeApp:
-    """Answers `/api/…`. The caller is in the request's state, let in by the service."""
+    """Answers `/api/…`. The caller is in the request's state, let in by the service.
 
-    def __init__(self, queue: TurnQueue, *, limits: Limits | None = None, options: NativeOptions | None = None) -> None:
+    `tools`: whoever needs no key has commands and files.
+    """
+
+    def __init__(
+        self, queue: TurnQueue, *, limits: Limits | None = None, tools: bool = False,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:  # fmt: skip
         self.queue = queue
         self._limits = limits or Limits()
-        self._options = options or NativeOptions()
+        self._tools = tools
         self._admission = Admission(self._limits.concurrent)
-        self._endpoints = endpoints(queue, self._options.heartbeat_seconds)
-        self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in self._endpoints]
-        self._document = JsonAnswer(document(self._endpoints))
+        self._handlers = ThreadRoutes(queue, heartbeat_seconds)
+        endpoints = endpoints_of(ThreadRoutes)
+        self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in endpoints]
+        self._document = JsonAnswer(document(endpoints))
 
     async def start(self) -> None:
         await self.queue.start()
@@ -268,7 +185,7 @@ class NativeApp:
             call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, receive, sender
         )
         try:
-            return await endpoint.handler(request)
+            return await endpoint.handler(self._handlers, request)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such thread.") from None
         except InputError as error:
@@ -290,7 +207,7 @@ class NativeApp:
         raise Refused(404, "not_found", "There is no such thread.")
 
     def _may_use_tools(self, caller: Caller) -> bool:
-        return "tools" in caller.scopes or (self._options.tools and caller.key_id is None)
+        return "tools" in caller.scopes or (self._tools and caller.key_id is None)
 
 
 def _pattern(path: str) -> re.Pattern[str]:

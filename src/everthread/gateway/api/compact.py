@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from everthread.compaction.summary import CompactionLevel
@@ -43,19 +44,15 @@ class CompactApp:
             await _check(call)
             with self._places.enter(caller.share):
                 body = await self._compact(call, await read_body(receive, call, self._limits))
+            text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+            answer = Response(text, media_type="application/json")
         except ClientGone:
             return
         except Refused as refused:
             error = error_body(call.speaks, refused)
-            await send(
-                {"type": "http.response.start", "status": refused.status, "headers": error_headers(refused, error)}
-            )
-            await send({"type": "http.response.body", "body": error})
-            return
-        text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
+            answer = Response(error, refused.status)
+            answer.raw_headers = error_headers(refused, error)
+        await answer(scope, receive, send)
 
     async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
         body = decode_body(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""

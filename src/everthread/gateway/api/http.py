@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -17,6 +17,7 @@ from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_vi
 from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Limits
+from everthread.gateway.deadlines import run_beside
 from everthread.gateway.errors import Refused
 from everthread.gateway.requests import ClientGone, RequestHead, read_body, until_gone
 from everthread.store.models import QueuedTurn
@@ -74,7 +75,8 @@ class Sender:
             raise ClientGone from None
 
 
-T = TypeVar("T", bound=BaseModel)
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 _MAX_LISTED_PROBLEMS = 5
 """The most problems of one body that an error lists."""
 
@@ -99,33 +101,57 @@ class ApiRequest:
         return self.caller.tenant
 
     @property
-    def thread(self) -> str:
-        return self.path_values["thread"]
-
-    @property
     def wants_events(self) -> bool:
         return "text/event-stream" in self.headers.get("accept", "")
 
+    async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work. `ClientGone` where the client leaves first; then the work ends too."""
 
-Handler = Callable[[ApiRequest], Awaitable[JsonAnswer | None]]
-"""None: the handler has sent a stream already."""
+        async def watch() -> None:
+            await until_gone(self.receive, None)
+            raise ClientGone
+
+        return await run_beside(work, watch)
+
+
+Handler = Callable[[Any, ApiRequest], Awaitable[JsonAnswer | None]]
+"""A method that answers a request. None: it has sent a stream already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One path and method of the API."""
 
+    handler: Handler
     method: str
     path: str
-    summary: str
-    handler: Handler
     answer: type[BaseModel]
     body: type[Body] = NoBody
     query: type[Query] = NoQuery
     status: int = 200
     errors: tuple[int, ...] = ()
+    """Beside those that every path can answer with."""
     streams: bool = False
     """It can answer with events."""
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").removesuffix(".")
+
+
+def endpoint(method: str, path: str, answer: type[BaseModel], **more: Any) -> Callable[[Handler], Handler]:
+    """Mark a method as the handler of a path. Its docstring is what the OpenAPI document says of it."""
+
+    def mark(handler: Handler) -> Handler:
+        handler.__dict__["endpoint"] = Endpoint(handler, method, path, answer, **more)
+        return handler
+
+    return mark
+
+
+def endpoints_of(routes: type) -> tuple[Endpoint, ...]:
+    """The marked methods of a class, in their order."""
+    return tuple(method.endpoint for method in vars(routes).values() if hasattr(method, "endpoint"))
 
 
 async def read_request(endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits) -> tuple[Query, Body]:
@@ -145,7 +171,7 @@ async def read_request(endpoint: Endpoint, call: RequestHead, receive: Receive, 
     return query, _validate(endpoint.body, "invalid_body", lambda schema: schema.model_validate_json(raw))
 
 
-def _validate(schema: type[T], code: str, parse: Callable[[type[T]], T]) -> T:
+def _validate(schema: type[M], code: str, parse: Callable[[type[M]], M]) -> M:
     try:
         return parse(schema)
     except ValidationError as error:
@@ -176,34 +202,22 @@ def encode_event(event: TurnEvent) -> bytes:
     return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-async def stream(
-    sender: Sender, receive: Receive, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float
-) -> None:
-    """Send the events until the turn is over, the client has left, or the gateway closes."""
-
-    async def next_event() -> TurnEvent | None:
-        return await anext(events, None)
-
+async def stream(sender: Sender, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float) -> None:
+    """Send the events until the turn is over or the gateway closes."""
     await sender.start(200, STREAM_HEADERS | {"x-everthread-turn": turn.id})
-    disconnect_task = asyncio.create_task(until_gone(receive, None))
-    next_event_task = asyncio.create_task(next_event())
+    upcoming = asyncio.ensure_future(anext(events, None))
     try:
         while True:
-            done, _ = await asyncio.wait(
-                {disconnect_task, next_event_task}, timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED
-            )
-            if disconnect_task in done:
-                return
-            if next_event_task not in done:
+            done, _ = await asyncio.wait({upcoming}, timeout=heartbeat)
+            if not done:
                 await sender.body(HEARTBEAT, more=True)
                 continue
-            event = next_event_task.result()
+            event = upcoming.result()
             if event is None:
                 break
             await sender.body(encode_event(event), more=True)
-            next_event_task = asyncio.create_task(next_event())
+            upcoming = asyncio.ensure_future(anext(events, None))
         await sender.body(b"", more=False)
     finally:
-        for task in (disconnect_task, next_event_task):
-            task.cancel()
-        await asyncio.gather(disconnect_task, next_event_task, return_exceptions=True)
+        upcoming.cancel()
+        await asyncio.gather(upcoming, return_exceptions=True)

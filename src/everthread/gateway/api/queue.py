@@ -154,13 +154,13 @@ class MessageRunner:
     def __init__(self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage) -> None:
         if slot.agent is None:
             raise AssertionError("a slot that was taken has an agent")
-        self._pool, self._seat, self._log, self._spent = pool, slot, log, spent
+        self._pool, self._slot, self._log, self._spent = pool, slot, log, spent
         self._agent: Agent = slot.agent
         self._reading = False
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
         """What came of it, as JSON values."""
-        self._seat.tell = self._on_event
+        self._slot.tell = self._on_event
         try:
             content = turn.message.get("content")
             if isinstance(content, str) and commands.parse(content):
@@ -168,7 +168,7 @@ class MessageRunner:
             await self._run_hygiene()
             answer = await self._turn(turn)
         finally:
-            self._seat.tell = None
+            self._slot.tell = None
         return {
             "text": answer.text, "message_id": answer.id, "session": self._agent.conversation.session.id,
             "stop": answer.stop, "usage": self._spent.figures(),
@@ -213,10 +213,10 @@ class MessageRunner:
                 async for item in items:
                     if isinstance(item, Answer):
                         return item
-                    if isinstance(item, StreamDelta):
-                        self._report_delta(item)
-                    else:
+                    if not isinstance(item, StreamDelta):
                         self._report(item)
+                    elif item.kind in SPOKEN and item.text:
+                        self._log.append("delta", {"event": "delta", "kind": item.kind, "text": item.text})
             finally:
                 self._reading = False  # from here on nobody reads the turn, and the rest is heard
         raise AssertionError("a turn ends with its answer or an error")
@@ -231,10 +231,6 @@ class MessageRunner:
             self._spent.add(event)
         self._log.append(event.kind, event.as_dict())
 
-    def _report_delta(self, piece: StreamDelta) -> None:
-        if piece.kind in SPOKEN and piece.text:
-            self._log.append("delta", {"event": "delta", "kind": piece.kind, "text": piece.text})
-
 
 _LOG = logging.getLogger("everthread.gateway")
 Why = Literal["cancelled", "interrupted", "lost"]
@@ -243,18 +239,10 @@ LAST_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class ThreadLease:
-    """A thread's lease, renewed as time goes by."""
-
-    lease: Lease
-
-
-@dataclass(slots=True)
 class RunningTurn:
     """A turn at work here."""
 
     work: asyncio.Task[dict[str, Any]]
-    spent: TurnUsage
     why: Why | None = None
     """Why it was stopped."""
 
@@ -273,6 +261,8 @@ class ThreadWorkers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bells: dict[str, asyncio.Event] = {}
         self._runs: dict[str, RunningTurn] = {}
+        self._leases: dict[str, Lease] = {}
+        """Of the threads that are answered here, renewed as time goes by."""
         self._closing = False
 
     def wake(self, thread: str) -> None:
@@ -353,36 +343,34 @@ class ThreadWorkers:
         lease = await self._store.acquire(thread, self._holder, self._options.lease_seconds)
         if lease is None:
             return
-        thread_lease = ThreadLease(lease)
+        self._leases[thread] = lease
         try:
             while not self._closing:
-                begun = await self._store.begin_turn(thread_lease.lease)
+                begun = await self._store.begin_turn(self._leases[thread])
                 for lost in begun.lost:
-                    await self._end(lost, thread_lease, *await settle(self._store, lost, thread_lease.lease))
+                    await self._end(lost, *await settle(self._store, lost, self._leases[thread]))
                 if begun.turn is not None:
-                    await self._run(begun.turn, thread_lease)
+                    await self._run(begun.turn)
                 elif not begun.lost:
                     break
         finally:
-            await finish(self._release_lease(thread_lease))
+            await finish(self._release_lease(self._leases.pop(thread)))
 
-    async def _release_lease(self, thread_lease: ThreadLease) -> None:
-        self._pool.release(thread_lease.lease)
+    async def _release_lease(self, lease: Lease) -> None:
+        self._pool.release(lease)
         try:
-            await self._store.release(thread_lease.lease)
+            await self._store.release(lease)
         except EverthreadError as error:
-            _LOG.warning("the lease of %s is left to run out: %s", thread_lease.lease.thread, redact(str(error)))
+            _LOG.warning("the lease of %s is left to run out: %s", lease.thread, redact(str(error)))
 
     # One turn
 
-    async def _run(self, turn: QueuedTurn, thread_lease: ThreadLease) -> None:
+    async def _run(self, turn: QueuedTurn) -> None:
         log = self._logs.get_or_create(turn)
         log.append("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
         spent = TurnUsage()
-        run = self._runs[turn.id] = RunningTurn(
-            asyncio.create_task(self._answer_turn(turn, thread_lease, log, spent)), spent
-        )
-        watch = asyncio.create_task(self._watch(turn, thread_lease, run))
+        run = self._runs[turn.id] = RunningTurn(asyncio.create_task(self._answer_turn(turn, log, spent)))
+        watch = asyncio.create_task(self._watch(turn, run))
         try:
             await asyncio.wait([run.work])
         finally:
@@ -393,15 +381,13 @@ class ThreadWorkers:
         state, result = self._outcome(turn, run)
         if state != "answered":
             await self._pool.drop(turn.thread)
-        await self._charge(turn, run.spent)
+        await self._charge(turn, spent)
         if run.why == "lost":
             raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
-        await self._end(turn, thread_lease, state, result)
+        await self._end(turn, state, result)
 
-    async def _answer_turn(
-        self, turn: QueuedTurn, thread_lease: ThreadLease, log: TurnLog, spent: TurnUsage
-    ) -> dict[str, Any]:
-        slot = await self._pool.take(turn, thread_lease.lease)
+    async def _answer_turn(self, turn: QueuedTurn, log: TurnLog, spent: TurnUsage) -> dict[str, Any]:
+        slot = await self._pool.take(turn, self._leases[turn.thread])
         return await MessageRunner(self._pool, slot, log, spent).answer(turn)
 
     async def _charge(self, turn: QueuedTurn, spent: TurnUsage) -> None:
@@ -428,11 +414,11 @@ class ThreadWorkers:
             run.why = "lost"
         return "failed", failure(error)
 
-    async def _end(self, turn: QueuedTurn, thread_lease: ThreadLease, state: TurnState, result: dict[str, Any]) -> None:
-        ended = await self._store.end_turn(turn.id, state, result, lease=thread_lease.lease)
+    async def _end(self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]) -> None:
+        ended = await self._store.end_turn(turn.id, state, result, lease=self._leases[turn.thread])
         self._logs.get_or_create(ended).end(ended)
 
-    async def _watch(self, turn: QueuedTurn, thread_lease: ThreadLease, run: RunningTurn) -> None:
+    async def _watch(self, turn: QueuedTurn, run: RunningTurn) -> None:
         """Renew the lease, and stop the turn if it was cancelled in another process."""
         options, now = self._options, asyncio.get_running_loop().time
         renewed = now()
@@ -440,7 +426,8 @@ class ThreadWorkers:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
                 if now() - renewed >= options.lease_seconds / 4:
-                    thread_lease.lease = await self._store.renew(thread_lease.lease, options.lease_seconds)
+                    lease = await self._store.renew(self._leases[turn.thread], options.lease_seconds)
+                    self._leases[turn.thread] = lease
                     renewed = now()
                 if (await self._store.turn(turn.id, tenant=turn.tenant)).cancel:
                     run.stop("cancelled")

@@ -20,7 +20,6 @@ from everthread.store.models import (
 
 Title = Annotated[str, StringConstraints(max_length=200)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Offset = Annotated[int, Field(ge=0, le=10**9)]
 
 
 def _address(url: str) -> str:
@@ -129,7 +128,11 @@ class Branch(Body):
 
 class Page(Query):
     limit: Annotated[int, Field(ge=1, le=100)] = 50
-    offset: Offset = 0
+    offset: Annotated[int, Field(ge=0, le=10**9)] = 0
+
+    def split(self, rows: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
+        """A page of rows, of which one more than the page holds was asked for; where the next begins."""
+        return rows[: self.limit], self.offset + self.limit if len(rows) > self.limit else None
 
 
 class HistoryQuery(Page):
@@ -385,8 +388,3 @@ def message_view(stored: StoredMessage) -> MessageView:
     return MessageView(
         id=stored.id, kind=stored.kind, role=str(body["role"]), body=body, tokens=stored.tokens, created=stored.created
     )
-
-
-def split_page(rows: Sequence[Any], limit: int, offset: int) -> tuple[Sequence[Any], int | None]:
-    """A page of rows, of which one more than the page holds was asked for; where the next begins."""
-    return rows[:limit], offset + limit if len(rows) > limit else None

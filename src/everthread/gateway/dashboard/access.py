@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,15 +137,9 @@ class Access:
             return None
         return self._sign({"kind": "key", "tenant": stored.key.tenant, "who": stored.key.id, "key": digest})
 
-    async def viewer(self, cookies: str) -> Viewer | None:
+    async def viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
         """The viewer of a valid cookie; None without one."""
-        jar: SimpleCookie = SimpleCookie()
-        try:
-            jar.load(cookies)
-        except CookieError:
-            return None
-        cookie = jar.get(self.cookie)
-        claims = self._read(cookie.value) if cookie is not None else None
+        claims = self._read(cookies.get(self.cookie, ""))
         if claims is None or not await self._is_valid(claims):
             return None
         nonce = str(claims["nonce"])

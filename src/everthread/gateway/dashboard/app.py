@@ -145,9 +145,6 @@ class Dashboard:
         """End the live updates of all open pages."""
         self._ended.set()
 
-    def new_link(self) -> str:
-        return self.access.new_link()
-
     # Who, and whether
 
     def _for_viewer(
@@ -156,7 +153,7 @@ class Dashboard:
         """A page for who was let in; others get the way in."""
 
         async def answer(request: Request) -> Response:
-            viewer = await self.access.viewer(request.headers.get("cookie", ""))
+            viewer = await self.access.viewer(request.cookies)
             if viewer is None:
                 return self._way_in(request)
             try:
@@ -193,7 +190,7 @@ class Dashboard:
             return PlainTextResponse("sign in first\n", 401)
         if self.access.door == "local" and self._announce is not None and self._clock() - self._announced > 10:
             self._announced = self._clock()
-            self._announce(self.new_link())
+            self._announce(self.access.new_link())
         status = 200 if request.method == "GET" and request.url.path == "/" and not problem else status
         return self._page("login.html", None, status=status, door=self.access.door, problem=problem)
 
@@ -238,7 +235,7 @@ class Dashboard:
         wanted_page = request.query_params.get("page")
         page = None if wanted_page is None else _number(wanted_page, 1, 10_000_000)
         thread = request.path_params["thread"]
-        title = await self._reader.title(*await self._reader.thread(viewer, thread))
+        title = await self._reader.title(await self._reader.thread(viewer, thread))
         outcome = _OUTCOMES.get(request.query_params.get("said", ""), "")
         live = f"/dashboard/live?thread={quote(thread, safe='')}"
 
@@ -286,43 +283,43 @@ class Dashboard:
         return self._page("message.html", viewer, **model)
 
     async def _undo(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        thread = request.path_params["thread"]
-        first, tip = await self._reader.thread(viewer, thread)
-        records = [one for one in await self._store.compactions(first.id) if one.reverted is None]
+        row = await self._reader.thread(viewer, request.path_params["thread"])
+        thread, tip = row.first.id, row.tip
+        records = [one for one in await self._store.compactions(thread) if one.reverted is None]
         if not records or str(records[-1].id) != form.get("compaction") or records[-1].session != tip.id:
             raise InputError("only the last compaction of a thread can be undone, and this one is not it any more")
-        lease = await self._store.acquire(first.id, f"dashboard-{new_id()}", LEASE_SECONDS)
+        lease = await self._store.acquire(thread, f"dashboard-{new_id()}", LEASE_SECONDS)
         if lease is None:
             raise InputError("a turn of this thread is under way; try again when it has ended")
         try:
             await self._store.undo(tip.id, lease=lease)
         finally:
             await self._store.release(lease)
-        _LOG.warning("compaction %s of thread %s was undone by %s", form.get("compaction"), first.id, viewer.name)
+        _LOG.warning("compaction %s of thread %s was undone by %s", form.get("compaction"), thread, viewer.name)
         return _back(thread, "undone")
 
     async def _pin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
-        first, _ = await self._reader.thread(viewer, thread)
+        await self._reader.thread(viewer, thread)
         words = form.get("text", "")
         if form.get("message"):
             message = await self._reader.message(viewer, thread, _number(form["message"], 0, 2**62))
             words = text.body_text(message.body)
-        await add_pin(self._store, first.id, words)
+        await add_pin(self._store, thread, words)
         return _back(thread, "pinned", "state")
 
     async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
-        first, _ = await self._reader.thread(viewer, thread)
-        await self._store.delete_pin(first.id, form.get("pin", ""))
+        await self._reader.thread(viewer, thread)
+        await self._store.delete_pin(thread, form.get("pin", ""))
         return _back(thread, "unpinned", "state")
 
     async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         thread = request.path_params["thread"]
-        first, tip = await self._reader.thread(viewer, thread)
+        row = await self._reader.thread(viewer, thread)
         message = await self._reader.message(viewer, thread, _number(form.get("message"), 0, 2**62))
-        branch = await self._store.branch(tip.id, message.id)
-        _LOG.info("thread %s was branched to %s by %s", first.id, branch.id, viewer.name)
+        branch = await self._store.branch(row.tip.id, message.id)
+        _LOG.info("thread %s was branched to %s by %s", thread, branch.id, viewer.name)
         return _back(branch.id, "branched")
 
     async def _try(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
@@ -333,18 +330,16 @@ class Dashboard:
     async def _trial_page(
         self, request: Request, viewer: Viewer, threshold: int, ratio: int, *, run: bool = False
     ) -> Response:
-        thread = request.path_params["thread"]
-        first, tip = await self._reader.thread(viewer, thread)
-        size = await self._reader.window_of(viewer, thread)
+        row = await self._reader.thread(viewer, request.path_params["thread"])
+        _, size = await self._reader.window_of(row)
         result, problem = None, ""
-        why_not = "" if self._trial is not None else "A replay needs the command line that started this page."
         if run and self._trial is not None:
             if self._trying.locked():
                 problem = "Another replay is under way; try again in a moment."
             else:
                 try:
                     async with self._trying, asyncio.timeout(TRIAL_SECONDS):
-                        result = await self._trial(await self._reader.trial_request(viewer, thread, threshold, ratio))
+                        result = await self._trial(await self._reader.trial_request(row, threshold, ratio))
                 except InputError as error:
                     problem = text.clean(str(error))
                 except TimeoutError:
@@ -353,11 +348,9 @@ class Dashboard:
                     _LOG.warning("a replay failed: %s: %s", type(error).__name__, error)
                     problem = "The replay failed; the log of this process says why."
         chart = _trial_chart(result, size.tokens, round(size.tokens * threshold / 100)) if result else ""
-        title = await self._reader.title(first, tip)
         return self._page(
-            "try.html", viewer, thread=first, title=title, threshold=threshold, ratio=ratio, window=size.tokens,
-            possible=self._trial is not None, why_not=why_not, problem=problem, chart=chart,
-            result=_trial_rows(result) if result else None,
+            "try.html", viewer, thread=row.first, title=await self._reader.title(row), threshold=threshold, ratio=ratio,
+            window=size.tokens, is_possible=self._trial is not None, problem=problem, chart=chart, result=result,
         )  # fmt: skip
 
     # Live
@@ -512,23 +505,9 @@ def _environment(static: Mapping[str, _StaticFile]) -> Environment:
         "ago": lambda then: text.ago(then, time.time()),
         "span": text.span,
         "line": text.line_of,
+        "clean": text.clean,
     }
     return pages
-
-
-def _trial_rows(result: TrialResult) -> dict[str, Any]:
-    rows = []
-    for run in result.runs:
-        facts = [f"{count:,}" for count in run.facts] if run.facts else ["–", "–", "–"]
-        calls = f"{len(run.prompts):,}" + (", then refused" if run.refused else "")
-        mean = sum(run.prompts) / len(run.prompts) if run.prompts else 0
-        rows.append(
-            (
-                run.name, calls, f"{max(run.prompts, default=0):,}", f"{mean:,.0f}", f"{len(run.compactions):,}",
-                format_dollars(run.cost), *facts,
-            )
-        )  # fmt: skip
-    return {"rows": rows, "notes": [text.clean(note) for note in result.notes]}
 
 
 def _trial_chart(result: TrialResult, window: int, threshold: int) -> str:

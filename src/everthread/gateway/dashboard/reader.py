@@ -189,21 +189,19 @@ class PageReader:
 
     # A thread
 
-    async def thread(self, viewer: Viewer, thread: str) -> tuple[Session, Session]:
-        """A thread's first session and its tip. `NotFoundError` if the viewer may not see it."""
+    async def thread(self, viewer: Viewer, thread: str) -> ThreadRow:
+        """A thread by its own id. `NotFoundError` if the viewer may not see it."""
         row = await self._row(viewer, thread)
         if row is None or row.first.id != thread:
             raise NotFoundError
-        return row.first, row.tip
+        return row
 
-    async def title(self, first: Session, tip: Session) -> str:
-        named = tip.title or first.title
-        return views.thread_title(first, tip, "" if named else await load_title(self.store, first))
+    async def title(self, row: ThreadRow) -> str:
+        named = row.tip.title or row.first.title
+        return views.thread_title(row.first, row.tip, "" if named else await load_title(self.store, row.first))
 
     async def thread_page(self, viewer: Viewer, thread: str, page: int | None) -> dict[str, Any]:
-        row = await self._row(viewer, thread)
-        if row is None or row.first.id != thread:
-            raise NotFoundError
+        row = await self.thread(viewer, thread)
         first, tip = row.first, row.tip
         pages = max(1, -(-row.messages // MESSAGES_PER_PAGE))
         page_number = pages if page is None else max(1, min(page, pages))
@@ -217,8 +215,8 @@ class PageReader:
             self.store.get_state(thread, "todo"),
         )
         context = await self._context(account, tip, history)
-        model: dict[str, Any] = account.model | {
-            "thread": first, "tip": tip, "title": await self.title(first, tip), "client": views.client_name(first),
+        return account.model | {
+            "thread": first, "tip": tip, "title": await self.title(row), "client": views.client_name(first),
             "messages": row.messages, "state": _state(account.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
             "conversation": [
@@ -229,7 +227,6 @@ class PageReader:
             ],
             "page": page_number, "pages": pages, "side_calls": side_calls,
         }  # fmt: skip
-        return model
 
     async def _side_calls(self, viewer: Viewer, row: ThreadRow) -> list[ThreadEntry]:
         """What the client asked beside the conversation, the newest first."""
@@ -240,10 +237,14 @@ class PageReader:
         return await self._items([side for side in rows if side is not None], {})
 
     async def _context(self, account: _Account, tip: Session, history: Sequence[StoredMessage]) -> views.ContextView:
-        if account.rewrite is not None:
-            return views.rewritten_context(account.rewrite, history)
-        in_view, shortened = await self.store.shown_of(tip.id, [message.id for message in history])
-        return views.stored_context(in_view, shortened, account.summaries)
+        rewrite = account.rewrite
+        if rewrite is None:
+            in_view, shortened = await self.store.shown_of(tip.id, [message.id for message in history])
+            return views.context_view(in_view, shortened, account.summaries)
+        # Of a proxied thread: the messages that what stands for its beginning holds word for word.
+        kept = {body_text(value) for value in views.replacement_messages(rewrite) if not is_summary(value)} - {""}
+        in_view = {message.id for message in history if body_text(message.body) in kept}
+        return views.context_view(in_view, set(), account.summaries, rewrite.length)
 
     async def _account(self, row: ThreadRow) -> _Account:
         """A thread's figures, reckoned once for each change of the thread."""
@@ -305,23 +306,21 @@ class PageReader:
     # A compaction
 
     async def compaction_page(self, viewer: Viewer, thread: str, number: int) -> dict[str, Any]:
-        first, tip = await self.thread(viewer, thread)
+        row = await self.thread(viewer, thread)
         records, calls, rewrites = await asyncio.gather(
             self.store.compactions(thread), self.store.call_rows([thread]), self.store.thread_rewrites(thread)
         )
         record = next((one for one in records if one.id == number), None)
         if record is None:
             raise NotFoundError
-        item = next(one for one in views.compaction_items(records, calls) if one.id == number)
+        item = next(one for one in views.compaction_items(records, calls) if one.stored is record)
         sides = await self._sides(record, rewrites)
         compaction = record.record
-        live = [one for one in records if one.reverted is None]
-        is_last = bool(live) and live[-1].id == record.id
-        why = "Only the last compaction can be undone." if not is_last else ""
+        last = next((one for one in reversed(records) if one.reverted is None), None)
         return {
-            "thread": first, "title": await self.title(first, tip), "made": item,
+            "thread": row.first, "title": await self.title(row), "made": item,
             "focus": line_of(compaction.focus or "", 200), "left": len(sides.left),
-            "may_undo": is_last and record.reverted is None, "why_no_undo": why,
+            "may_undo": record is last,
             "branch_at": sides.last, "warnings": [clean(redact(text)) for text in compaction.warnings],
             "before": _side(sides.before, sides.left), "before_more": max(0, len(sides.before) - MAX_SIDE_MESSAGES),
             "after": _side(sides.after, frozenset()), "after_more": max(0, len(sides.after) - MAX_SIDE_MESSAGES),
@@ -352,10 +351,10 @@ class PageReader:
             carried = sum(message.created <= record.created for message in after)
             ids = [one.id for one in before if one.kind == "message"]
             return _Sides(before, after[:carried], covered, ids[-1] if ids else None)
-        match = views.rewrite_of(record, rewrites)
-        if match is None:
+        match = [one.rewrite for one in rewrites if abs(one.created - record.created) < 0.001]  # stored together
+        if not match:
             return _Sides([], [], frozenset(), None)
-        rewrite = match.rewrite
+        rewrite = match[-1]
         history = await self.store.history(record.session, limit=rewrite.length)
         values = views.replacement_messages(rewrite)
         texts = {body_text(value) for value in values}
@@ -368,7 +367,7 @@ class PageReader:
     async def message_page(
         self, viewer: Viewer, thread: str, number: int, start: int, *, revealed: bool
     ) -> dict[str, Any]:
-        first, tip = await self.thread(viewer, thread)
+        row = await self.thread(viewer, thread)
         message = await self.message(viewer, thread, number)
         body = body_text(message.body)
         start = max(0, min(start, len(body)))
@@ -378,7 +377,7 @@ class PageReader:
             show=lambda text, most: excerpt(text, most, start=start, revealed=revealed),
         )
         return {
-            "thread": first, "title": await self.title(first, tip), "item": item, "size": len(body), "start": start,
+            "thread": row.first, "title": await self.title(row), "item": item, "size": len(body), "start": start,
             "shown": min(MAX_MESSAGE_CHARS, len(body) - start), "most": MAX_MESSAGE_CHARS, "revealed": revealed,
             "kind": message.kind, "may_pin": 0 < len(body.strip()) <= 2_000,
         }  # fmt: skip
@@ -412,7 +411,7 @@ class PageReader:
         )
         savings = await self._period_savings(records, limits, since)
         recent = [record for record in records if record.created >= since]
-        slowest = sorted(views.compaction_items(recent), key=lambda item: -item.duration)[:8]
+        slowest = sorted(views.compaction_items(recent), key=lambda item: -item.record.duration)[:8]
         groups = [("model", "model", insights.by_model), ("client", "client", clients)]
         if tenant is None:
             tenants = await self.store.usage_by("tenant", since=since, until=until)
@@ -444,21 +443,19 @@ class PageReader:
 
     # Settings, tried
 
-    async def trial_request(self, viewer: Viewer, thread: str, threshold: int, ratio: int) -> TrialRequest:
-        first, tip = await self.thread(viewer, thread)
-        history, figures, limits = await asyncio.gather(
-            self.store.history(tip.id), self.store.thread_figures([thread]), self._limits()
-        )
-        model = (figures[thread].model if thread in figures else "") or tip.model
-        size = self._window(model, limits.get(model))
+    async def trial_request(self, row: ThreadRow, threshold: int, ratio: int) -> TrialRequest:
+        model, size = await self.window_of(row)
+        history = await self.store.history(row.tip.id)
         messages = [(message.body, message.created) for message in history]
+        first = row.first
         return TrialRequest(first.id, model, size.tokens, first.system, messages, threshold / 100, ratio / 100)
 
-    async def window_of(self, viewer: Viewer, thread: str) -> WindowSize:
-        _, tip = await self.thread(viewer, thread)
+    async def window_of(self, row: ThreadRow) -> tuple[str, WindowSize]:
+        """A thread's model and its window."""
+        thread = row.first.id
         figures, limits = await asyncio.gather(self.store.thread_figures([thread]), self._limits())
-        model = (figures[thread].model if thread in figures else "") or tip.model
-        return self._window(model, limits.get(model))
+        model = (figures[thread].model if thread in figures else "") or row.tip.model
+        return model, self._window(model, limits.get(model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,7 +598,7 @@ def _sum_row(row: Any, saved: float) -> tuple[str, ...]:
 
 def _spared_dollars(item: views.CompactionItem, calls: Sequence[CallRow]) -> float | None:
     """Dollars of the tokens that later calls did not carry, at the price their cache would have read them for."""
-    later = [call for call in calls if call.task == "main" and call.created > item.created]
+    later = [call for call in calls if call.task == "main" and call.created > item.stored.created]
     if not later:
         return None
     prices = _Prices()(later[-1].model, later[-1].created, later[-1].prompt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any, cast
 
@@ -16,10 +15,10 @@ from everthread.gateway.dashboard.text import body_text, line_of
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
+    NewCompaction,
     Rewrite,
     Session,
     StoredMessage,
-    StoredRewrite,
     ThreadFigures,
     ThreadRow,
 )
@@ -204,7 +203,6 @@ class CacheMissRow:
     """A call that read less from the cache than the one before had left there."""
 
     call: int
-    created: float
     cause: str
     missed: int
 
@@ -239,27 +237,23 @@ def calls_view(calls: Sequence[CallRow], compactions: Sequence[CompactionRecord]
 
 
 def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[CacheMissRow]:
-    misses = []
+    misses: list[CacheMissRow] = []
     if not any(call.read or call.write for call in main):
-        return []
-    for number, call in enumerate(main):
-        if number == 0:
-            continue
-        before = main[number - 1]
+        return misses
+    for number, (before, call) in enumerate(pairwise(main), 1):
         reusable = min(before.prompt, call.prompt)
         missed = reusable - call.read
         if reusable < CACHED_FROM or missed <= max(CACHED_FROM, reusable // 10):
             continue
-        gap = call.created - before.created
         if number in compacted:
             cause = "compaction"
         elif before.model != call.model:
             cause = "model changed"
-        elif gap > ttl:
+        elif call.created - before.created > ttl:
             cause = "the cache had forgotten"
         else:
             cause = "the prompt changed, or the provider dropped it"
-        misses.append(CacheMissRow(number + 1, call.created, cause, missed))
+        misses.append(CacheMissRow(number + 1, cause, missed))
     return misses
 
 
@@ -412,11 +406,11 @@ FATES = {
 class ContextView:
     """What the model sees now: ids of messages as they are, of those shortened, and the summary's words."""
 
-    shown: frozenset[int] = frozenset()
-    shortened: frozenset[int] = frozenset()
-    summary: str = ""
-    words: str = ""
-    covered: int | None = None
+    shown: frozenset[int]
+    shortened: frozenset[int]
+    summary: str
+    words: str
+    covered: int | None
     """For a proxied thread: so many of its first messages are replaced."""
 
     def fate(self, message: StoredMessage, number: int) -> str:
@@ -432,30 +426,19 @@ class ContextView:
 
     def _is_in_summary(self, body: Message) -> bool:
         """Whether the summary names what this message did."""
-        if not self.summary:
-            return False
-        for call in calls_of(body):
-            for value in call.parsed.values():
-                if isinstance(value, str) and len(value) >= 6 and " ".join(value.split())[:60] in self.summary:
-                    return True
-        return False
+        values = (value for call in calls_of(body) for value in call.parsed.values())
+        return any(
+            isinstance(value, str) and len(value) >= 6 and " ".join(value.split())[:60] in self.summary
+            for value in values
+        )
 
 
-def stored_context(in_view: set[int], shortened: set[int], summaries: Sequence[str]) -> ContextView:
-    """Of a thread whose sessions hold what the model sees."""
+def context_view(
+    in_view: set[int], shortened: set[int], summaries: Sequence[str], covered: int | None = None
+) -> ContextView:
     summary = "\n".join(summaries)
     words = " ".join(" ".join(user_words(summary)).split())
-    return ContextView(frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words)
-
-
-def rewritten_context(rewrite: Rewrite, page: Sequence[StoredMessage]) -> ContextView:
-    """Of a proxied thread: what stands for its beginning, and which of a page's messages are in that word for word."""
-    values = replacement_messages(rewrite)
-    summary = "\n".join(text_of(value) for value in values if is_summary(value))
-    texts = {text for value in values if not is_summary(value) and (text := body_text(value))}
-    in_view = frozenset(message.id for message in page if body_text(message.body) in texts)
-    flat, words = " ".join(summary.split()), " ".join(" ".join(user_words(summary)).split())
-    return ContextView(in_view, frozenset(), flat, words, rewrite.length)
+    return ContextView(frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words, covered)
 
 
 def replacement_messages(rewrite: Rewrite) -> list[Message]:
@@ -500,43 +483,35 @@ def message_label(message: StoredMessage) -> str:
 class CompactionItem:
     """A compaction in a list."""
 
-    id: int
+    stored: CompactionRecord
     number: int
-    created: float
-    before: int
-    after: int
-    author: str
-    reason: str
-    duration: float
-    cost: Decimal | None
-    reverted: bool
-    proxied: bool
-    thread: str
-    calls_since: int = 0
-    spared: int = 0
-    """Tokens that later calls did not carry because of it."""
+    """Among those of its thread, in the order they were made; those that were undone keep theirs."""
+    calls_since: int
+
+    @property
+    def record(self) -> NewCompaction:
+        return self.stored.record
+
+    @property
+    def reason(self) -> str:
+        return REASONS.get(self.record.reason, self.record.reason)
 
     @property
     def share(self) -> float:
-        return 1 - self.after / self.before if self.before else 0.0
+        return 1 - self.record.tokens_after / self.record.tokens_before if self.record.tokens_before else 0.0
+
+    @property
+    def spared(self) -> int:
+        """Tokens that later calls did not carry because of it."""
+        return self.calls_since * max(0, self.record.tokens_before - self.record.tokens_after)
 
 
 def compaction_items(records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()) -> list[CompactionItem]:
-    """In the order they were made, those that were undone in their place."""
     main = [call.created for call in calls if call.task == "main"]
-    items = []
-    for number, stored in enumerate(sorted(records, key=lambda one: one.id), 1):
-        record = stored.record
-        since = sum(created > stored.created for created in main) if stored.reverted is None else 0
-        items.append(
-            CompactionItem(
-                stored.id, number, stored.created, record.tokens_before, record.tokens_after, record.author or "nobody",
-                REASONS.get(record.reason, record.reason), record.duration, record.cost, stored.reverted is not None,
-                stored.parent == stored.session, stored.thread, since,
-                since * max(0, record.tokens_before - record.tokens_after),
-            )
-        )  # fmt: skip
-    return items
+    return [
+        CompactionItem(stored, number, sum(at > stored.created for at in main) if stored.reverted is None else 0)
+        for number, stored in enumerate(sorted(records, key=lambda one: one.id), 1)
+    ]
 
 
 def verification(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -549,12 +524,6 @@ def verification(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         "unverified": "of these in no source",
     }
     return [(label, f"{figures[name]:,}") for name, label in labels.items() if isinstance(figures.get(name), int)]
-
-
-def rewrite_of(record: CompactionRecord, rewrites: Sequence[StoredRewrite]) -> StoredRewrite | None:
-    """The rewrite that was stored with a compaction: both carry the same time."""
-    near = [one for one in rewrites if abs(one.created - record.created) < 0.001]
-    return near[-1] if near else None
 
 
 # The overview
