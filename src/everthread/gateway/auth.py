@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import sha256
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.base import Account, Mode
@@ -88,6 +88,7 @@ _MOST_KNOWN = 10_000
 _ACCEPTED = "gateway.accepted"
 _ACCEPTED_SECONDS = 30 * 86_400
 _LOG = logging.getLogger("everthread.gateway")
+T = TypeVar("T")
 
 
 def credentials(headers: Mapping[str, str]) -> list[str]:
@@ -97,10 +98,13 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
     return [text for text in (shown, headers.get("x-api-key", ""), headers.get("api-key", "")) if text]
 
 
-@dataclass(slots=True)
-class _Lookup:
-    answer: asyncio.Task[StoredKey | None]
-    until: float
+def _keep(cache: OrderedDict[str, T], key: str, value: T) -> T:
+    """Put it in as the newest; the oldest beyond the limit go."""
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > _MOST_KNOWN:
+        cache.popitem(last=False)
+    return value
 
 
 class KeyAuthenticator:
@@ -118,7 +122,8 @@ class KeyAuthenticator:
         self._ledger = ledger or KeyLedger(store)
         self._clock = clock
         self._ttl = ttl
-        self._lookups: OrderedDict[str, _Lookup] = OrderedDict()
+        self._lookups: OrderedDict[str, tuple[asyncio.Task[StoredKey | None], float]] = OrderedDict()
+        """What was asked of the store, and until when that answer holds."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = credentials(headers)
@@ -144,15 +149,12 @@ class KeyAuthenticator:
     async def _find(self, digest: str) -> StoredKey | None:
         """The key, as it was at most `ttl` seconds ago; who comes while it is looked up waits for the same answer."""
         lookup = self._lookups.get(digest)
-        if lookup is None or self._clock() >= lookup.until:
+        if lookup is None or self._clock() >= lookup[1]:
             task = asyncio.get_running_loop().create_task(self._read(digest))
-            lookup = self._lookups[digest] = _Lookup(task, self._clock() + self._ttl)
-            self._lookups.move_to_end(digest)
-            while len(self._lookups) > _MOST_KNOWN:
-                self._lookups.popitem(last=False)
+            lookup = _keep(self._lookups, digest, (task, self._clock() + self._ttl))
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
-                return await asyncio.shield(lookup.answer)
+                return await asyncio.shield(lookup[0])
         except (EverthreadError, TimeoutError) as error:
             if self._lookups.get(digest) is lookup:
                 del self._lookups[digest]
@@ -189,7 +191,7 @@ class AcceptedCredentials:
                 return False
             until = float(stored) if isinstance(stored, int | float) else 0.0
             if until > self._wall():
-                self._keep(digest, until)
+                _keep(self._accepted_until, digest, until)
         return until > self._wall()
 
     def is_known(self, digest: str) -> bool:
@@ -199,7 +201,7 @@ class AcceptedCredentials:
     def add(self, digest: str) -> None:
         """It holds here at once; the client does not wait until it is stored."""
         until = self._wall() + _ACCEPTED_SECONDS
-        self._keep(digest, until)
+        _keep(self._accepted_until, digest, until)
         task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
@@ -212,12 +214,6 @@ class AcceptedCredentials:
             await self._store.put_state(_ACCEPTED, digest, until)
         except EverthreadError as error:
             _LOG.warning("that a credential was accepted cannot be stored: %s", error)
-
-    def _keep(self, digest: str, until: float) -> None:
-        self._accepted_until[digest] = until
-        self._accepted_until.move_to_end(digest)
-        while len(self._accepted_until) > _MOST_KNOWN:
-            self._accepted_until.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +300,8 @@ def key_id_in(text: str) -> str:
 
 
 def _check_limits(limits: KeyLimits) -> None:
-    counts: list[tuple[str, int | Decimal | None, int | Decimal]] = [
-        ("requests", limits.requests, _MOST),
-        ("tokens", limits.tokens, _MOST),
-        ("dollars", limits.dollars, _MOST_DOLLARS),
-    ]
-    for what, limit, most in counts:
+    for what, most in (("requests", _MOST), ("tokens", _MOST), ("dollars", _MOST_DOLLARS)):
+        limit: int | Decimal | None = getattr(limits, what)
         finite = not isinstance(limit, Decimal) or limit.is_finite()
         if limit is not None and not (finite and 0 <= limit <= most):
             raise InputError(f"{limit} {what} per day cannot be a limit; it is between 0 and {most:,}")

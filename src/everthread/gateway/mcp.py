@@ -52,7 +52,7 @@ from everthread.gateway.errors import Refused
 from everthread.gateway.management.clients import SESSION_HEADER
 from everthread.gateway.management.threads import named_thread_id
 from everthread.gateway.requests import ClientGone, collect_body, header_map, replay_body
-from everthread.gateway.server import LoopServer, listen
+from everthread.gateway.server import LoopServer, http_url, listen
 from everthread.store.sql.usage import sum_usage, usage_row
 from everthread.store.store import Store
 
@@ -219,12 +219,6 @@ _LOG = logging.getLogger("everthread.mcp")
 _FINAL = "That is final: asking again gives the same answer."
 
 
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    text: str
-    failed: bool = False
-
-
 class LookupTools:
     """Answers tool calls by name. An error is a sentence, which says so if a repeated call cannot succeed."""
 
@@ -240,20 +234,21 @@ class LookupTools:
             **{name: partial(self._lossless, name) for name in NAMES},
         }
 
-    async def call(self, reach: LookupReach, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
+    async def call(self, reach: LookupReach, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
         tool = self._tools.get(name)
         if tool is None:
-            return ToolAnswer(f"There is no tool {name[:80]!r}; there are {', '.join(self._tools)}.", failed=True)
+            return _tool_result(f"There is no tool {name[:80]!r}; there are {', '.join(self._tools)}.", failed=True)
         try:
             argument.check_names(arguments, SCHEMAS[name])
-            return ToolAnswer(await tool(reach, arguments))
+            return _tool_result(await tool(reach, arguments))
         except UnknownIdError as error:
-            return ToolAnswer(redact(f"{_sentence(error)} {_FINAL}"), failed=True)
+            words = redact(f"{_sentence(error)} {_FINAL}")
         except InputError as error:
-            return ToolAnswer(redact(_sentence(error)), failed=True)
+            words = redact(_sentence(error))
         except EverthreadError as error:
             _LOG.warning("%s failed: %s", name, redact(str(error)))
-            return ToolAnswer("This could not be looked up now: the store does not answer as it should.", failed=True)
+            words = "This could not be looked up now: the store does not answer as it should."
+        return _tool_result(words, failed=True)
 
     async def _search(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:
         query = argument.read_text(arguments, "query", max_chars=1_000).strip()
@@ -334,6 +329,10 @@ class LookupTools:
         return await find_thread(self.store, reach, named)
 
 
+def _tool_result(text: str, *, failed: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
+
+
 def _one_of(arguments: Mapping[str, Any], name: str, allowed: tuple[str, ...], default: str) -> str:
     value = argument.read_text(arguments, name, default=default)
     if value not in allowed:
@@ -366,8 +365,7 @@ def make_server(tools: LookupTools, fixed: LookupReach | None = None) -> Server[
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         reach = fixed or _reach_of(context.request.scope)
-        answer = await tools.call(reach, params.name, params.arguments or {})
-        return CallToolResult(content=[TextContent(type="text", text=answer.text)], is_error=answer.failed)
+        return await tools.call(reach, params.name, params.arguments or {})
 
     return Server(
         "everthread", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
@@ -428,11 +426,9 @@ async def application(server: Server[Any], hosts: list[str] | None = None) -> As
 async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator[str]:
     """The application alone, listening on an address of this machine; its URL."""
     listener = listen(port, host)
-    port = listener.getsockname()[1]
-    display_host = f"[{host}]" if ":" in host else host
-    async with application(
-        server, [f"{name}:{port}" for name in (display_host, "127.0.0.1", "localhost", "[::1]")]
-    ) as app:
+    url = http_url(host, listener.getsockname()[1])
+    own, _, port = url.removeprefix("http://").rpartition(":")
+    async with application(server, [f"{name}:{port}" for name in (own, "127.0.0.1", "localhost", "[::1]")]) as app:
 
         async def route(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"].rstrip("/") != PATH:
@@ -443,7 +439,7 @@ async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator
         running = LoopServer(route, listener, server_header=False, log_level="critical")
         await running.start()
         try:
-            yield f"http://{display_host}:{port}{PATH}"
+            yield f"{url}{PATH}"
         finally:
             await running.stop()
 

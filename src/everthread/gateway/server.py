@@ -100,20 +100,32 @@ class LoopServer(Server):
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     """A socket that says that it is TCP: only then asyncio sends small pieces at once."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
         raise InputError(f"there is no address {host} to listen on: {error.strerror or error}") from error
-    listener = socket.socket(family, kind, protocol)
+    listener = bind_socket(family, address)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def bind_socket(family: int, address: Any, *, shares_port: bool = False) -> socket.socket:
+    """`shares_port`: between several sockets of one port the system shares out the connections."""
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise InputError(f"port {port} of {host} cannot be used: {error.strerror or error}") from error
+        raise InputError(f"port {address[1]} of {address[0]} cannot be used: {error.strerror or error}") from error
     return listener
+
+
+def http_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
@@ -332,8 +344,7 @@ class Gateway:
     def url(self) -> str:
         if self._server is None:
             raise InputError("the gateway is not running; open it with `async with`")
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{shown}:{self._port}"
+        return http_url(self._host, self._port)
 
     def page(self) -> str | None:
         """Where a person looks: with a link that opens the pages once, where no key does. None: they are off."""

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.observability import METRICS_VARIABLE
-from everthread.gateway.server import listen
+from everthread.gateway.server import bind_socket, listen
 
 END_SECONDS = 40.0
 """For a worker to end after what it is answering; then it is killed."""
@@ -61,7 +61,7 @@ class PortSockets:
             self._sockets = [probe] * count
         else:
             probe.close()
-            self._sockets = [self._bind_socket() for _ in range(count)]
+            self._sockets = [bind_socket(self._family, self._address, shares_port=True) for _ in range(count)]
 
     def __getitem__(self, index: int) -> socket.socket:
         return self._sockets[index]
@@ -70,22 +70,11 @@ class PortSockets:
         """A new socket, which listens once its worker is up: until then the others get its connections."""
         if not self.is_shared:
             self._sockets[index].close()
-            self._sockets[index] = self._bind_socket()
+            self._sockets[index] = bind_socket(self._family, self._address, shares_port=True)
 
     def close(self) -> None:
         for one in self._sockets:
             one.close()
-
-    def _bind_socket(self) -> socket.socket:
-        listener = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind(self._address)
-        except OSError as error:
-            listener.close()
-            raise InputError(f"port {self.port} cannot be used: {error.strerror or error}") from error
-        return listener
 
 
 @dataclass(slots=True)
@@ -244,12 +233,6 @@ def _forget_gauges(pid: int, folder: Path) -> None:
 # In the worker
 
 
-def read_setup() -> tuple[socket.socket, Any]:
-    """What the supervisor says first: the socket, and what to serve."""
-    number, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
-    return socket.socket(fileno=number), setup
-
-
 def report(**fields: Any) -> None:
     """Send one line of JSON to the supervisor."""
     sys.stdout.write(json.dumps(fields) + "\n")
@@ -257,39 +240,27 @@ def report(**fields: Any) -> None:
 
 
 async def until_ended() -> None:
-    """Wait until the supervisor ends this worker, or is gone."""
-    loop = asyncio.get_running_loop()
-    enough = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, enough.set)
-    gone = asyncio.create_task(_until_closed(sys.stdin.fileno()))
-    ended = asyncio.create_task(enough.wait())
-    await asyncio.wait({gone, ended}, return_when=asyncio.FIRST_COMPLETED)
-    gone.cancel()
-    ended.cancel()
-
-
-async def _until_closed(number: int) -> None:
-    """Until the other side of a pipe has closed it."""
-    loop = asyncio.get_running_loop()
-    closed = asyncio.Event()
+    """Wait until the supervisor ends this worker, or is gone: then its end of our standard input is closed."""
+    loop, ended, number = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
 
     def look() -> None:
         if not os.read(number, 1024):
             loop.remove_reader(number)
-            closed.set()
+            ended.set()
 
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
     loop.add_reader(number, look)
     try:
-        await closed.wait()
+        await ended.wait()
     finally:
         loop.remove_reader(number)
 
 
 def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)` in this process; report to the supervisor why it cannot serve."""
-    listener, setup = read_setup()
+    """Run `work(listener, setup)`, with what the supervisor says first; report to it why this cannot serve."""
+    number, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
-        asyncio.run(work(listener, setup))
+        asyncio.run(work(socket.socket(fileno=number), setup))
     except EverthreadError as error:
         report(failed=str(error))
         raise SystemExit(2) from error

@@ -114,6 +114,7 @@ _COMMAND = "from everthread.cli.commands.serve import serve_worker; serve_worker
 async def _serve_with_workers(task: ServeTask, port: int, count: int, start_text: StartText) -> None:
     """Run several processes until a signal; a second signal kills them."""
     from everthread.factory.gateway import with_local
+    from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -142,8 +143,7 @@ async def _serve_with_workers(task: ServeTask, port: int, count: int, start_text
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
         async with supervisor:
-            host = f"[{task.host}]" if ":" in task.host else task.host
-            start_text.begin(f"http://{host}:{sockets.port}", next(filter(None, pages), None), count)
+            start_text.begin(http_url(task.host, sockets.port), next(filter(None, pages), None), count)
             await ended.wait()
 
 

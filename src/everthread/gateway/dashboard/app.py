@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
@@ -26,7 +26,7 @@ from everthread.core.pricing import format_dollars
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
-from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw, make_environment
 from everthread.gateway.dashboard.reader import NotFoundError, PageReader, Trial, TrialResult
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import SitePolicy
@@ -482,11 +482,7 @@ def _static_files() -> dict[str, _StaticFile]:
 
 
 def _environment(static: Mapping[str, _StaticFile]) -> Environment:
-    """Templates in which everything is escaped, and a name that was not given is an error."""
-    pages = Environment(
-        loader=PackageLoader("everthread.gateway.dashboard"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    pages = make_environment()
     pages.globals |= {
         "version": __version__,
         "fates": views.FATES,
@@ -501,7 +497,7 @@ def _environment(static: Mapping[str, _StaticFile]) -> Environment:
         "dollars": format_dollars,
         "part": text.part,
         "moment": text.moment,
-        "iso": text.iso,
+        "iso": lambda seconds: text.moment(seconds, "%Y-%m-%dT%H:%M:%S+00:00"),
         "ago": lambda then: text.ago(then, time.time()),
         "span": text.span,
         "line": text.line_of,

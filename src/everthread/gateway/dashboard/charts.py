@@ -6,8 +6,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
+from functools import cache
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 WIDTH, HEIGHT = 960, 300
@@ -39,7 +41,7 @@ class Mark:
     style: str = "mark"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chart:
     id: str
     title: str
@@ -56,66 +58,68 @@ class Chart:
     names: Sequence[str] = ()
     """Of the steps; without any they are numbered."""
     count: int = field(init=False)
+    tops: list[list[float]] = field(init=False)
+    """The upper edge of every line; of stacked ones upon those before."""
+    step: float = field(init=False)
+    """Between two lines of the grid."""
+    top: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", max((len(line.values) for line in self.lines), default=0))
-
-    def name(self, at: int) -> str:
-        return self.names[at] if at < len(self.names) else f"{at + 1:,}"
+        tops: list[list[float]] = []
+        for line in self.lines:
+            below = tops[-1] if self.stacked and tops else [0.0] * len(line.values)
+            tops.append([value + under for value, under in zip(line.values, below, strict=True)])
+        most = max([*(value for top in tops for value in top), *(limit.value for limit in self.limits), 1e-9])
+        step = step_of(most)
+        count = max((len(line.values) for line in self.lines), default=0)
+        self.__dict__.update(tops=tops, step=step, top=step * math.ceil(most / step), count=count)
 
     def x(self, at: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * at / max(self.count - 1, 1)
 
+    def y(self, value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.top)
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """From a value to its height."""
+    @property
+    def levels(self) -> list[tuple[float, str]]:
+        """The heights of the grid's lines, and their figures."""
+        values = [number * self.step for number in range(round(self.top / self.step) + 1)]
+        return [(self.y(value), figure(value, self.unit)) for value in values]
 
-    step: float
-    top: float
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Where the steps are named below the chart, and their names."""
+        parts = min(self.count - 1, 8)
+        places = sorted({round(number * (self.count - 1) / max(parts, 1)) for number in range(parts + 1)})
+        return [(self.x(at), self.names[at] if at < len(self.names) else f"{at + 1:,}") for at in places]
 
-    @classmethod
-    def up_to(cls, most: float) -> Scale:
-        step = step_of(most)
-        return cls(step, step * math.ceil(most / step))
+    @property
+    def shapes(self) -> list[tuple[str, str]]:
+        """The class and the points of every line, the last first: areas are drawn over each other."""
+        shapes = []
+        for line, top in zip(self.lines, self.tops, strict=True):
+            points = [f"{self.x(at):.1f},{self.y(value):.1f}" for at, value in enumerate(top)]
+            if self.stacked:
+                points += [f"{self.x(self.count - 1):.1f},{self.y(0):.1f}", f"{self.x(0):.1f},{self.y(0):.1f}"]
+            shapes.append((line.style, " ".join(points)))
+        return shapes[::-1]
 
-    def y(self, value: float) -> str:
-        return f"{TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.top):.1f}"
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        marks = dict.fromkeys((mark.text.split(":")[0].split(" before")[0], mark.style) for mark in self.marks)
+        return [*((line.name, line.style) for line in self.lines), *marks]
 
-
-def draw(chart: Chart) -> Markup:
-    """The chart, its legend and its values for the script that shows them."""
-    tops = _tops(chart)
-    scale = Scale.up_to(max([*(value for top in tops for value in top), *(lim.value for lim in chart.limits), 1e-9]))
-    name, description = f"{chart.id}-title", f"{chart.id}-told"
-    opening = (
-        f'<svg id="{chart.id}" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" '
-        f'aria-labelledby="{name} {description}" data-left="{LEFT}" data-right="{RIGHT}" data-count="{chart.count}">'
-    )
-    parts = [
-        opening,
-        f'<title id="{name}">{escape(chart.title)}</title><desc id="{description}">{escape(chart.description)}</desc>',
-        *_grid(chart, scale),
-        *(_shape(chart, at, top, scale) for at, top in reversed([*enumerate(tops)])),
-        *(_limit(limit, scale) for limit in chart.limits),
-        *(_mark(chart, mark) for mark in chart.marks),
-        f'<line class="cursor" y1="{TOP}" y2="{HEIGHT - BOTTOM}" visibility="hidden"/></svg>',
-    ]
-    drawn = f'<div class="plot">{"".join(parts)}</div>'
-    tip = f'<output class="tip" for="{chart.id}"></output>'
-    return Markup(f"<figure>{drawn}{_legend(chart)}{tip}{_values(chart)}</figure>")  # noqa: S704  escaped above  # nosec B704
-
-
-def _values(chart: Chart) -> str:
-    """The values for the script; what could end the element is written otherwise."""
-    values = {
-        "unit": chart.unit,
-        "axis": chart.axis,
-        "names": list(chart.names),
-        "lines": [{"name": line.name, "values": list(line.values)} for line in chart.lines],
-    }
-    text = json.dumps(values, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="{chart.id}-data">{text}</script>'
+    @property
+    def data(self) -> Markup:
+        """The values for the script; what could end its element is written otherwise."""
+        values = {
+            "unit": self.unit,
+            "axis": self.axis,
+            "names": list(self.names),
+            "lines": [{"name": line.name, "values": list(line.values)} for line in self.lines],
+        }
+        text = json.dumps(values, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+        return Markup(text)  # noqa: S704  # nosec B704  escaped above
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,91 +131,34 @@ class Piece:
     value: float
 
 
+def draw(chart: Chart) -> Markup:
+    """The chart, its legend and its values for the script that shows them."""
+    box = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
+    return _render("chart.html", chart=chart, **box)
+
+
 def bar(pieces: Sequence[Piece], size: float, description: str, *, mark: float | None = None) -> Markup:
     """A stacked bar as wide as its place, with a line where something begins."""
-    total = max(size, sum(piece.value for piece in pieces), 1e-9)
-    parts, at = [], 0.0
-    for piece in pieces:
-        width = 1_000 * piece.value / total
-        parts.append(
-            f'<rect class="{piece.style}" x="{at:.1f}" width="{width:.1f}" height="100">'
-            f"<title>{escape(piece.name)}</title></rect>"
-        )
-        at += width
-    if mark is not None:
-        x = min(1_000 * mark / total, 998)
-        parts.append(f'<line class="threshold" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="100"/>')
-    return Markup(  # noqa: S704  escaped above  # nosec B704
-        f'<svg class="bar" viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(description)}">'
-        f"{''.join(parts)}</svg>"
-    )
+    scale = 1_000 / max(size, sum(piece.value for piece in pieces), 1e-9)
+    threshold = None if mark is None else min(mark * scale, 998)
+    return _render("bar.html", pieces=pieces, scale=scale, description=description, threshold=threshold)
 
 
-def _tops(chart: Chart) -> list[list[float]]:
-    """The upper edge of every line; of stacked ones upon those before."""
-    tops: list[list[float]] = []
-    for line in chart.lines:
-        below = tops[-1] if chart.stacked and tops else [0.0] * len(line.values)
-        tops.append([value + under for value, under in zip(line.values, below, strict=True)])
-    return tops
+def _render(name: str, **values: Any) -> Markup:
+    return Markup(_environment().get_template(name).render(values))  # noqa: S704  # nosec B704  it escapes everything
 
 
-def _shape(chart: Chart, at: int, top: Sequence[float], scale: Scale) -> str:
-    style = chart.lines[at].style
-    points = [f"{chart.x(number):.1f},{scale.y(value)}" for number, value in enumerate(top)]
-    if not chart.stacked:
-        return f'<polyline class="line {style}" points="{" ".join(points)}"/>'
-    base = [f"{chart.x(chart.count - 1):.1f},{scale.y(0)}", f"{chart.x(0):.1f},{scale.y(0)}"]
-    return f'<polygon class="area {style}" points="{" ".join([*points, *base])}"/>'
+@cache
+def _environment() -> Environment:
+    return make_environment()
 
 
-def _limit(limit: Limit, scale: Scale) -> str:
-    y, end = scale.y(limit.value), WIDTH - RIGHT
-    return (
-        f'<line class="limit" x1="{LEFT}" x2="{end}" y1="{y}" y2="{y}"/>'
-        f'<text class="limit-name" x="{LEFT + 6}" y="{y}" dy="-4">{escape(limit.name)}</text>'
-    )
-
-
-def _grid(chart: Chart, scale: Scale) -> list[str]:
-    parts, end = [], WIDTH - RIGHT
-    for number in range(round(scale.top / scale.step) + 1):
-        level = number * scale.step
-        y = scale.y(level)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{end}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y}" dy="4">{figure(level, chart.unit)}</text>')
-    parts += [
-        f'<text class="tick below" x="{chart.x(at):.1f}" y="{HEIGHT - 14}">{escape(chart.name(at))}</text>'
-        for at in _places(chart.count)
-    ]
-    return [*parts, f'<text class="tick below" x="{(LEFT + end) / 2}" y="{HEIGHT - 1}">{escape(chart.axis)}</text>']
-
-
-def _mark(chart: Chart, mark: Mark) -> str:
-    x = chart.x(mark.at)
-    return (
-        f'<g class="{mark.style}"><title>{escape(mark.text)}</title>'
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        f'<path d="M{x - 5:.1f} {TOP - 9}h10l-5 9z"/></g>'
-    )
-
-
-def _legend(chart: Chart) -> str:
-    named = [(line.name, line.style) for line in chart.lines]
-    named += dict.fromkeys((mark.text.split(":")[0].split(" before")[0], mark.style) for mark in chart.marks)
-    keys = "".join(
-        f'<li><span class="key {style}" aria-hidden="true"></span>{escape(name)}</li>' for name, style in named
-    )
-    return f'<figcaption><ul class="legend">{keys}</ul></figcaption>'
-
-
-def _places(count: int) -> list[int]:
-    """Which calls are named below the chart."""
-    if count <= 1:
-        return [0] if count else []
-    parts = min(count - 1, 8)
-    return sorted({round(number * (count - 1) / parts) for number in range(parts + 1)})
+def make_environment() -> Environment:
+    """Templates in which everything is escaped, and a name that was not given is an error."""
+    return Environment(
+        loader=PackageLoader("everthread.gateway.dashboard"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
 
 
 def step_of(most: float) -> float:

@@ -215,7 +215,8 @@ class PageReader:
             self.store.get_state(thread, "todo"),
         )
         context = await self._context(account, tip, history)
-        return account.model | {
+        return {
+            **account.model,
             "thread": first, "tip": tip, "title": await self.title(row), "client": views.client_name(first),
             "messages": row.messages, "state": _state(account.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],

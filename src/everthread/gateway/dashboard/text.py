@@ -81,19 +81,12 @@ def short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def moment(seconds: float) -> str:
+def moment(seconds: float, layout: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
     """A time in UTC, to the second."""
     try:
-        return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return datetime.fromtimestamp(seconds, tz=UTC).strftime(layout)
     except (OverflowError, ValueError, OSError):
         return "unknown"
-
-
-def iso(seconds: float) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return ""
 
 
 def ago(then: float, now: float) -> str:
