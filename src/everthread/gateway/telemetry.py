@@ -100,23 +100,20 @@ class ObservedCall:
 
 def _span_attributes(sent: Outgoing, outcome: Outcome, thread: str) -> dict[str, Any]:
     """Attributes for the span only: metrics would have a series for each value."""
-    attributes: dict[str, Any] = {}
-    if outcome.status:
-        attributes["http.response.status_code"] = outcome.status
-    if thread:
-        attributes["gen_ai.conversation.id"] = thread
-    if sent.compactions:
-        attributes["gen_ai.conversation.compacted"] = True
-    if outcome.reply is not None and outcome.reply.id:
-        attributes["gen_ai.response.id"] = outcome.reply.id
-    if outcome.reply is not None and outcome.reply.stop:
-        attributes["gen_ai.response.finish_reasons"] = [outcome.reply.stop]
-    usage = outcome.usage
-    if usage is not None:
-        attributes |= {
-            "gen_ai.usage.input_tokens": usage.prompt_tokens,
-            "gen_ai.usage.output_tokens": usage.output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
-            "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
-        }
-    return attributes
+    reply, usage = outcome.reply, outcome.usage
+    attributes: dict[str, Any] = {
+        "http.response.status_code": outcome.status,
+        "gen_ai.conversation.id": thread,
+        "gen_ai.conversation.compacted": sent.compactions > 0,
+        "gen_ai.response.id": reply.id if reply is not None else "",
+        "gen_ai.response.finish_reasons": [reply.stop] if reply is not None and reply.stop else [],
+    }
+    known = {name: value for name, value in attributes.items() if value}
+    if usage is None:
+        return known
+    return known | {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+    }

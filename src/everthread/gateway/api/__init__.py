@@ -28,9 +28,3 @@ class QueueOptions:
     """How often the store is asked for what another process does."""
     sweep_seconds: float = 10.0
     """How often it is asked for messages whose process is gone."""
-    full_seconds: float = 5.0
-    """When to come again after a full queue."""
-    kept_logs: int = 256
-    """Turns that are over and can be read again event by event."""
-    log_events: int = 4_096
-    """Of one turn."""

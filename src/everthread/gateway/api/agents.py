@@ -42,10 +42,6 @@ class LeasedStore:
         self._thread = thread
         self._threads = {thread: thread}
 
-    @property
-    def as_store(self) -> Store:
-        return cast("Store", self)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
@@ -201,8 +197,12 @@ class AgentPool:
 
     async def drop(self, thread: str) -> None:
         slot = self._slots.pop(thread, None)
-        if slot is not None:
-            await self._close(thread, slot)
+        if slot is None or slot.agent is None:
+            return
+        try:
+            await slot.agent.close()
+        except EverthreadError as error:
+            _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))
 
     async def close(self) -> None:
         for thread in list(self._slots):
@@ -211,7 +211,12 @@ class AgentPool:
     async def _open(self, slot: AgentSlot, tenant: str, **which: Any) -> None:
         slot.used = self._clock()
         slot.agent = await self._open_agent(
-            store=slot.store.as_store, tenant=tenant, tools=slot.tools, model=slot.model, listener=slot.hear, **which
+            store=cast("Store", slot.store),
+            tenant=tenant,
+            tools=slot.tools,
+            model=slot.model,
+            listener=slot.hear,
+            **which,
         )
 
     async def shrink(self) -> None:
@@ -222,11 +227,3 @@ class AgentPool:
         for thread in [*spare, *(key for key in idle if self._slots[key].used < oldest and key not in spare)]:
             if thread in self._slots and not self._slots[thread].busy:  # closing takes time: it may be needed again
                 await self.drop(thread)
-
-    async def _close(self, thread: str, slot: AgentSlot) -> None:
-        if slot.agent is None:
-            return
-        try:
-            await slot.agent.close()
-        except EverthreadError as error:
-            _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))

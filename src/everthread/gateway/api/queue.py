@@ -236,6 +236,8 @@ _LOG = logging.getLogger("everthread.gateway")
 Why = Literal["cancelled", "interrupted", "lost"]
 LAST_SECONDS = 10.0
 """For turns that were interrupted at the end to write that down."""
+FULL_SECONDS = 5.0
+"""When to come again after a full queue."""
 
 
 @dataclass(slots=True)
@@ -252,43 +254,35 @@ class RunningTurn:
             self.work.cancel()
 
 
-class ThreadWorkers:
-    """The tasks of this process, one for each thread with open turns."""
+class TurnQueue:
+    """Answers the messages of every thread in order, together with the other processes on the same store."""
 
-    def __init__(self, store: Store, pool: AgentPool, logs: TurnLogs, options: QueueOptions) -> None:
-        self._store, self._pool, self._logs, self._options = store, pool, logs, options
+    def __init__(self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None) -> None:
+        self.store = store
+        self.options = options or QueueOptions()
+        self.agents = AgentPool(store, open_agent, self.options)
+        self._logs = TurnLogs()
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        """One for each thread with open turns, and the bells that wake them."""
         self._bells: dict[str, asyncio.Event] = {}
         self._runs: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
         """Of the threads that are answered here, renewed as time goes by."""
+        self._sweeping: asyncio.Task[None] | None = None
         self._closing = False
 
-    def wake(self, thread: str) -> None:
-        """There is, or may be, something to do."""
-        if self._closing:
-            return
-        if thread in self._tasks:
-            self._bells[thread].set()
-            return
-        self._bells[thread] = asyncio.Event()
-        self._tasks[thread] = asyncio.create_task(self._work(thread))
+    async def start(self) -> None:
+        """Start to answer messages whose process has ended."""
+        self._sweeping = asyncio.create_task(self._sweep())
+        self.store.listen(self._ring)
 
-    def ring(self, thread: str) -> None:
-        """Another process changed a queue, or (empty) any may have changed: who waits for one looks at once."""
-        for name in (thread,) if thread else tuple(self._bells):
-            if bell := self._bells.get(name):
-                bell.set()
-
-    def cancel(self, turn: QueuedTurn) -> None:
-        """Stop a turn that runs here; in another process it is found out by its own look at the store."""
-        if run := self._runs.get(turn.id):
-            run.stop("cancelled")
-
-    async def close(self, patience: float) -> None:
-        """Begin nothing more; turns under way have this long to end, then they are interrupted."""
+    async def close(self, patience: float = 0.0) -> None:
+        """Take nothing more; let running turns end within the patience, and interrupt those that did not."""
         self._closing = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
         for bell in self._bells.values():
             bell.set()
         for seconds in (patience, LAST_SECONDS):
@@ -299,169 +293,6 @@ class ThreadWorkers:
         for task in list(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    # One thread
-
-    async def _work(self, thread: str) -> None:
-        bell = self._bells[thread]
-        try:
-            while not self._closing:
-                bell.clear()
-                if await self._serve_thread(thread) and not bell.is_set():
-                    break
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), self._options.poll_seconds)
-        finally:
-            del self._tasks[thread], self._bells[thread]
-
-    async def _serve_thread(self, thread: str) -> bool:
-        """Answer what waits, if we may; True when nothing is open any more."""
-        try:
-            if await self._store.turns(thread, only_open=True, limit=1):
-                await self._answer_queue(thread)
-            still = {turn.id for turn in await self._store.turns(thread, only_open=True, limit=self._options.queue + 1)}
-            for log in self._logs.unfinished(thread):
-                if log.turn_id not in still:
-                    turn = await self._store.turn(log.turn_id, tenant=log.tenant)
-                    if not turn.open:
-                        log.end(turn)
-        except UnknownIdError:  # the thread was deleted
-            for log in self._logs.unfinished(thread):
-                log.close()
-            return True
-        except StoreError as error:
-            _LOG.warning("the queue of %s waits: %s", thread, redact(str(error)))
-            return False
-        except Exception:  # noqa: BLE001 - logged; whoever sweeps comes back to it, and not at once
-            _LOG.exception("the queue of %s could not be worked off", thread)
-            return True
-        return not still
-
-    async def _answer_queue(self, thread: str) -> None:
-        if len(self._runs) >= self._options.running:
-            return
-        lease = await self._store.acquire(thread, self._holder, self._options.lease_seconds)
-        if lease is None:
-            return
-        self._leases[thread] = lease
-        try:
-            while not self._closing:
-                begun = await self._store.begin_turn(self._leases[thread])
-                for lost in begun.lost:
-                    await self._end(lost, *await settle(self._store, lost, self._leases[thread]))
-                if begun.turn is not None:
-                    await self._run(begun.turn)
-                elif not begun.lost:
-                    break
-        finally:
-            await finish(self._release_lease(self._leases.pop(thread)))
-
-    async def _release_lease(self, lease: Lease) -> None:
-        self._pool.release(lease)
-        try:
-            await self._store.release(lease)
-        except EverthreadError as error:
-            _LOG.warning("the lease of %s is left to run out: %s", lease.thread, redact(str(error)))
-
-    # One turn
-
-    async def _run(self, turn: QueuedTurn) -> None:
-        log = self._logs.get_or_create(turn)
-        log.append("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
-        spent = TurnUsage()
-        run = self._runs[turn.id] = RunningTurn(asyncio.create_task(self._answer_turn(turn, log, spent)))
-        watch = asyncio.create_task(self._watch(turn, run))
-        try:
-            await asyncio.wait([run.work])
-        finally:
-            run.stop("interrupted")  # a turn that is over is not changed by it
-            watch.cancel()
-            await asyncio.wait([run.work, watch])
-            del self._runs[turn.id]
-        state, result = self._outcome(turn, run)
-        if state != "answered":
-            await self._pool.drop(turn.thread)
-        await self._charge(turn, spent)
-        if run.why == "lost":
-            raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
-        await self._end(turn, state, result)
-
-    async def _answer_turn(self, turn: QueuedTurn, log: TurnLog, spent: TurnUsage) -> dict[str, Any]:
-        slot = await self._pool.take(turn, self._leases[turn.thread])
-        return await MessageRunner(self._pool, slot, log, spent).answer(turn)
-
-    async def _charge(self, turn: QueuedTurn, spent: TurnUsage) -> None:
-        """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
-        payer = turn.options.get("payer")
-        if isinstance(payer, str) and spent.calls:
-            use = KeyUse(0, spent.used.total_tokens, spent.dollars)
-            try:
-                await self._store.count_use(utc_day(time.time()), {payer: use})
-            except StoreError as error:
-                _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
-
-    def _outcome(self, turn: QueuedTurn, run: RunningTurn) -> tuple[TurnState, dict[str, Any]]:
-        if run.work.cancelled():
-            if run.why == "cancelled":
-                return "cancelled", {"code": "cancelled", "message": "It was cancelled."}
-            return "interrupted", {"code": "interrupted", "message": ENDED}
-        error = run.work.exception()
-        if error is None:
-            return "answered", run.work.result()
-        if not isinstance(error, EverthreadError):
-            _LOG.error("turn %s of %s failed", turn.id, turn.thread, exc_info=error)
-        if isinstance(error, LeaseLostError):
-            run.why = "lost"
-        return "failed", failure(error)
-
-    async def _end(self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]) -> None:
-        ended = await self._store.end_turn(turn.id, state, result, lease=self._leases[turn.thread])
-        self._logs.get_or_create(ended).end(ended)
-
-    async def _watch(self, turn: QueuedTurn, run: RunningTurn) -> None:
-        """Renew the lease, and stop the turn if it was cancelled in another process."""
-        options, now = self._options, asyncio.get_running_loop().time
-        renewed = now()
-        while True:
-            await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
-            try:
-                if now() - renewed >= options.lease_seconds / 4:
-                    lease = await self._store.renew(self._leases[turn.thread], options.lease_seconds)
-                    self._leases[turn.thread] = lease
-                    renewed = now()
-                if (await self._store.turn(turn.id, tenant=turn.tenant)).cancel:
-                    run.stop("cancelled")
-            except (LeaseLostError, UnknownIdError):
-                run.stop("lost")
-                return
-            except StoreError as error:
-                _LOG.warning("the lease of %s could not be renewed: %s", turn.thread, redact(str(error)))
-
-
-class TurnQueue:
-    """Answers the messages of every thread in order, together with the other processes on the same store."""
-
-    def __init__(self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None) -> None:
-        self.store = store
-        self.options = options or QueueOptions()
-        self.agents = AgentPool(store, open_agent, self.options)
-        self._logs = TurnLogs(self.options.kept_logs, self.options.log_events)
-        self._workers = ThreadWorkers(store, self.agents, self._logs, self.options)
-        self._sweeping: asyncio.Task[None] | None = None
-        self._closing = False
-
-    async def start(self) -> None:
-        """Start to answer messages whose process has ended."""
-        self._sweeping = asyncio.create_task(self._sweep())
-        self.store.listen(self._workers.ring)
-
-    async def close(self, patience: float = 0.0) -> None:
-        """Take nothing more; let running turns end within the patience, and interrupt those that did not."""
-        self._closing = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
-        await self._workers.close(patience)
         self._logs.close()
         await self.agents.close()
 
@@ -512,7 +343,7 @@ class TurnQueue:
         turn = await self.store.queue_turn(new, most=self.options.queue)
         if turn is None:
             words = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
-            raise Refused(429, "queue_full", words, retry_after=self.options.full_seconds)
+            raise Refused(429, "queue_full", words, retry_after=FULL_SECONDS)
         if turn.id != fresh and turn.message != body:
             raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
         self._follow(turn)
@@ -547,12 +378,12 @@ class TurnQueue:
         """Stop it, or take it out of the queue. A turn that is over stays as it is."""
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
-        if turn.open:
-            self._workers.cancel(turn)
+        if turn.open and (run := self._runs.get(turn.id)):  # another process finds out by its own look at the store
+            run.stop("cancelled")
         self._follow(turn)
         return turn
 
-    # Inside
+    # Who answers
 
     def _follow(self, turn: QueuedTurn) -> TurnLog:
         """The log of a turn; a worker answers the turn from now on."""
@@ -562,19 +393,168 @@ class TurnQueue:
         elif self._closing:
             log.close()
         else:
-            self._workers.wake(turn.thread)
+            self._wake(turn.thread)
         return log
+
+    def _wake(self, thread: str) -> None:
+        """There is, or may be, something to do."""
+        if thread in self._tasks:
+            self._bells[thread].set()
+        elif not self._closing:
+            self._bells[thread] = asyncio.Event()
+            self._tasks[thread] = asyncio.create_task(self._work(thread))
+
+    def _ring(self, thread: str) -> None:
+        """Another process changed a queue, or (empty) any may have changed: who waits for one looks at once."""
+        for name in (thread,) if thread else tuple(self._bells):
+            if bell := self._bells.get(name):
+                bell.set()
 
     async def _sweep(self) -> None:
         """Wake the threads whose messages wait and whose process has ended."""
         while True:
             try:
                 for thread in await self.store.idle_queues():
-                    self._workers.wake(thread)
+                    self._wake(thread)
                 await self.agents.shrink()
             except EverthreadError as error:
                 _LOG.warning("waiting messages could not be looked for: %s", redact(str(error)))
             await asyncio.sleep(self.options.sweep_seconds)
+
+    async def _work(self, thread: str) -> None:
+        bell = self._bells[thread]
+        try:
+            while not self._closing:
+                bell.clear()
+                if await self._serve_thread(thread) and not bell.is_set():
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(bell.wait(), self.options.poll_seconds)
+        finally:
+            del self._tasks[thread], self._bells[thread]
+
+    async def _serve_thread(self, thread: str) -> bool:
+        """Answer what waits, if we may; True when nothing is open any more."""
+        try:
+            if await self.store.turns(thread, only_open=True, limit=1):
+                await self._answer_queue(thread)
+            still = {turn.id for turn in await self.store.turns(thread, only_open=True, limit=self.options.queue + 1)}
+            for log in self._logs.unfinished(thread):
+                if log.turn_id not in still:
+                    turn = await self.store.turn(log.turn_id, tenant=log.tenant)
+                    if not turn.open:
+                        log.end(turn)
+        except UnknownIdError:  # the thread was deleted
+            for log in self._logs.unfinished(thread):
+                log.close()
+            return True
+        except StoreError as error:
+            _LOG.warning("the queue of %s waits: %s", thread, redact(str(error)))
+            return False
+        except Exception:  # noqa: BLE001 - logged; whoever sweeps comes back to it, and not at once
+            _LOG.exception("the queue of %s could not be worked off", thread)
+            return True
+        return not still
+
+    async def _answer_queue(self, thread: str) -> None:
+        if len(self._runs) >= self.options.running:
+            return
+        lease = await self.store.acquire(thread, self._holder, self.options.lease_seconds)
+        if lease is None:
+            return
+        self._leases[thread] = lease
+        try:
+            while not self._closing:
+                begun = await self.store.begin_turn(self._leases[thread])
+                for lost in begun.lost:
+                    await self._end(lost, *await settle(self.store, lost, self._leases[thread]))
+                if begun.turn is not None:
+                    await self._run(begun.turn)
+                elif not begun.lost:
+                    break
+        finally:
+            await finish(self._release_lease(self._leases.pop(thread)))
+
+    async def _release_lease(self, lease: Lease) -> None:
+        self.agents.release(lease)
+        try:
+            await self.store.release(lease)
+        except EverthreadError as error:
+            _LOG.warning("the lease of %s is left to run out: %s", lease.thread, redact(str(error)))
+
+    # One turn
+
+    async def _run(self, turn: QueuedTurn) -> None:
+        log = self._logs.get_or_create(turn)
+        log.append("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
+        spent = TurnUsage()
+        run = self._runs[turn.id] = RunningTurn(asyncio.create_task(self._answer_turn(turn, log, spent)))
+        watch = asyncio.create_task(self._watch(turn, run))
+        try:
+            await asyncio.wait([run.work])
+        finally:
+            run.stop("interrupted")  # a turn that is over is not changed by it
+            watch.cancel()
+            await asyncio.wait([run.work, watch])
+            del self._runs[turn.id]
+        state, result = self._outcome(turn, run)
+        if state != "answered":
+            await self.agents.drop(turn.thread)
+        await self._charge(turn, spent)
+        if run.why == "lost":
+            raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
+        await self._end(turn, state, result)
+
+    async def _answer_turn(self, turn: QueuedTurn, log: TurnLog, spent: TurnUsage) -> dict[str, Any]:
+        slot = await self.agents.take(turn, self._leases[turn.thread])
+        return await MessageRunner(self.agents, slot, log, spent).answer(turn)
+
+    async def _charge(self, turn: QueuedTurn, spent: TurnUsage) -> None:
+        """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
+        payer = turn.options.get("payer")
+        if isinstance(payer, str) and spent.calls:
+            use = KeyUse(0, spent.used.total_tokens, spent.dollars)
+            try:
+                await self.store.count_use(utc_day(time.time()), {payer: use})
+            except StoreError as error:
+                _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
+
+    def _outcome(self, turn: QueuedTurn, run: RunningTurn) -> tuple[TurnState, dict[str, Any]]:
+        if run.work.cancelled():
+            if run.why == "cancelled":
+                return "cancelled", {"code": "cancelled", "message": "It was cancelled."}
+            return "interrupted", {"code": "interrupted", "message": ENDED}
+        error = run.work.exception()
+        if error is None:
+            return "answered", run.work.result()
+        if not isinstance(error, EverthreadError):
+            _LOG.error("turn %s of %s failed", turn.id, turn.thread, exc_info=error)
+        if isinstance(error, LeaseLostError):
+            run.why = "lost"
+        return "failed", failure(error)
+
+    async def _end(self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]) -> None:
+        ended = await self.store.end_turn(turn.id, state, result, lease=self._leases[turn.thread])
+        self._logs.get_or_create(ended).end(ended)
+
+    async def _watch(self, turn: QueuedTurn, run: RunningTurn) -> None:
+        """Renew the lease, and stop the turn if it was cancelled in another process."""
+        options, now = self.options, asyncio.get_running_loop().time
+        renewed = now()
+        while True:
+            await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
+            try:
+                if now() - renewed >= options.lease_seconds / 4:
+                    lease = await self.store.renew(self._leases[turn.thread], options.lease_seconds)
+                    self._leases[turn.thread] = lease
+                    renewed = now()
+                if (await self.store.turn(turn.id, tenant=turn.tenant)).cancel:
+                    run.stop("cancelled")
+            except (LeaseLostError, UnknownIdError):
+                run.stop("lost")
+                return
+            except StoreError as error:
+                _LOG.warning("the lease of %s could not be renewed: %s", turn.thread, redact(str(error)))
 
 
 def _shutdown_error() -> Refused:

@@ -14,6 +14,10 @@ from everthread.store.models import QueuedTurn
 TURN_ENDED = "turn"
 """The last event of a turn: how it ended."""
 EVENTS_MISSED = "gap"
+MAX_EVENTS = 4_096
+"""Of one turn."""
+MAX_FINISHED = 256
+"""Turns that are over and can be read again event by event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,10 @@ class TurnEvent:
 class TurnLog:
     """The newest events of one turn, at most so many. Any number of readers, each at its own pace."""
 
-    def __init__(self, turn: QueuedTurn, max_events: int) -> None:
+    def __init__(self, turn: QueuedTurn) -> None:
         self.turn_id, self.thread, self.tenant = turn.id, turn.thread, turn.tenant
         self.over = asyncio.Event()
-        self._events: deque[TurnEvent] = deque(maxlen=max_events)
+        self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
         self._changed = asyncio.Event()
 
@@ -85,15 +89,16 @@ class TurnLog:
 class TurnLogs:
     """The logs of the turns that clients of this process asked for, and of the last finished ones."""
 
-    def __init__(self, max_finished: int, max_events: int) -> None:
-        self._max_finished, self._max_events = max_finished, max_events
+    def __init__(self) -> None:
         self._logs: OrderedDict[str, TurnLog] = OrderedDict()
 
     def get_or_create(self, turn: QueuedTurn) -> TurnLog:
         log = self._logs.get(turn.id)
         if log is None:
-            log = self._logs[turn.id] = TurnLog(turn, self._max_events)
-            self._drop_old()
+            log = self._logs[turn.id] = TurnLog(turn)
+            over = [key for key, old in self._logs.items() if old.over.is_set()]
+            for key in over[: max(0, len(over) - MAX_FINISHED)]:
+                del self._logs[key]
         return log
 
     def unfinished(self, thread: str) -> list[TurnLog]:
@@ -102,8 +107,3 @@ class TurnLogs:
     def close(self) -> None:
         for log in self._logs.values():
             log.close()
-
-    def _drop_old(self) -> None:
-        over = [key for key, log in self._logs.items() if log.over.is_set()]
-        for key in over[: max(0, len(over) - self._max_finished)]:
-            del self._logs[key]

@@ -37,7 +37,6 @@ class Viewer:
 
     tenant: str | None
     name: str
-    nonce: str
     csrf: str
 
     def sees(self, tenant: str) -> bool:
@@ -142,8 +141,7 @@ class Access:
         claims = self._read(cookies.get(self.cookie, ""))
         if claims is None or not await self._is_valid(claims):
             return None
-        nonce = str(claims["nonce"])
-        return Viewer(claims["tenant"], str(claims["who"]), nonce, self._mark(f"csrf {nonce}"))
+        return Viewer(claims["tenant"], str(claims["who"]), self._mark(f"csrf {claims['nonce']}"))
 
     def is_genuine(self, viewer: Viewer, token: str) -> bool:
         """Whether a form's token belongs to this session."""
