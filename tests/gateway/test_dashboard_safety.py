@@ -262,17 +262,16 @@ def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
         await me.enter()
         thread = (await here.store.create_session(NewSession(title="long"))).id
-        for start in range(0, 2_500, 500):
-            some = [NewMessage(body) for number in range(start, start + 500) for body in turn(number, words=200)]
-            await here.store.append(thread, some)
+        bodies = [body for number in range(500) for body in turn(number, words=200)]
+        await here.store.append(thread, [NewMessage(body) for body in bodies])
         huge: Any = {"role": "user", "content": "<b>" + "x" * 1_000_000}
         await here.store.append(thread, [NewMessage(huge)])
         await compact_thread(here.store, thread)
         pages = await every_page(me, thread)
         assert max(len(page.text.encode()) for page in pages) <= PAGES
         first = await me.get(f"/dashboard/threads/{thread}?page=1")
-        assert "page 1 of 334" in first.words
-        last = (await here.store.history(thread, start=10_000, limit=1))[0]
+        assert "page 1 of 67" in first.words
+        last = (await here.store.history(thread, start=2_000, limit=1))[0]
         whole = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
         assert len(whole.text.encode()) <= PAGES
         assert "shown 900,000 to 1,000,000" in whole.words
@@ -280,17 +279,15 @@ def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
     see(tmp_path, work)
 
 
-def test_five_thousand_threads_are_listed_page_by_page(tmp_path: Path) -> None:
+def test_a_thousand_threads_are_listed_page_by_page(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
         await me.enter()
-        for start in range(0, 5_000, 500):
-            made = (here.store.create_session(NewSession(title=f"thread {n}")) for n in range(start, start + 500))
-            await asyncio.gather(*made)
-        first, last = await me.get("/"), await me.get("/?page=100")
+        await asyncio.gather(*(here.store.create_session(NewSession(title=f"thread {n}")) for n in range(1_000)))
+        first, last = await me.get("/"), await me.get("/?page=20")
         assert len(first.links("/dashboard/threads/")) == len(last.links("/dashboard/threads/")) == 50
         assert len(first.text.encode()) <= PAGES
-        assert last.links("page=101") == []
-        assert (await me.get("/?page=101")).links("/dashboard/threads/") == []
+        assert last.links("page=21") == []
+        assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
 
     see(tmp_path, work)
 

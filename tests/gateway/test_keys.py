@@ -109,6 +109,8 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
                 {"role": "assistant", "content": said.text},
                 {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
             ]
+            if int(compactions) >= 1:
+                break
         assert int(compactions) >= 1
         before = [one.body for one in await here.store.history(thread)]
 

@@ -427,8 +427,8 @@ async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator
     """The application alone, listening on an address of this machine; its URL."""
     listener = listen(port, host)
     url = http_url(host, listener.getsockname()[1])
-    own, _, port = url.removeprefix("http://").rpartition(":")
-    async with application(server, [f"{name}:{port}" for name in (own, "127.0.0.1", "localhost", "[::1]")]) as app:
+    others = [f"{name}:{listener.getsockname()[1]}" for name in ("127.0.0.1", "localhost", "[::1]")]
+    async with application(server, [url.removeprefix("http://"), *others]) as app:
 
         async def route(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"].rstrip("/") != PATH:

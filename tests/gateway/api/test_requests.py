@@ -83,8 +83,8 @@ async def test_the_document_is_true(tmp_path: Path) -> None:
                 model.model_validate(example)
 
 
-@settings(max_examples=4)
-@given(bodies=st.lists(VALUES, min_size=15, max_size=15))
+@settings(max_examples=2)
+@given(bodies=st.lists(VALUES, min_size=30, max_size=30))
 async def test_no_body_is_a_fault_of_ours(bodies: list[Any], tmp_path_factory: Any) -> None:
     async def ask(home: House, thread: str) -> None:
         for body in bodies:
