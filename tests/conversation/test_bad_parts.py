@@ -14,6 +14,7 @@ from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionVoid, Notice
+from everthread.conversation.options import Hooks
 from everthread.errors import EngineError
 from everthread.testing import ScriptedModel
 from tests.conversation.talk import SYSTEM, Room, room, too_long, words
@@ -142,7 +143,7 @@ async def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> Non
         assert str(conversation.session.system).count(SYSTEM) == 1
 
 
-class Hooks:
+class BrokenHooks(Hooks):
     def __init__(self, *, before: bool, after: bool) -> None:
         self.before, self.after = before, after
 
@@ -160,7 +161,7 @@ async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(t
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
         setup = place.setup(model, protect_last_n=2, background=False)
-        conversation = await Conversation.open(replace(setup, hooks=Hooks(before=before, after=not before)))
+        conversation = await Conversation.open(replace(setup, hooks=BrokenHooks(before=before, after=not before)))
         for turn in range(TURNS):
             await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
         done, failed = place.watch.of(CompactionDone), place.watch.of(CompactionFailed)

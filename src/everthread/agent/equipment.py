@@ -17,7 +17,7 @@ from everthread.agent.tools import file_tools
 from everthread.agent.tools.conversation import MemoryTool, Recall, Todo, has_open, load_todo, todo_text
 from everthread.agent.tools.delegate import Delegate
 from everthread.conversation.events import Event
-from everthread.conversation.options import Route
+from everthread.conversation.options import Hooks, Route
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
 from everthread.providers.resilience import ModelEvent
@@ -94,7 +94,7 @@ class SystemPrompt:
 
 
 @dataclass(slots=True)
-class Equipment:
+class Equipment(Hooks):
     """Built before the agent; `agent` is set once there is one, and gets the events of its conversation.
 
     Before a compaction it writes memory to disk and notes the open tasks for the next prompt.

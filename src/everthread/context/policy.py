@@ -186,7 +186,6 @@ class ContextState:
 
     @classmethod
     def load(cls, state: Any) -> ContextState:
-        """Load the state that `dump` gave."""
         fields = state if isinstance(state, Mapping) else {}
         compacted = fields.get("compacted")
         return cls(

@@ -208,10 +208,11 @@ class Preparation:
         self._live = live
         self._task: asyncio.Task[Draft] | None = None
 
-    def start(self, reason: str) -> None:
-        """Begin, unless one is under way or ready."""
+    def start(self, reason: str, *, background: bool = True) -> None:
+        """Begin, unless one is under way or ready. `background`: the conversation goes on meanwhile."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(draft(self._live, reason=reason, background=True))
+            work = draft(self._live, reason=reason, background=background)
+            self._task = asyncio.get_running_loop().create_task(work)
 
     @property
     def under_way(self) -> bool:
@@ -305,15 +306,9 @@ class Compactor:
 
     async def compact(self, reason: str, decision: str = "") -> None:
         """Compact now and wait for it. A failing engine emits an event, and the call goes on uncompacted."""
-        live = self.live
         await self.preparation.drop("another compaction takes its place")
-        try:
-            drafted = await draft(live, reason=reason)
-        except EverthreadError as error:
-            live.report_failure(error)
-            live.context.fail(live.tokens)
-        else:
-            await self._use(drafted, reason, decision)
+        self.preparation.start(reason, background=False)
+        await self._use(await self.preparation.take(), reason, decision)
 
     async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on a summary may be written beside the conversation."""
@@ -394,9 +389,7 @@ class Compactor:
         if not await self.preparation.done(must_wait=decision.must_wait):
             return
         drafted = await self.preparation.take()
-        if drafted is None:
-            live.context.fail(live.tokens)
-        elif drafted.compaction.changed and not self._is_usable(drafted):
+        if drafted is not None and drafted.compaction.changed and not self._is_usable(drafted):
             await discard(live, drafted, "the conversation changed or outgrew it meanwhile")
             await self.compact(reason, why)
         else:
@@ -407,13 +400,13 @@ class Compactor:
         grown = live.counter.messages(live.bodies[len(drafted.stored) :])
         return drafted.still_holds(live) and drafted.compaction.tokens_after + grown < live.budget.threshold
 
-    async def _use(self, drafted: Draft, reason: str, decision: str) -> None:
-        """Commit a compaction; one that could make nothing smaller is not tried again at once."""
+    async def _use(self, drafted: Draft | None, reason: str, decision: str) -> None:
+        """Commit a compaction; one that failed or could make nothing smaller is not tried again at once."""
         live = self.live
         old = live.session.id
-        if drafted.compaction.changed:
+        if drafted is not None and drafted.compaction.changed:
             await commit(live, drafted, reason=reason, decision=decision)
-        else:
+        elif drafted is not None:
             await discard(live, drafted, drafted.compaction.reason)
         if live.session.id != old:
             live.context.futile = 0

@@ -90,22 +90,14 @@ class SummarizerContext:
     """Whether the provider's cache may still hold the last request."""
 
 
-class Hooks(Protocol):
-    """Callbacks around a compaction, for memory and the like."""
+class Hooks:
+    """What memory and the like do around a compaction; here nothing."""
 
     async def before_compaction(self, session: str) -> None:
         """Called before the commit: save what must outlive the compaction."""
-        ...
-
-    async def after_compaction(self, session: str, previous: str) -> None: ...
-
-
-class NoHooks:
-    async def before_compaction(self, session: str) -> None:
-        """Do nothing."""
 
     async def after_compaction(self, session: str, previous: str) -> None:
-        """Do nothing."""
+        """Called after the commit; the session is the new one."""
 
 
 class Timer(Protocol):
@@ -134,7 +126,7 @@ class Setup:
     system: System | Callable[[], System] = None
     """The system prompt, or who writes it: asked at a session's start only."""
     listener: Listener = ignore_event
-    hooks: Hooks = field(default_factory=NoHooks)
+    hooks: Hooks = field(default_factory=Hooks)
     clock: Callable[[], float] = time.monotonic
     """Seconds that only grow."""
     wall: Callable[[], float] = time.time

@@ -49,7 +49,6 @@ class ToolCard:
     about: str
     """Its description on one line."""
     named: frozenset[str]
-    """The words of its name."""
     words: frozenset[str]
     """These, and those of its description and its parameters."""
     tokens: int = 0

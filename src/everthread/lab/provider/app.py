@@ -192,15 +192,15 @@ class Provider:
 
     def _application(self) -> Starlette:
         logic = self._answering
-        answered = [(protocol, protocol.path, logic.answer) for protocol in PROTOCOLS]
-        answered.append((ANTHROPIC, f"{ANTHROPIC.path}/count_tokens", logic.count))
-        answered.append((RESPONSES, f"{RESPONSES.path}/compact", logic.compact))
-        routes = [
-            Route(path, self._endpoint(protocol, decide), methods=["POST"]) for protocol, path, decide in answered
-        ]
-        routes += [Route(protocol.path, self._upgrade, methods=["GET"]) for protocol in PROTOCOLS]
         login_path = LOGIN_PATH + RESPONSES.path.removeprefix("/v1")
-        routes.append(Route(login_path, self._endpoint(RESPONSES, logic.answer), methods=["POST"]))
+        posted = [
+            *((protocol, protocol.path, logic.answer) for protocol in PROTOCOLS),
+            (RESPONSES, login_path, logic.answer),
+            (ANTHROPIC, f"{ANTHROPIC.path}/count_tokens", logic.count),
+            (RESPONSES, f"{RESPONSES.path}/compact", logic.compact),
+        ]
+        routes = [Route(path, self._endpoint(protocol, decide), methods=["POST"]) for protocol, path, decide in posted]
+        routes += [Route(protocol.path, self._upgrade, methods=["GET"]) for protocol in PROTOCOLS]
         routes += [Route(path, self._models, methods=["GET"]) for path in ("/v1/models", f"{LOGIN_PATH}/models")]
         routes.append(Route("/v1/models/{name:path}", self._model, methods=["GET"]))
         return Starlette(routes=routes)

@@ -108,7 +108,6 @@ class Refusal:
 
     @property
     def text(self) -> str:
-        """Its words, for the log."""
         error = self.body.get("error", self.body)
         return str(error.get("message")) if isinstance(error, Mapping) else str(error)
 

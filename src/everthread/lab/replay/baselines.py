@@ -170,7 +170,6 @@ class ReplaySetting:
 
     calls: tuple[PlannedCall, ...]
     models: tuple[str, ...]
-    """The model of each call."""
     outputs: tuple[int, ...]
     """Tokens of each answer."""
     window: int
@@ -180,7 +179,6 @@ class ReplaySetting:
     tools: list[dict[str, Any]]
     prompts: Prompts
     step: Callable[[], None]
-    """Called after each call."""
 
     @property
     def fits(self) -> int:

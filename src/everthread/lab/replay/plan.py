@@ -34,9 +34,7 @@ class PlannedCall:
     """The messages since the previous call."""
     answer: Message
     at: float = 0.0
-    """The time of the call, in seconds."""
     usage: CanonicalUsage | None = None
-    """The recorded usage."""
     cost: float | None = None
     model: str = ""
 

@@ -31,7 +31,6 @@ class PlayedCall:
 
     at: float
     messages: int
-    """The number of messages in the request."""
     use: CacheUse
     output: int
     input_cost: Decimal | None
