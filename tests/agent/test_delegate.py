@@ -13,8 +13,8 @@ import pytest
 from everthread import ModelError
 from everthread.agent import SUBAGENT_ROUNDS, commands
 from everthread.agent.base import Permission, ToolContext, ToolReply
-from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import Delegated, ToolFinished
+from everthread.agent.loop import INTERRUPTED
 from everthread.agent.tools.delegate import Delegate
 from everthread.core.messages import content_text, text_of
 from everthread.core.types import Request

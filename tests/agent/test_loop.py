@@ -19,8 +19,8 @@ from everthread import (
     validate_messages,
 )
 from everthread.agent.base import Permission, ToolContext, ToolReply
-from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
+from everthread.agent.loop import INTERRUPTED
 from everthread.conversation.events import OutputStored
 from everthread.conversation.options import Route
 from everthread.conversation.requests import Answer

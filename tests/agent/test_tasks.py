@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from everthread import Agent
-from everthread.agent.calls import INTERRUPTED
 from everthread.agent.events import ToolFinished, TurnEnded
+from everthread.agent.loop import INTERRUPTED
 from everthread.compaction.summary import RULES, TASK, WORDS, parse_sections
 from everthread.conversation.events import CompactionDone
 from everthread.core.messages import calls_of, results_of, text_of

@@ -53,7 +53,7 @@ class ProcessExit:
 
 async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float) -> ProcessExit:
     """Run a program. When cancelled or out of time, it is ended with everything it started."""
-    child = _start(argv, folder, environment)
+    child = ChildProcess(argv, folder, environment)
     try:
         if not await _within(seconds, child.exited):
             await child.end()
@@ -146,15 +146,25 @@ class ProcessOutput:
         del self._tail[:surplus]
 
 
-class ChildProcess:
-    """A running program. Threads wait for it and read it, so that a cancelled task loses no output."""
+class ChildProcess(ProcessFamily):
+    """A running program and all it starts. Threads wait for it and read it: a cancelled task loses no output."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reading: int, family: ProcessFamily) -> None:
-        self.process = process
+    def __init__(self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(environment)
         self.output = ProcessOutput()
         self.exited, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._family = family
+        reading, writing = os.pipe()
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
+                list(argv), cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=writing,
+                stderr=writing, start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            os.close(reading)
+            raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
+        finally:
+            os.close(writing)
         threading.Thread(target=self._wait, name="child-wait", daemon=True).start()
         threading.Thread(target=self._read, args=(reading,), name="child-read", daemon=True).start()
 
@@ -165,24 +175,24 @@ class ChildProcess:
         except (ProcessLookupError, PermissionError):
             if self.drained.is_set():
                 return ()
-        return tuple(sorted(self._family.members())) if _PROC_ENVIRON.exists() else (-self.process.pid,)
+        return tuple(sorted(self.members())) if _PROC_ENVIRON.exists() else (-self.process.pid,)
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send a signal to all members, and to its process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+        return super().signal(number)
 
     async def end(self) -> None:
         """Send SIGTERM to it and all it started, then SIGKILL."""
         try:
-            self._signal(signal.SIGTERM)
+            self.signal(signal.SIGTERM)
             await _within(GRACE, self.drained)
         finally:
-            for _ in range(_TRIES):
-                self._signal(signal.SIGKILL)
-                if next(self._family.members(), None) is None:
+            for _ in range(_TRIES):  # what was started meanwhile is found the next time
+                if not self.signal(signal.SIGKILL):
                     break
         await _within(_KILL_SECONDS, self.exited)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
-        self._family.signal(number)
 
     def _wait(self) -> None:
         self.process.wait()
@@ -200,22 +210,6 @@ class ChildProcess:
     def _set_event(self, event: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             self._loop.call_soon_threadsafe(event.set)
-
-
-def _start(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> ChildProcess:
-    reading, writing = os.pipe()
-    family = ProcessFamily(environment)
-    try:
-        process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
-            list(argv), cwd=folder, env=family.environment, stdin=subprocess.DEVNULL, stdout=writing,
-            stderr=writing, start_new_session=True,
-        )  # fmt: skip
-    except (OSError, ValueError) as error:
-        os.close(reading)
-        raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
-    finally:
-        os.close(writing)
-    return ChildProcess(process, reading, family)
 
 
 CHILD_VARIABLES = {
