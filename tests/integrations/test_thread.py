@@ -18,10 +18,9 @@ from everthread.integrations.thread import (
     FrameworkThreads,
     ModelCall,
     PreparedCall,
+    framework,
     identify,
-    lacks,
     opening_key,
-    require,
 )
 
 WINDOW = 6_000
@@ -282,6 +281,10 @@ def test_a_version_without_the_hook_is_an_import_error(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"):
         importlib.import_module("everthread.integrations.langchain")
-    require("langchain", "0.3", "langchain", "nothing")
-    told = lacks("langchain", "a hook", "langchain", ImportError("no name"))
-    assert "langchain 0.3.27 has no a hook (no name)" in str(told)
+    with framework("langchain", "0.3", "langchain", "nothing"):
+        pass
+    with (
+        pytest.raises(ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"),
+        framework("langchain", "0.3", "langchain", "a hook"),
+    ):
+        raise ImportError("no name")

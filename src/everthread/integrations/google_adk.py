@@ -24,17 +24,13 @@ from everthread.integrations.thread import (
     chat_call,
     chat_tool,
     chat_usage,
-    lacks,
-    require,
+    framework,
 )
 
-require("google-adk", "2.0", "google-adk", "on_model_error_callback")
-try:
+with framework("google-adk", "2.0", "google-adk", "on_model_error_callback"):
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.tools.base_tool import BaseTool
     from google.genai import types
-except ImportError as error:
-    raise lacks("google-adk", "plugins.BasePlugin", "google-adk", error) from error
 
 __all__ = ["EverthreadPlugin"]
 logger = logging.getLogger("google_adk.everthread")

@@ -23,12 +23,10 @@ from everthread.integrations.thread import (
     ThreadOptions,
     chat_call,
     chat_usage,
-    lacks,
-    require,
+    framework,
 )
 
-require("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call")
-try:
+with framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import (
         AIMessage,
@@ -43,8 +41,6 @@ try:
         convert_to_openai_tool,
     )
     from langgraph.config import get_config
-except ImportError as error:
-    raise lacks("langchain", "agents.middleware.AgentMiddleware", "langchain", error) from error
 
 __all__ = ["EverthreadMiddleware", "summarize"]
 logger = logging.getLogger("langchain.everthread")

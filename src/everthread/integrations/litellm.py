@@ -20,19 +20,15 @@ from everthread.integrations.thread import (
     PreparedCall,
     ThreadOptions,
     chat_usage,
-    lacks,
-    require,
+    framework,
 )
 
-require("litellm", "1.80", "litellm", "async_pre_call_deployment_hook")
-try:
+with framework("litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"):
     import litellm
     from litellm.integrations.custom_logger import CustomLogger
-except ImportError as error:
-    raise lacks("litellm", "CustomLogger", "litellm", error) from error
-if not hasattr(CustomLogger, "async_pre_call_deployment_hook"):
-    hook = "CustomLogger.async_pre_call_deployment_hook"
-    raise lacks("litellm", hook, "litellm", ImportError("no such method"))
+
+    if not hasattr(CustomLogger, "async_pre_call_deployment_hook"):
+        raise ImportError("no such method")
 
 __all__ = ["EverthreadLogger"]
 logger = logging.getLogger("LiteLLM.everthread")

@@ -21,18 +21,14 @@ from everthread.integrations.thread import (
     ThreadOptions,
     chat_tool,
     chat_usage,
-    lacks,
-    require,
+    framework,
 )
 from everthread.wire.openai_responses import decode_messages, decode_run, encode_messages
 
-require("openai-agents", "0.3", "openai-agents", "call_model_input_filter")
-try:
+with framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
     from agents import FunctionTool, Model, ModelProvider, MultiProvider, RunConfig, custom_span, get_current_trace
     from agents.models import get_default_model
     from agents.run import CallModelData, ModelInputData
-except ImportError as error:
-    raise lacks("openai-agents", "call_model_input_filter", "openai-agents", error) from error
 
 __all__ = ["EverthreadSession"]
 logger = logging.getLogger("openai.agents.everthread")

@@ -23,12 +23,10 @@ from everthread.integrations.thread import (
     chat_call,
     chat_tool,
     chat_usage,
-    lacks,
-    require,
+    framework,
 )
 
-require("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request")
-try:
+with framework("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (
@@ -44,8 +42,6 @@ try:
     )
     from pydantic_ai.tools import RunContext, Tool
     from pydantic_ai.toolsets import FunctionToolset
-except ImportError as error:
-    raise lacks("pydantic-ai-slim", "capabilities with prepare_model_request", "pydantic-ai", error) from error
 
 __all__ = ["Everthread"]
 logger = logging.getLogger("pydantic_ai.everthread")

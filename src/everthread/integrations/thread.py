@@ -14,10 +14,12 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -62,30 +64,25 @@ _CAPS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # Packages
 
 
-def require(package: str, least: str, extra: str, hook: str) -> None:
-    """Raise an `ImportError` that says what to install, where a framework is missing or too old."""
+@contextlib.contextmanager
+def framework(package: str, least: str, extra: str, hook: str) -> Iterator[None]:
+    """For imports from a framework: where it is missing, too old or lacks the hook, the error says what to install."""
     install = f"pip install 'everthread[{extra}]'"
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
-        raise ImportError(f"everthread.integrations needs the package {package}, which is not installed: {install}",
-                          name=package) from None  # fmt: skip
+        message = f"everthread.integrations needs the package {package}, which is not installed: {install}"
+        raise ImportError(message, name=package) from None
     if _parse_version(version) < _parse_version(least):
-        raise ImportError(
-            f"{package} {version} is installed; everthread.integrations needs {least} or newer for {hook}: {install}",
-            name=package,
+        message = (
+            f"{package} {version} is installed; everthread.integrations needs {least} or newer for {hook}: {install}"
         )
-
-
-def lacks(package: str, hook: str, extra: str, error: ImportError) -> ImportError:
-    """The error for a version that is new enough by its number and yet lacks the hook."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        version = metadata.version(package)
-        return ImportError(
-            f"{package} {version} has no {hook} ({error}); install the version that was tested: "
-            f"pip install 'everthread[{extra}]'", name=package,
-        )  # fmt: skip
-    return error
+        raise ImportError(message, name=package)
+    try:
+        yield
+    except ImportError as error:
+        message = f"{package} {version} has no {hook} ({error}); install the version that was tested: {install}"
+        raise ImportError(message, name=package) from error
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
@@ -205,9 +202,8 @@ class ManagedThread:
 
     def count_shared(self, identities: Sequence[str]) -> int:
         """How many messages a history shares with this thread, from its beginning on."""
-        pairs = zip(self._messages, identities, strict=False)
-        return next((index for index, (message, identity) in enumerate(pairs) if message[0] != identity),
-                    min(len(self._messages), len(identities)))  # fmt: skip
+        same = (message[0] == identity for message, identity in zip(self._messages, identities, strict=False))
+        return sum(takewhile(bool, same))
 
     def is_continued_by(self, identities: Sequence[str]) -> bool:
         """Whether the history continues this thread."""
@@ -263,16 +259,6 @@ class ManagedThread:
                 return
             answer = await self.conversation.record(reply, event=f"{_EVENT}:{index}:{identity}")
             self._messages.append((identity, answer.id, True))
-
-    async def recall(self, arguments: Mapping[str, Any]) -> str:
-        """The answer of the tool `recall`; an error is part of it."""
-        conversation = self.conversation
-        try:
-            return await recall_text(
-                StoreLookup(conversation.store, conversation.session.tenant, conversation.id), arguments
-            )
-        except (EverthreadError, ValueError) as error:
-            return redact(f"That could not be looked up: {error}")
 
     def _make_turn(self, call: ModelCall, prepared: PreparedRequest) -> PreparedCall:
         indexes = {stored: index for index, (_, stored, verbatim) in enumerate(self._messages) if verbatim}
@@ -372,11 +358,11 @@ class FrameworkThreads:
 
     def __init__(self, client: str, logger: logging.Logger, **options: Unpack[ThreadOptions]) -> None:
         self._client, self._logger, self._options = client, logger, options
-        self._settings = options.get("config")
+        self._scope = f"integration:{client}"
         store = options.get("store")
         self._store = None if isinstance(store, str | Path) else store
         self._open: OrderedDict[str, list[ManagedThread]] = OrderedDict()
-        self._lock: asyncio.Lock | None = None
+        self._lock = asyncio.Lock()
         self._starting = threading.Lock()
         self._loop: LoopThread | None = None
 
@@ -395,7 +381,7 @@ class FrameworkThreads:
         if not call.messages:
             return None
         try:
-            async with self._get_lock():
+            async with self._lock:
                 thread = await self._find(call)
             return await thread.prepare(call)
         except Exception:  # logged; the framework's own call goes on
@@ -422,22 +408,27 @@ class FrameworkThreads:
         try:
             await turn.thread.record(turn, message, usage, stop)
             if not _conversation_name(call, call.messages):
-                async with self._get_lock():
+                async with self._lock:
                     await self._remember(_conversation_name(call, [*call.messages, message]), [turn.thread])
         except Exception:  # as above
             self._logger.exception("Everthread could not record an answer; it is stored with the next call")
 
     async def recall(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """The answer of the tool `recall` in the last used thread of this name."""
-        async with self._get_lock():
+        """The answer of the tool `recall` in the last used thread of this name; an error is part of it."""
+        async with self._lock:
             threads = await self._load_threads(key)
         if not threads:
             return "Nothing was said in this conversation yet."
-        return await threads[-1].recall(arguments)
+        conversation = threads[-1].conversation
+        lookup = StoreLookup(conversation.store, conversation.session.tenant, conversation.id)
+        try:
+            return await recall_text(lookup, arguments)
+        except (EverthreadError, ValueError) as error:
+            return redact(f"That could not be looked up: {error}")
 
     async def forget(self, key: str) -> None:
         """Begin a new conversation under this name. The old one stays in the store."""
-        async with self._get_lock():
+        async with self._lock:
             for thread in self._open.pop(key, []):
                 await thread.conversation.close()
             await (await self.opened_store()).put_state(self._scope, key, [])
@@ -456,13 +447,9 @@ class FrameworkThreads:
         with self._starting:
             if self._loop is None:
                 self._loop = LoopThread()
-                self._lock = None
+                self._lock = asyncio.Lock()  # the last one belonged to the last loop
                 _close_at_exit(self)
             return self._loop
-
-    def _get_lock(self) -> asyncio.Lock:
-        self._lock = self._lock or asyncio.Lock()
-        return self._lock
 
     async def _close(self) -> None:
         for threads in self._open.values():
@@ -480,11 +467,18 @@ class FrameworkThreads:
         threads = await self._load_threads(key) if key else []
         fitting = [thread for thread in threads if thread.is_continued_by(identities)]
         best = max(fitting or threads, key=lambda thread: thread.count_shared(identities), default=None)
-        if best is None or (not fitting and (not call.key or not best.count_shared(identities))):
-            best = await self._create(call)
+        shared = best.count_shared(identities) if best is not None else 0
+        route = await self._make_route(call)
+        if best is None or (not fitting and not (call.key and shared)):
+            session = NewSession(client=self._client, client_session=call.key, platform=self._client, model=call.model)
+            best = await self._open_thread(
+                call.model, route.window, session=session, system=call.system, tools=call.tools
+            )
         elif not fitting:
-            best = await best.branch(best.count_shared(identities))
-        await self._use_model(best, call)
+            best = await best.branch(shared)
+        current = best.conversation.route
+        if (current.name, current.window, current.base_url) != (route.name, route.window, route.base_url):
+            await best.conversation.use_model(route)
         if key:
             await self._remember(key, [*(thread for thread in threads if thread is not best), best])
         return best
@@ -517,14 +511,9 @@ class FrameworkThreads:
             for thread in old:
                 await thread.conversation.close()
 
-    @property
-    def _scope(self) -> str:
-        return f"integration:{self._client}"
-
-    @property
+    @cached_property
     def _config(self) -> Config:
-        self._settings = self._settings or load_config()
-        return self._settings
+        return self._options.get("config") or load_config()
 
     async def opened_store(self) -> Store:
         """The store, opened at first use."""
@@ -534,11 +523,6 @@ class FrameworkThreads:
                 open_store, store if isinstance(store, str | Path) else store_url(self._config)
             )
         return self._store
-
-    async def _create(self, call: ModelCall) -> ManagedThread:
-        route = await self._make_route(call)
-        session = NewSession(client=self._client, client_session=call.key, platform=self._client, model=call.model)
-        return await self._open_thread(call.model, route.window, session=session, system=call.system, tools=call.tools)
 
     async def _resume(self, name: str) -> ManagedThread:
         session = await (await self.opened_store()).session(name)
@@ -561,22 +545,11 @@ class FrameworkThreads:
         opened.append(await ManagedThread.open(conversation))
         return opened[0]
 
-    async def _use_model(self, thread: ManagedThread, call: ModelCall) -> None:
-        """Switch the thread to the call's model, where it is another one."""
-        route = await self._make_route(call)
-        current = thread.conversation.route
-        if (current.name, current.window, current.base_url) != (route.name, route.window, route.base_url):
-            await thread.conversation.use_model(route)
-
     async def _make_route(self, call: ModelCall) -> Route:
-        window = await resolve_window(
-            call.model, setting=self._options.get("window") or self._configured_window(call.model) or call.window
-        )
-        return Route(call.model, "openai_chat", window.tokens, str(window), call.base_url)
-
-    def _configured_window(self, model: str) -> int | None:
         own = self._config.model
-        return own.context_length if own.default in (None, model) else None
+        configured = own.context_length if own.default in (None, call.model) else None
+        window = await resolve_window(call.model, setting=self._options.get("window") or configured or call.window)
+        return Route(call.model, "openai_chat", window.tokens, str(window), call.base_url)
 
     def _log_event(self, event: Event) -> None:
         """Log the events that matter to a reader of the framework's log; pass all to the listener."""
