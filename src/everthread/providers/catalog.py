@@ -42,12 +42,12 @@ class KnownModel:
     """The name is the one in the table, dates and the like aside; else it is only of that family."""
 
 
-def known_model(name: str, *, provider: str | None = None) -> KnownModel | None:
+def known_model(name: str) -> KnownModel | None:
     """What is known about the model of this name, as it is called at any provider."""
     model = _family(name)
     if model is not None and model.exact:
         return model
-    window = stated_window(name, provider=provider)
+    window = stated_window(name)
     if window is None:
         return model
     model = model or KnownModel(plain_name(name))
@@ -117,14 +117,8 @@ class EndpointReport:
     note: str = ""
 
 
-async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in there
-    base_url: str,
-    model: str,
-    *,
-    api: Api = "openai_chat",
-    api_key: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    seconds: float = PROBE_SECONDS,
+async def ask_endpoint(
+    base_url: str, model: str, *, api: Api = "openai_chat", api_key: str | None = None
 ) -> EndpointReport:
     """The window of `model` as the server at `base_url` reports it. Never raises for what the server does."""
     parts = urlsplit(base_url)
@@ -134,8 +128,8 @@ async def ask_endpoint(  # noqa: PLR0913 - an address and how one is let in ther
     trained: EndpointReport | None = None
     # Its code and the certificates are read beside the event loop, which may have others waiting.
     httpx2 = await asyncio.to_thread(import_module, "httpx2")
-    sent = endpoint_headers(api, api_key, headers)
-    async with await asyncio.to_thread(httpx2.AsyncClient, timeout=seconds, headers=sent) as client:
+    headers = endpoint_headers(api, api_key)
+    async with await asyncio.to_thread(httpx2.AsyncClient, timeout=PROBE_SECONDS, headers=headers) as client:
         for url in _urls(base_url, model, api):
             try:
                 body = (await client.get(url)).raise_for_status().json()
@@ -169,13 +163,11 @@ def _root(base_url: str) -> str:
     return re.sub(r"/v\d+$", "", base_url.rstrip("/"))
 
 
-def endpoint_headers(api: Api, api_key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Both SDKs authorise with a bearer; Anthropic's servers also know a header of their own."""
-    sent = {"authorization": f"Bearer {api_key or NO_KEY}", **(headers or {})}
+def endpoint_headers(api: Api, api_key: str | None) -> dict[str, str]:
+    """How a request is authorised."""
     if api == "anthropic":
-        sent = {"x-api-key": api_key or NO_KEY, "anthropic-version": "2023-06-01", **sent}
-        del sent["authorization"]
-    return sent
+        return {"x-api-key": api_key or NO_KEY, "anthropic-version": "2023-06-01"}
+    return {"authorization": f"Bearer {api_key or NO_KEY}"}
 
 
 def _entry(body: Any, model: str) -> Mapping[str, Any]:
@@ -186,13 +178,11 @@ def _entry(body: Any, model: str) -> Mapping[str, Any]:
     if not isinstance(listed, list):
         return listed if isinstance(listed, Mapping) else body
     entries = [entry for entry in listed if isinstance(entry, Mapping)]
-    named = [entry for entry in entries if model in _names(entry)]
-    return (named or (entries if len(entries) == 1 else []) or [{}])[0]
-
-
-def _names(entry: Mapping[str, Any]) -> list[Any]:
-    aliases = entry.get("aliases")
-    return [entry.get("id"), entry.get("name"), *(aliases if isinstance(aliases, list) else [])]
+    for entry in entries:
+        aliases = entry.get("aliases")
+        if model in (entry.get("id"), entry.get("name"), *(aliases if isinstance(aliases, list) else ())):
+            return entry
+    return entries[0] if len(entries) == 1 else {}
 
 
 def _windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -222,8 +212,6 @@ def _size(value: Any) -> int | None:
 
 
 DEFAULT_WINDOW = 128_000
-LONG_CONTEXT = 1_000_000
-"""What Anthropic's long-context beta gives."""
 
 WindowSource = Literal["setting", "learnt", "endpoint", "catalogue", "default"]
 
@@ -256,7 +244,6 @@ async def resolve_window(
     setting: int | None = None,
     learnt: LearntLimit | None = None,
     ask: Callable[[], Awaitable[EndpointReport]] | None = None,
-    headers: Mapping[str, str] | None = None,
 ) -> Window:
     """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides."""
     if learnt is not None and (setting is None or learnt.limit < setting):
@@ -266,32 +253,25 @@ async def resolve_window(
     report = await ask() if ask else EndpointReport(None)
     if report.window is not None:
         return Window(report.window, "endpoint", f"{report.window:,} tokens, as the server says: {report.where}")
-    return catalogue_window(model, headers=headers, note=report.note)
+    return catalogue_window(model, note=report.note)
 
 
-def catalogue_window(model: str, *, headers: Mapping[str, str] | None = None, note: str = "") -> Window:
+def catalogue_window(model: str, *, note: str = "") -> Window:
     """The window from the catalogue, without a request."""
-    model_facts = known_model(model)
-    tokens = model_facts.window if model_facts else None
-    if model_facts is None or tokens is None:
+    known = known_model(model)
+    if known is None or known.window is None:
         sentence = (
             f"{DEFAULT_WINDOW:,} tokens, assumed: nothing is known about {model}. "
             "Set model.context_length if it is another."
         )
         return Window(DEFAULT_WINDOW, "default", sentence, note)
-    if tokens < LONG_CONTEXT and "claude" in model_facts.family and "context-1m" in window_headers(headers):
-        return Window(LONG_CONTEXT, "catalogue", f"{LONG_CONTEXT:,} tokens, by the header anthropic-beta", note)
-    return Window(tokens, "catalogue", f"{tokens:,} tokens, from the catalogue ({model_facts.family})", note)
+    return Window(known.window, "catalogue", f"{known.window:,} tokens, from the catalogue ({known.family})", note)
 
 
 def window_headers(headers: Mapping[str, str] | None) -> str:
     """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
-    fields = headers or {}
-    beta_header = fields.get("anthropic-beta")
-    if beta_header is None:
-        beta_header = next((value for name, value in fields.items() if name.lower() == "anthropic-beta"), "")
-    betas = sorted({beta.strip() for beta in beta_header.split(",") if beta.strip().startswith("context-")})
-    return ",".join(betas)
+    header = next((value for name, value in (headers or {}).items() if name.lower() == "anthropic-beta"), "")
+    return ",".join(sorted({beta.strip() for beta in header.split(",") if beta.strip().startswith("context-")}))
 
 
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")

@@ -71,20 +71,29 @@ def refusal_error(route: ModelAddress, status: int, headers: Mapping[str, str], 
     """An answer with an error's status."""
     body = read_body(content)
     wait = retry_after(headers, body)
-    message = _provider_message(route, body)
-    sentence = f"{route} answered with status {status}{f': {message}' if message else '.'}"
-    advice = _advice(route, status) or (f"Wait {wait:g} s." if wait else "")
-    return ModelError(_join_sentences(sentence, advice), status=status, body=body, retry_after=wait)
+    text = _describe(route, f"answered with status {status}", body, status, wait)
+    return ModelError(text, status=status, body=body, retry_after=wait)
 
 
 def answer_error(route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None) -> ModelError:
     """An error inside an answer that had begun with status 200."""
-    status = _status_within(error)
-    message = _provider_message(route, error)
-    sentence = f"{route} broke off{f': {message}' if message else '.'}"
-    advice = _advice(route, status) if status else ""
-    wait = retry_after({}, error)
-    return ModelError(_join_sentences(sentence, advice), status=status, body=body, retry_after=wait, partial=partial)
+    status, wait = _status_within(error), retry_after({}, error)
+    text = _describe(route, "broke off", error, status, wait)
+    return ModelError(text, status=status, body=body, retry_after=wait, partial=partial)
+
+
+def _describe(route: ModelAddress, what: str, error: Any, status: int | None, wait: float | None) -> str:
+    """What happened, the provider's words, and what to do."""
+    if isinstance(error, list) and error:
+        error = error[0]  # Google wraps its errors once more
+    words = error_text(error) or (error if isinstance(error, str) else json.dumps(error, ensure_ascii=False))
+    message = route.clean_words(words)
+    sentence = f"{route} {what}{f': {message}' if message else ''}"
+    advice = _ADVICE.get(status or 0, f"Wait {wait:g} s." if wait else "")
+    if status == 401:
+        variable = route.key_env
+        advice = f"Check the key in {variable}." if variable else "Check the key; api_key_env names where it is."
+    return f"{sentence}{'' if sentence[-1] in '.!?…' else '.'} {advice}".strip()
 
 
 def truncation_error(route: ModelAddress, partial: Reply | None) -> ModelError:
@@ -182,26 +191,6 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
             if status:
                 return status
     return None
-
-
-def _provider_message(route: ModelAddress, body: Any) -> str:
-    if isinstance(body, list) and body:
-        body = body[0]  # Google wraps its errors once more
-    words = error_text(body) or (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False))
-    return route.clean_words(words)
-
-
-def _advice(route: ModelAddress, status: int) -> str:
-    if status == 401:
-        return (
-            f"Check the key in {route.key_env}." if route.key_env else "Check the key; api_key_env names where it is."
-        )
-    return _ADVICE.get(status, "")
-
-
-def _join_sentences(sentence: str, advice: str) -> str:
-    end = "" if sentence[-1] in ".!?…" else "."
-    return f"{sentence}{end} {advice}".strip()
 
 
 def is_passing(error: ModelError) -> bool:

@@ -76,7 +76,7 @@ class SearchFiles(FreeTool):
         self._seconds = seconds
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-        search = _read_search(arguments, Workspace(context.workspace), time.monotonic() + self._seconds)
+        search = _read_search(arguments, Workspace(context.workspace), self._seconds)
         with explain_os_errors(search.space.relative(search.start)):
             try:
                 return ToolReply(await asyncio.to_thread(search.run))
@@ -87,7 +87,7 @@ class SearchFiles(FreeTool):
                 search.deadline = 0.0  # the thread of a cancelled call ends with the line it is at
 
 
-def _read_search(arguments: Mapping[str, Any], space: Workspace, deadline: float) -> _Search:
+def _read_search(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> _Search:
     args.check_names(arguments, SCHEMA)
     pattern = args.read_text(arguments, "pattern", default="", max_chars=2_000, allow_empty=True)
     name = args.read_text(arguments, "name", default="", max_chars=1_000, allow_empty=True)
@@ -111,7 +111,7 @@ def _read_search(arguments: Mapping[str, Any], space: Workspace, deadline: float
         name.removeprefix("./"),
         args.read_int(arguments, "offset", default=0),
         args.read_int(arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES),
-        deadline,
+        seconds,
     )
 
 
@@ -126,7 +126,9 @@ class _Search:
     name: str
     offset: int
     limit: int
-    deadline: float
+    seconds: float
+    """For the search, and for one line: that of an endless pattern."""
+    deadline: float = field(init=False)
     shown: list[str] = field(default_factory=list)
     total: int = 0
     files: int = 0
@@ -134,6 +136,9 @@ class _Search:
     """Files and folders that are too large or not readable."""
     ended: str = ""
     """Why the search ended early."""
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.seconds
 
     def run(self) -> str:
         status = self.space.status(self.start)
@@ -206,13 +211,12 @@ class _Search:
 
     def _search_lines(self, path: str, text: str, pattern: regex.Pattern[str]) -> None:
         for number, line in enumerate(text.split("\n"), 1):
-            seconds = self.deadline - time.monotonic()
-            if seconds <= 0 or self.ended:
-                return
-            match = pattern.search(line, timeout=seconds, concurrent=True)
+            match = pattern.search(line, timeout=self.seconds, concurrent=True)
             if match:
                 excerpt = quote_name(_cut_line(line.rstrip("\r"), match.start()), 400, keep="\t")
                 self._add(f"{quote_name(path, 400)}:{number}:{excerpt}")
+            if self.ended or time.monotonic() > self.deadline:
+                return
 
     def _add(self, match: str) -> None:
         if self.offset <= self.total < self.offset + self.limit:
