@@ -27,7 +27,7 @@ from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results
 from tests.conversation.served import KEY, NAMES, answering, is_summary_call, model, summary
 
-MODULES = ("cart", "discount", "invoice", "ledger", "postage", "refund", "stock", "tax", "voucher", "wallet")
+MODULES = ("cart", "discount", "invoice", "ledger", "postage", "refund", "stock")
 RULE = "Never change anything in the tests folder."
 TASK_SAID = "The tests of this shop fail. Repair the modules until all of them pass, then tell me which you changed."
 CHECK = f"{sys.executable} -B -m unittest discover -s tests -t ."
@@ -51,7 +51,7 @@ def repository(folder: Path) -> None:
         (folder / name / "__init__.py").touch()
     for module in MODULES:
         notes = "\n".join(
-            f"# Note {n} on {module}: order {n * 37 % 1009} was settled by clerk {n % 13}." for n in range(100)
+            f"# Note {n} on {module}: order {n * 37 % 1009} was settled by clerk {n % 13}." for n in range(150)
         )
         hostile = f'"""{HOSTILE}"""\n' if module == "invoice" else ""
         code = f"{hostile}{notes}\n\n\ndef total(left: int, right: int) -> int:\n    return left - right  # {module}\n"
@@ -132,7 +132,7 @@ async def test_a_failing_suite_is_repaired_across_compactions(
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
     script = answering(Worker(), lambda _: summary("Repair the shop."))
-    async with Provider([model(NAMES[api], 20_000)], script) as provider, place(tmp_path) as here:
+    async with Provider([model(NAMES[api], 16_000)], script) as provider, place(tmp_path) as here:
         repository(here.workspace)
         tests = {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")}
         agent = await opened(here, provider, api, summarizer=summarizer)
@@ -190,7 +190,7 @@ async def test_a_task_continues_after_a_restart(tmp_path: Path, home: Path, monk
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
     worker = Worker()
-    async with Provider([model("gpt-4o", 20_000)], answering(worker)) as provider, place(tmp_path) as here:
+    async with Provider([model("gpt-4o", 16_000)], answering(worker)) as provider, place(tmp_path) as here:
         repository(here.workspace)
         agent = await opened(here, provider, "openai_chat", summarizer="extractive")
         await agent.send("Hello, this is a small shop in Python.")
@@ -199,7 +199,7 @@ async def test_a_task_continues_after_a_restart(tmp_path: Path, home: Path, monk
         turn = agent.turn(TASK_SAID)
         async for item in turn:
             rounds += isinstance(item, ToolFinished)
-            if rounds == 20:
+            if rounds == 12:
                 break
         await turn.aclose()
         await agent.close()
