@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from benchmarks.peers import PeerAbsentError
 from benchmarks.peers.proxies import Server, headroom_proxy, litellm_proxy
@@ -46,6 +49,8 @@ OURS, UNMANAGED, LITELLM, HEADROOM = "managed", "off", "LiteLLM", "Headroom"
 ADDED_MS = {"100 KB": 2.0, "1 MB": 5.0}
 LITELLM_TIMES, THROUGHPUT_SHARE, OTHERS_TIMES = 8.0, 0.70, 2.0
 WINDOW, TURNS = 8_000, 70
+HEADERS = ("host", "user-agent", "accept", "accept-encoding", "content-type", "content-length", "x-api-key",
+           "anthropic-version", "anthropic-beta", "x-app")  # fmt: skip
 SMALL_MODEL = "claude-haiku-4-5"
 """Its window is small enough for a history that is made here to need a compaction."""
 
@@ -77,6 +82,7 @@ def run(effort: Effort | None = None) -> list[Row]:
             except PeerAbsentError as error:
                 rows.append(Row(f"{name}'s proxy", f"absent: {error}"))
         rows += asyncio.run(_clients(direct, chosen))
+        rows.append(asyncio.run(_entrance()))
         for name, size in SIZES.items():
             rows += asyncio.run(_latencies(direct, ways, name, size, chosen))
         rows += asyncio.run(_throughput(direct, ways, chosen))
@@ -126,6 +132,49 @@ async def _clients(direct: Server, effort: Effort) -> list[Row]:
             )
     await ours.close()
     return rows
+
+
+async def _entrance() -> Row:
+    """What a request costs until it is at the proxy: why the checks are one application.
+
+    Beside it Starlette's router with five layers of middleware that only pass on, which would come on top.
+    """
+    from everthread.gateway.app import GatewayApp  # noqa: PLC0415
+    from everthread.gateway.base import Limits  # noqa: PLC0415
+    from everthread.gateway.observability import Metrics  # noqa: PLC0415
+
+    class Arrival:
+        metrics, limits = Metrics(), Limits()
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            pass
+
+    class Layer:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self.app(scope, receive, send)
+
+    arrival: Any = Arrival()
+    paths = ("/healthz", "/readyz", "/metrics", "/v1/compact", "/api", "/{path:path}")
+    routed = Starlette(routes=[Route(path, arrival) for path in paths], middleware=[Middleware(Layer)] * 5)
+    headers = [(name.encode(), b"127.0.0.1:8484" if name == "host" else b"text") for name in HEADERS]
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/messages", "raw_path": b"/v1/messages", "query_string": b"",
+        "root_path": "", "headers": headers, "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    nothing: Any = None
+    spent: dict[str, list[float]] = {"one application": [], "a router and five layers": []}
+    for _ in range(20):
+        for name, app in zip(spent, (GatewayApp(arrival), routed), strict=True):
+            started = time.process_time()
+            for _ in range(500):
+                await app({**scope, "state": {}}, nothing, nothing)
+            spent[name].append((time.process_time() - started) / 500)
+    ours, theirs = (1e6 * statistics.median(times) for times in spent.values())
+    figure = f"{ours:.0f} µs with all checks; Starlette's router and five layers alone {theirs:.0f} µs more"
+    return Row("CPU until a request is at the proxy", figure)
 
 
 # What a request costs
