@@ -6,7 +6,7 @@ Whoever asks brings the size of the next prompt and what the thread's calls taug
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -143,7 +143,7 @@ class CompactionPause:
         return False
 
     def dump(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def load(cls, state: Any) -> CompactionPause:

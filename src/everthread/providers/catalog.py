@@ -268,9 +268,12 @@ def catalogue_window(model: str, *, note: str = "") -> Window:
     return Window(known.window, "catalogue", f"{known.window:,} tokens, from the catalogue ({known.family})", note)
 
 
+BETA_HEADER = "anthropic-beta"
+
+
 def window_headers(headers: Mapping[str, str] | None) -> str:
     """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
-    header = next((value for name, value in (headers or {}).items() if name.lower() == "anthropic-beta"), "")
+    header = next((value for name, value in (headers or {}).items() if name.lower() == BETA_HEADER), "")
     return ",".join(sorted({beta.strip() for beta in header.split(",") if beta.strip().startswith("context-")}))
 
 

@@ -286,7 +286,7 @@ class ThreadIndex:
         for step, end, link in zip(steps, ends, links, strict=False):
             if link is not None:
                 self._remember(link, step.history)
-                matches.append(replace(end, thread=link.thread))
+                matches.append(end if end.thread == link.thread else replace(end, thread=link.thread))
         return matches
 
     def forget(self, match: ThreadMatch) -> None:
@@ -614,7 +614,7 @@ def _request_step(turn: ManagedTurn) -> ThreadStep | None:
         platform=PLATFORM, model=turn.model, system=turn.frame.system, client=client.client,
         client_session=client.session,
     )  # fmt: skip
-    new = [element.value for element in turn.elements_from(match.matched)]
+    new = [element.value for element in turn.elements[match.matched :]]
     messages = decode_messages(turn.incoming.api, new, turn.model)
     return ThreadStep(turn.history, messages, turn.sizes[match.matched :], session, client.parent or client.session)
 

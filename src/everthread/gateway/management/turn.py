@@ -41,7 +41,7 @@ from everthread.gateway.management.rewrite import (
     takes_blocks,
 )
 from everthread.gateway.management.threads import PendingPoint, ThreadMatch, WireMessages
-from everthread.providers.catalog import FIELDS, cap_field, window_headers
+from everthread.providers.catalog import BETA_HEADER, FIELDS, cap_field, window_headers
 from everthread.store.models import Rewrite, RewriteSearch
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ class ManagedTurn:
     """A line for the person, in the answer."""
     sent: Outgoing = field(init=False)
     """The request to send."""
+    model: str = field(init=False)
+    elements: Sequence[Element] = field(init=False)
+    """The client's messages, without the system prompt and reminders at the end."""
     limit_key: LimitKey = field(init=False)
     """The key under which the model's learnt limits are stored."""
     requested_cap: int | None = field(init=False)
@@ -142,8 +145,13 @@ class ManagedTurn:
     restored_by_length: dict[int, dict[int, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        incoming = self.incoming
-        headers, credential = window_headers(incoming.headers), credential_digest(incoming.headers)
+        incoming, elements = self.incoming, self.sliced.elements
+        self.model = self.frame.model
+        self.elements = (
+            elements[self.first : len(elements) - self.trailing] if self.first or self.trailing else elements
+        )
+        headers = window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
+        credential = credential_digest(incoming.headers)
         self.limit_key = LimitKey(incoming.tenant, incoming.upstream, self.model, headers, credential)
         self.requested_cap = _requested_cap(self.sliced.fields)
         self.unmanaged_reason = _unmanaged_reason(self.sliced)
@@ -176,10 +184,6 @@ class ManagedTurn:
         await self.manager.record(self, outcome)
 
     @property
-    def model(self) -> str:
-        return self.frame.model
-
-    @property
     def equipped_frame(self) -> Request:
         """Model, system prompt and tools, with our own where this client gets it."""
         return replace(self.frame, tools=[*(self.frame.tools or ()), RECALL_SCHEMA]) if self.has_recall else self.frame
@@ -188,15 +192,6 @@ class ManagedTurn:
     def plan(self) -> str:
         """Whether compacting pays now, in one line; empty where that was not weighed."""
         return str(self.decision.weighed) if self.decision is not None and self.decision.weighed is not None else ""
-
-    @property
-    def elements(self) -> Sequence[Element]:
-        """The client's messages, without the system prompt and reminders at the end."""
-        return self.sliced.elements[self.first : len(self.sliced.elements) - self.trailing]
-
-    def elements_from(self, index: int) -> Sequence[Element]:
-        """The client's messages from this index on."""
-        return self.elements[index:]
 
     @property
     def rewritable(self) -> bool:
