@@ -1,6 +1,6 @@
 """No text freezes a pattern: every one in the package is linear in the length of what it reads.
 
-Each pattern reads repetitions of its own words, characters and repeated parts, up to 100 KB, within a limit of CPU time
+Each pattern reads repetitions of its own words, characters and repeated parts, up to 40 KB, within a limit of CPU time
 that linear work does not come near and quadratic work exceeds many times over.
 """
 
@@ -31,9 +31,9 @@ from everthread.core.transcript import user_text
 parser: Any = importlib.import_module("re._parser")
 constants: Any = importlib.import_module("re._constants")
 
-SIZES = (1_000, 10_000, 100_000)
-CPU_SECONDS = 2.0
-"""CPU time, so that a busy machine is no fault. Linear work on 100 KB takes some hundredths of a second."""
+SIZES = (1_000, 40_000)
+CPU_SECONDS = 0.4
+"""CPU time, so that a busy machine is no fault. Linear work on 40 KB takes some hundredths of a second."""
 MOST_WORDS = 4
 """So many words of a long alternative are tried, evenly spread."""
 pytestmark = pytest.mark.timeout(900)  # there are many patterns, and the machine may be busy
@@ -302,7 +302,7 @@ def test_the_beginnings_of_tokens_do_not_freeze_redaction() -> None:
     for start in rules().tokens:
         for joint in "-/":
             with cpu_limit(f"redact on {start + joint!r}"):
-                shown = redact((start + joint) * (20_000 // len(start + joint)) + "_\0")
+                shown = redact((start + joint) * (8_000 // len(start + joint)) + "_\0")
             assert shown.endswith("\0")
 
 
