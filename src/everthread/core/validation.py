@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from everthread.core.messages import (
@@ -15,6 +15,7 @@ from everthread.core.messages import (
     Call,
     Message,
     Part,
+    as_text,
     calls_of,
     content_text,
     json_text,
@@ -122,11 +123,8 @@ def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
             elif result.call_id in answered:
                 yield Problem(index, "duplicate-result", f"the call {result.call_id!r} was answered before")
             elif result.call_id in made_before:
-                yield Problem(
-                    index,
-                    "misplaced-result",
-                    f"the result of {result.call_id!r} does not directly follow its call",
-                )
+                problem = f"the result of {result.call_id!r} does not directly follow its call"
+                yield Problem(index, "misplaced-result", problem)
             else:
                 yield Problem(index, "orphan-result", f"no earlier message makes the call {result.call_id!r}")
         if calls := calls_of(message):
@@ -239,92 +237,50 @@ def repair_messages(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = 
 
 def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
     """Like `repair_messages`, with an account of what was done."""
-    same, total = list(cast("Sequence[Message]", messages)), len(messages)
-    unsound = _find_unsound(messages, in_flight=in_flight)
-    if unsound is None:
-        return Repair(same, [], list(range(total)))
-    start, end = unsound.start, unsound.end
-    work = _repair_part(messages, unsound, in_flight=in_flight)
-    if not work.taken.keys().isdisjoint(unsound.later_ids):  # an id that was made is one of theirs
-        work, end = _repair_part(messages, unsound._replace(end=total), in_flight=in_flight), total
-    return Repair(
-        [*same[:start], *work.out, *same[end:]],
-        work.actions,
-        [*range(start), *work.places(messages), *range(end, total)],
-    )
-
-
-def _repair_part(messages: Sequence[Mapping[str, Any]], part: _Unsound, *, in_flight: bool) -> _Work:
-    work = _Work(taken=dict.fromkeys(part.earlier_ids, 1))
-    readable = list(work.keep_readable(messages, part.start, part.end))
-    calls = [calls_of(message) for _, message in readable]
-    blocks = [_result_blocks(message) for _, message in readable]
-    answers = work.answers([source for source, _ in readable], calls, blocks)
-    tail = _trailing_group(readable) if in_flight and part.end == len(messages) else None
-    for index, (source, message) in enumerate(readable):
-        if calls[index]:
-            work.emit_group(source, message, answers.get(index, {}), leave_open=index == tail)
-        elif blocks[index]:
-            work.emit_rest(source, message)
-        elif is_empty(message):
-            work.did(source, "removed: it says nothing")
+    if _is_sound(messages, in_flight=in_flight):
+        return Repair(list(cast("Sequence[Message]", messages)), [], list(range(len(messages))))
+    work = _Work()
+    entries = list(work.read(messages))
+    answers = work.pair_results(entries)
+    open_group = _trailing_group(entries) if in_flight else None
+    for entry in entries:
+        if entry.calls:
+            work.put_group(entry, answers.get(entry.source, {}), leave_open=entry is open_group)
+        elif entry.blocks:
+            work.put_rest(entry)
+        elif is_empty(entry.message):
+            work.did(entry.source, "removed: it says nothing")
         else:
-            work.put(message, source)
-    if part.is_opening:
-        work.open_with_user()
-    return work
+            work.put(entry.message, entry.source)
+    work.open_with_user()
+    pairs = zip(work.out, work.sources, strict=True)
+    places = [source if source is not None and message is messages[source] else None for message, source in pairs]
+    return Repair(work.out, work.actions, places)
 
 
-class _Unsound(NamedTuple):
-    """The part `[start, end)` of a list that is not sure to be sound. No call in it has a result outside of it."""
-
-    start: int
-    end: int
-    earlier_ids: list[str]
-    """The ids of the calls before it."""
-    later_ids: list[str]
-    is_opening: bool
-    """No user speaks before it; such a part reaches to the end of the list."""
-
-
-def _find_unsound(messages: Sequence[Any], *, in_flight: bool) -> _Unsound | None:
-    """The part that must be looked at in full, told in one pass; None where there is nothing to repair."""
-    ids: dict[str, None] = {}
+def _is_sound(messages: Sequence[Any], *, in_flight: bool) -> bool:
+    """Whether there is nothing to repair, told in one quick pass; where that is not sure, no."""
+    ids: set[str] = set()
     waiting: set[str] = set()
-    first: tuple[int, int] | None = None
-    piece = last = 0, 0  # where a message with its results begins, where the last unsound one ends, and the ids before
-    is_sound, opening = True, len(messages)
-    for index, message in enumerate(messages):
+    user_spoke = False
+    for message in messages:
         role = message.get("role") if isinstance(message, dict) else None
         if role == "tool":
             answered = message.get("tool_call_id")
-            if is_sound and isinstance(answered, str) and answered in waiting:
-                waiting.discard(answered)
-                is_sound = isinstance(message.get("content"), str)
-            else:
-                is_sound = False
+            if not (isinstance(answered, str) and answered in waiting and isinstance(message.get("content"), str)):
+                return False
+            waiting.discard(answered)
             continue
-        if waiting or not is_sound:
-            first, last = first or piece, (index, len(ids))
-        piece = index, len(ids)
-        opening = index if role == "user" and opening > index else opening
+        user_spoke = user_spoke or role == "user"
         calls = message.get("tool_calls", ()) if role == "assistant" else ()
-        is_sound = isinstance(role, str) and role in ROLES and (opening <= index or role in SYSTEM_ROLES)
-        is_sound = is_sound and _is_plain(message, calls)
-        waiting = {call["id"] for call in calls} if is_sound else {call.id for call in _read_calls(message)}
-        is_sound = is_sound and len(waiting) == len(calls) and waiting.isdisjoint(ids)
-        ids.update(dict.fromkeys(waiting))
-    if not is_sound or (waiting and not in_flight):
-        first, last = first or piece, (len(messages), len(ids))
-    if first is None:
-        return None
-    listed, is_opening = list(ids), opening >= first[0]
-    end, later_ids = (len(messages), []) if is_opening else (last[0], listed[last[1] :])
-    return _Unsound(first[0], end, listed[: first[1]], later_ids, is_opening)
-
-
-def _read_calls(message: Any) -> list[Call]:
-    return calls_of(message) if isinstance(message, Mapping) else []
+        has_role = isinstance(role, str) and role in ROLES and (user_spoke or role in SYSTEM_ROLES)
+        if waiting or not has_role or not _is_plain(message, calls):
+            return False
+        waiting = {call["id"] for call in calls}
+        if len(waiting) < len(calls) or not waiting.isdisjoint(ids):
+            return False
+        ids |= waiting
+    return in_flight or not waiting
 
 
 def _is_plain(message: Mapping[str, Any], calls: Any) -> bool:
@@ -347,29 +303,34 @@ def _is_plain_call(call: Any) -> bool:
     return _is_name(function.get("name")) and _is_name(call.get("id"))
 
 
-@dataclass(slots=True)
+class _Entry(NamedTuple):
+    """A message of a readable shape, its place in the source, what it calls and what it answers."""
+
+    source: int
+    message: Message
+    calls: list[Call]
+    blocks: list[Part]
+
+
 class _Work:
-    out: list[Message] = field(default_factory=list)
-    actions: list[str] = field(default_factory=list)
-    sources: list[int | None] = field(default_factory=list)
-    """For each message of `out` the one it is, or was made from."""
-    taken: dict[str, int] = field(default_factory=dict)
+    """The repaired list while it is made."""
+
+    def __init__(self) -> None:
+        self.out: list[Message] = []
+        self.sources: list[int | None] = []
+        """For each message of `out` the one it is, or was made from."""
+        self.actions: list[str] = []
+        self.taken: dict[str, int] = {}
 
     def put(self, message: Message, source: int | None) -> None:
         self.out.append(message)
         self.sources.append(source)
 
-    def places(self, messages: Sequence[Any]) -> list[int | None]:
-        """Where each message of `out` stood; None for one that was made or changed."""
-        pairs = zip(self.out, self.sources, strict=True)
-        return [source if source is not None and message is messages[source] else None for message, source in pairs]
-
     def did(self, source: int, what: str) -> None:
         self.actions.append(f"message {source}: {what}")
 
-    def keep_readable(self, messages: Sequence[Any], start: int, end: int) -> Iterator[tuple[int, Message]]:
-        """Messages of a readable shape, each with its place in the source."""
-        for source, message in enumerate(messages[start:end], start):
+    def read(self, messages: Sequence[Any]) -> Iterator[_Entry]:
+        for source, message in enumerate(messages):
             role = message.get("role") if isinstance(message, Mapping) else None
             role = _ROLE_NAMES.get(role, role) if isinstance(role, str) else None
             if role not in ROLES:
@@ -378,39 +339,33 @@ class _Work:
             fixed = _correct_message(message, role)
             if fixed is not message:
                 self.did(source, "its shape was corrected")
-            yield source, fixed
+            yield _Entry(source, fixed, calls_of(fixed), _result_blocks(fixed))
 
-    def answers(
-        self,
-        sources: Sequence[int],
-        calls_by_message: Sequence[Sequence[Call]],
-        blocks_by_message: Sequence[Sequence[Part]],
-    ) -> dict[int, dict[int, tuple[Part, int]]]:
+    def pair_results(self, entries: Sequence[_Entry]) -> dict[int, dict[int, tuple[Part, int]]]:
         """For each message with calls: position of the call -> the first result for it, in the results' order."""
         answers: dict[int, dict[int, tuple[Part, int]]] = {}
         waiting: dict[str, list[tuple[int, int]]] = {}
         last_other = -1
-        for index, (source, calls, blocks) in enumerate(zip(sources, calls_by_message, blocks_by_message, strict=True)):
-            for block in blocks:
+        for entry in entries:
+            for block in entry.blocks:
                 owners = waiting.get(block["tool_use_id"])
                 if not owners:
-                    self.did(source, f"result of {block['tool_use_id']!r} removed: no open call has that id")
+                    self.did(entry.source, f"result of {block['tool_use_id']!r} removed: no open call has that id")
                     continue
                 owner, position = owners.pop(0)
-                answers.setdefault(owner, {})[position] = block, source
+                answers.setdefault(owner, {})[position] = block, entry.source
                 if last_other > owner:
-                    self.did(source, f"result of {block['tool_use_id']!r} moved to its call")
-            last_other = last_other if blocks else index
-            waiting |= {call.id: [] for call in calls}
-            for position, call in enumerate(calls):
-                waiting[call.id].append((index, position))
+                    self.did(entry.source, f"result of {block['tool_use_id']!r} moved to its call")
+            last_other = last_other if entry.blocks else entry.source
+            waiting |= {call.id: [] for call in entry.calls}
+            for position, call in enumerate(entry.calls):
+                waiting[call.id].append((entry.source, position))
         return answers
 
-    def emit_group(
-        self, source: int, message: Message, answers: Mapping[int, tuple[Part, int]], *, leave_open: bool
-    ) -> None:
+    def put_group(self, entry: _Entry, answers: Mapping[int, tuple[Part, int]], *, leave_open: bool) -> None:
         """The message with its calls, then one result per call."""
-        old = [call.id for call in calls_of(message)]
+        source, message = entry.source, entry.message
+        old = [call.id for call in entry.calls]
         in_blocks = any(part["type"] in CALL_BLOCKS for part in parts_of(message))
         ids = [self.unique_id(_block_id(call_id) if in_blocks else call_id) for call_id in old]
         if ids != old:
@@ -440,23 +395,23 @@ class _Work:
         self.taken[candidate] = 1
         return candidate
 
-    def emit_rest(self, source: int, message: Message) -> None:
+    def put_rest(self, entry: _Entry) -> None:
         """What a message with results holds besides them; the results stand with their calls."""
-        if message["role"] == "tool":
+        if entry.message["role"] == "tool":
             return
-        content = parts_of(message)
+        content = parts_of(entry.message)
         rest = [part for part in content if part["type"] not in RESULT_BLOCKS]
         if is_empty({"role": "user", "content": rest}):
             rest = []
         if any(part["type"] in RESULT_BLOCKS for part in content[-len(rest) :]) and rest:
-            self.did(source, "its results were put before its words")
+            self.did(entry.source, "its results were put before its words")
         last = self.out[-1] if self.out else None
         if last is not None and last["role"] == "user" and results_of(last):
             joined = [*parts_of(last), *rest]
-            self.out[-1] = message if joined == content else with_content(last, joined)
-            self.sources[-1] = source
+            self.out[-1] = entry.message if joined == content else with_content(last, joined)
+            self.sources[-1] = entry.source
         elif rest:
-            self.put(with_content(message, rest), source)
+            self.put(with_content(entry.message, rest), entry.source)
 
     def open_with_user(self) -> None:
         """Anthropic wants the user first; the opening says nothing and is no user message."""
@@ -467,10 +422,18 @@ class _Work:
             self.actions.append("an opening user message was put before the assistant's first")
 
 
+def _trailing_group(entries: Sequence[_Entry]) -> _Entry | None:
+    """The last message with calls, if nothing but results comes after it."""
+    for entry in reversed(entries):
+        if entry.calls:
+            return entry
+        if entry.message["role"] != "tool" and not (entry.blocks and entry.blocks == parts_of(entry.message)):
+            return None
+    return None
+
+
 def _correct_message(message: Mapping[str, Any], role: str) -> Message:
     """The message itself when its shape is right, else a corrected copy."""
-    if role == message["role"] and "tool_calls" not in message and isinstance(message.get("content"), str):
-        return cast("Message", message)
     changes: dict[str, Any] = {}
     content, calls = message.get("content"), message.get("tool_calls")
     if role != message["role"]:
@@ -480,27 +443,24 @@ def _correct_message(message: Mapping[str, Any], role: str) -> Message:
         if not _same(parts, content) or not (parts or role == "assistant"):
             changes["content"] = parts or ""
     elif not isinstance(content, str) and (content is not None or role != "assistant"):
-        changes["content"] = "" if content is None else str(content)
+        changes["content"] = content_text(content)
     if "tool_calls" in message:
-        proper = [call for each in _as_list(calls) if (call := _correct_call(each)) is not None]
-        if not proper or not _same(proper, calls):
+        listed = calls if isinstance(calls, list) else []
+        proper = [call for each in listed if (call := _correct_call(each)) is not None]
+        if not proper or not _same(proper, listed):
             changes["tool_calls"] = proper
     if not changes:
         return cast("Message", message)
     copy = dict(off_the_wire(message)) | changes
-    if copy.get("tool_calls") == []:
-        del copy["tool_calls"]
-    if role == "assistant" and copy.get("content") is None and "tool_calls" not in copy:
-        copy["content"] = ""
+    if not copy.get("tool_calls"):
+        copy.pop("tool_calls", None)
+        if role == "assistant" and copy.get("content") is None:
+            copy["content"] = ""
     return cast("Message", copy)
 
 
-def _same(new: Sequence[Any], old: Any) -> bool:
+def _same(new: Sequence[Any], old: Sequence[Any]) -> bool:
     return len(new) == len(old) and all(one is other for one, other in zip(new, old, strict=True))
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _correct_call(call: Any) -> Any:
@@ -539,8 +499,7 @@ def _block_id(call_id: str) -> str:
 def _result_blocks(message: Message) -> list[Part]:
     """The results of a message as `tool_result` blocks; a tool message remembers itself in `_message`."""
     if message["role"] == "tool":
-        call_id = message.get("tool_call_id")
-        return [{"tool_use_id": call_id if isinstance(call_id, str) else "", "_message": message}]
+        return [{"tool_use_id": as_text(message.get("tool_call_id")), "_message": message}]
     if not isinstance(message.get("content"), list):
         return []
     return [
@@ -586,14 +545,3 @@ def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
         calls: list[Any] = copy["tool_calls"]
         copy["tool_calls"] = [{**call, "id": next(remaining)} if isinstance(call, dict) else call for call in calls]
     return cast("Message", copy)
-
-
-def _trailing_group(readable: Sequence[tuple[int, Message]]) -> int | None:
-    """The index of the last message with calls, if nothing but results comes after it."""
-    for index in range(len(readable) - 1, -1, -1):
-        message = readable[index][1]
-        if calls_of(message):
-            return index
-        if message["role"] != "tool" and not (_result_blocks(message) and _result_blocks(message) == parts_of(message)):
-            return None
-    return None
