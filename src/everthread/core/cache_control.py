@@ -55,9 +55,9 @@ def apply_cache_control(
     cache_marker(ttl)
     previous = last_marker(messages) if previous is None else previous
     marked = [without_cache_control(message) for message in messages]
-    carriers = _Carriers(native_anthropic, wordless_results)
-    for index in _breakpoints(marked, previous, carriers, len(marked)):
-        marked[index] = carriers.mark(marked[index], ttl)
+    route = {"native_anthropic": native_anthropic, "wordless_results": wordless_results}
+    for index, message in place_marks(marked, ttl=ttl, previous=previous, most=len(marked), **route).items():
+        marked[index] = message
     return marked
 
 
@@ -69,13 +69,20 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     previous: int | None = None,
     wordless_results: bool = False,
     leading: int | None = None,
+    most: int = _NEAR_END,
 ) -> dict[int, Message]:
-    """The messages that get a mark, with it, by their place: of messages that carry none, and are read from the end.
+    """The messages that get a mark, with it, by their place: of messages that carry none.
 
-    `leading`: how many of the first ones are the system's, where that is known.
+    `leading`: how many of the first ones are the system's, where that is known. `most`: of the others no more than so
+    many are looked at, from the end.
     """
     carriers = _Carriers(native_anthropic, wordless_results)
-    places = _breakpoints(messages, previous, carriers, _NEAR_END, leading)
+    if leading is None:
+        leading = next((index for index, m in enumerate(messages) if _role(m) not in SYSTEM_ROLES), len(messages))
+    places = _last_carriers(messages, max(leading, len(messages) - most), carriers)
+    if previous is not None and len(places) == 3 and _is_far_back(messages, previous, places[0]):
+        places = [previous, *places[1:]] if carriers.can_carry(messages, previous) else places
+    places = [leading - 1, *places] if leading else places
     return {index: carriers.mark(messages[index], ttl) for index in places}
 
 
@@ -223,20 +230,6 @@ class _Carriers:
             if content is not None:
                 return {**message, "content": content}
         return {**message, "cache_control": cache_marker(ttl)}
-
-
-def _breakpoints(
-    messages: Sequence[Any], previous: int | None, carriers: _Carriers, most: int, leading: int | None = None
-) -> list[int]:
-    """Where the marks go, looking at no more than the last `most` messages and the first ones."""
-    if leading is None:
-        leading = 0
-        while leading < len(messages) and _role(messages[leading]) in SYSTEM_ROLES:
-            leading += 1
-    last = _last_carriers(messages, max(leading, len(messages) - most), carriers)
-    if previous is not None and len(last) == 3 and _is_far_back(messages, previous, last[0]):
-        last = [previous, *last[1:]] if carriers.can_carry(messages, previous) else last
-    return [leading - 1, *last] if leading else last
 
 
 def _role(message: Any) -> Any:

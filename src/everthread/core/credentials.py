@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, lru_cache
@@ -109,72 +109,55 @@ class CredentialForm:
         return self.looks == "any" or (is_random(rest) if self.looks == "random" else shannon(rest[:ENOUGH]) >= 2.0)
 
 
-@dataclass(frozen=True, slots=True)
 class Rules:
-    starts: re.Pattern[str]
-    """Finds (group 1) what any of the tokens may begin with; something must stand before it."""
-    tokens: Mapping[str, list[CredentialForm]]
-    """By the start that was found: the forms it may be."""
-    patterns: list[CredentialForm]
-    """Forms that stand around a literal, with which their patterns begin."""
-    published: frozenset[str]
-    providers: re.Pattern[str]
-    uuids: frozenset[str]
-    digits: Mapping[str, int]
-    stems: tuple[str, ...]
-    """What a name that announces a secret has in it, in lower case."""
-    foreign_stems: tuple[str, ...]
-    """Those that are not ASCII."""
-    foreign_letters: frozenset[str]
-    """A letter of each of these that ASCII does not have, in both cases."""
-    foreign: Mapping[str, NameHint]
-    """Names in other languages, and what they say."""
-    password_name: re.Pattern[str]
-    secret_name: re.Pattern[str]
-    harmless_name: re.Pattern[str]
-    placeholder: re.Pattern[str]
-    plain_words: frozenset[str]
-    sentence_words: frozenset[str]
+    """What `data/secrets.toml` says, as patterns and sets."""
+
+    def __init__(self) -> None:
+        file = resources.files("everthread.core").joinpath("data/secrets.toml")
+        data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
+        names, providers, placeholders = data["names"], data["providers"], data["placeholders"]
+        forms = [
+            (start, _form(row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"))
+            for row in data["token"]
+            for start in row["starts"]
+        ]
+        starts = {start for start, _ in forms}
+        self.starts = _start_pattern(starts)
+        """Finds (group 1) what any of the tokens may begin with; something must stand before it."""
+        self.tokens = {token: [form for start, form in forms if token.startswith(start)] for token in starts}
+        """By the start that was found: the forms it may be."""
+        self.patterns = [_form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]]
+        """Forms that stand around a literal, with which their patterns begin."""
+        self.published = frozenset(data["published"])
+
+        self.providers = re.compile(trie(providers["names"]))
+        self.uuids = frozenset(providers["uuid"])
+        self.digits: dict[str, int] = providers["digits"]
+
+        self.foreign = dict.fromkeys(names["foreign"], NameHint.PASSWORD)
+        """Names in other languages, and what they say."""
+        self.foreign |= dict.fromkeys(names["foreign_secret"], NameHint.SECRET)
+        self.stems = ("key", "pass", "pwd", "secret", "token", "auth", "cred", *filter(str.isascii, self.foreign))
+        """What a name that announces a secret has in it, in lower case."""
+        self.foreign_stems = tuple(stem for stem in self.foreign if not stem.isascii())
+        self.foreign_letters = frozenset(letter for stem in self.foreign_stems for letter in _first_beyond_ascii(stem))
+        """A letter of each of these that ASCII does not have, in both cases."""
+
+        either = {key: "|".join(words) for key, words in names.items()}
+        trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
+        secret = rf"{either['secret']}|(?:^|_)(?:{either['secret_word']}|(?:{either['key']})_key)"
+        self.password_name = re.compile(rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}")
+        self.secret_name = re.compile(rf"(?:{secret}){trailing}")
+        self.harmless_name = re.compile(rf"(?:^|_)(?:{either['harmless']})$")
+
+        self.placeholder = re.compile("|".join(map(re.escape, placeholders["parts"])), re.I)
+        self.plain_words = frozenset(placeholders["words"])
+        self.sentence_words = frozenset(placeholders["sentence"])
 
 
 @cache
 def rules() -> Rules:
-    file = resources.files("everthread.core").joinpath("data/secrets.toml")
-    data: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
-    forms = [
-        (start, _form(row, rf"{re.escape(start)}(?>{row['rest']})(?:(?<==)|(?![\w-]))"))
-        for row in data["token"]
-        for start in row["starts"]
-    ]
-    starts = {start for start, _ in forms}
-    names, providers, placeholders = data["names"], data["providers"], data["placeholders"]
-    either = {key: "|".join(words) for key, words in names.items()}
-    foreign = dict.fromkeys(names["foreign"], NameHint.PASSWORD) | dict.fromkeys(
-        names["foreign_secret"], NameHint.SECRET
-    )
-    other_script = [stem for stem in foreign if not stem.isascii()]
-    trailing = rf"(?:_(?:\d+|{either['trailing']}))*$"
-    return Rules(
-        starts=_start_pattern(starts),
-        tokens={token: [form for start, form in forms if token.startswith(start)] for token in starts},
-        patterns=[_form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]],
-        published=frozenset(data["published"]),
-        providers=re.compile(trie(providers["names"])),
-        uuids=frozenset(providers["uuid"]),
-        digits=providers["digits"],
-        stems=("key", "pass", "pwd", "secret", "token", "auth", "cred", *filter(str.isascii, foreign)),
-        foreign_stems=tuple(other_script),
-        foreign_letters=frozenset(letter for stem in other_script for letter in _first_beyond_ascii(stem)),
-        foreign=foreign,
-        password_name=re.compile(rf"(?:{either['password']}|(?:^|_)(?:{either['password_word']})){trailing}"),
-        secret_name=re.compile(
-            rf"(?:{either['secret']}|(?:^|_)(?:{either['secret_word']}|(?:{either['key']})_key)){trailing}"
-        ),
-        harmless_name=re.compile(rf"(?:^|_)(?:{either['harmless']})$"),
-        placeholder=re.compile("|".join(map(re.escape, placeholders["parts"])), re.I),
-        plain_words=frozenset(placeholders["words"]),
-        sentence_words=frozenset(placeholders["sentence"]),
-    )
+    return Rules()
 
 
 def _first_beyond_ascii(stem: str) -> str:
@@ -276,19 +259,12 @@ def is_published(token: str) -> bool:
     return sha256(token.encode("utf-8", "replace")).hexdigest()[:16] in rules().published
 
 
-def is_uuid(value: str) -> bool:
-    return _UUID.fullmatch(value) is not None
-
-
 def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
     """Whether a value is a secret after a name that says so much. Unquoted, it may as well be code."""
     value = value[:ENOUGH]
-    if (
-        level is NameHint.NOTHING
-        or is_placeholder(value)
-        or _ADDRESS.fullmatch(value)
-        or (not quoted and _is_code(value))
-    ):
+    if level is NameHint.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value):
+        return False
+    if not quoted and _is_code(value):
         return False
     if level is NameHint.KEY:
         part = max(_ALNUM.findall(value), key=len, default="")
@@ -332,6 +308,6 @@ def is_provider_key(value: str, provider: str) -> bool:
     """Whether a value assigned beside a provider's name is of the kind the provider issues."""
     if is_placeholder(value) or _ID.match(value):
         return False
-    if is_uuid(value):
+    if _UUID.fullmatch(value):
         return provider in rules().uuids
     return is_random(value) or (value.isdigit() and rules().digits.get(provider) == len(value))

@@ -14,7 +14,6 @@ import functools
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple, Required, TypedDict, cast
 
@@ -71,6 +70,7 @@ CALL_BLOCKS = frozenset({"tool_use"})
 RESULT_BLOCKS = frozenset({"tool_result"})
 REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 IMAGE_BLOCKS = frozenset({"image_url", "image", "input_image"})
+_WORDLESS_BLOCKS = REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS
 
 
 class Call(NamedTuple):
@@ -121,15 +121,10 @@ def part_text(part: Any) -> str:
     """The words in one part; reasoning, calls, results and media have none of their own."""
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict):
+    if not isinstance(part, dict) or kind_of(part) in _WORDLESS_BLOCKS:
         return ""
-    if kind_of(part) in REASONING_BLOCKS | RESULT_BLOCKS | CALL_BLOCKS:
-        return ""
-    for key in ("text", "refusal"):
-        value = part.get(key)
-        if isinstance(value, str):
-            return value
-    return ""
+    text, refusal = part.get("text"), part.get("refusal")
+    return text if isinstance(text, str) else as_text(refusal)
 
 
 def content_text(content: Any) -> str:
@@ -151,26 +146,18 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
     if message.get("role") != "assistant":
         return []
     content, raw = message.get("content"), message.get("tool_calls")
-    calls: list[Call] = []
-    if isinstance(content, list):
-        calls = [_call_from_block(part) for part in parts_of(message) if kind_of(part) in CALL_BLOCKS]
+    blocks = parts_of(message) if isinstance(content, list) else ()
+    calls = [
+        Call(as_text(part.get("id")), as_text(part.get("name")), json_text(part.get("input")))
+        for part in blocks
+        if kind_of(part) in CALL_BLOCKS
+    ]
     for item in raw if isinstance(raw, list) else ():
-        if not isinstance(item, dict):
-            continue
-        function = item.get("function")
-        custom = item.get("custom")
-        if isinstance(function, dict):
-            calls.append(
-                Call(
-                    as_text(item.get("id")),
-                    as_text(function.get("name")),
-                    json_text(function.get("arguments")),
-                )
-            )
-        elif isinstance(custom, dict):
-            calls.append(Call(as_text(item.get("id")), as_text(custom.get("name")), json_text(custom.get("input"))))
-        else:
-            calls.append(Call(as_text(item.get("id")), "", ""))
+        if isinstance(item, dict):
+            function, custom = item.get("function"), item.get("custom")
+            inner: Any = function if isinstance(function, dict) else custom if isinstance(custom, dict) else {}
+            arguments = inner.get("arguments", inner.get("input"))
+            calls.append(Call(as_text(item.get("id")), as_text(inner.get("name")), json_text(arguments)))
     return calls
 
 
@@ -334,10 +321,6 @@ def images_in(content: Any) -> Iterator[Part]:
             yield from images_in(part.get("content"))
 
 
-def _call_from_block(part: Part) -> Call:
-    return Call(as_text(part.get("id")), as_text(part.get("name")), json_text(part.get("input")))
-
-
 def users_words(texts: Sequence[str]) -> list[str]:
     """What the user says in the texts of one message, text by text."""
     enclosed = [inner for text in texts for inner in _read_envelopes(text)]
@@ -406,26 +389,19 @@ def _read_envelopes(text: str) -> Iterator[str]:
             at = text.find(start, close)
 
 
-@dataclass(frozen=True, slots=True)
 class _InjectedPatterns:
-    envelopes: tuple[tuple[str, str], ...]
-    speech: re.Pattern[str]
-    surroundings: re.Pattern[str]
-    injected: re.Pattern[str]
-    """Surroundings and records."""
-    beginning: re.Pattern[str]
+    def __init__(self) -> None:
+        data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
+        self.envelopes: list[tuple[str, str]] = data["envelopes"]
+        self.speech = _opening_pattern(data["speech"])
+        self.surroundings = _opening_pattern(data["surroundings"])
+        self.injected = _opening_pattern([*data["surroundings"], *data["records"]])
+        self.beginning = re.compile("|".join(data["beginnings"]))
 
 
 @functools.cache
 def _injected_patterns() -> _InjectedPatterns:
-    data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
-    return _InjectedPatterns(
-        envelopes=tuple((start, end) for start, end in data["envelopes"]),
-        speech=_opening_pattern(data["speech"]),
-        surroundings=_opening_pattern(data["surroundings"]),
-        injected=_opening_pattern([*data["surroundings"], *data["records"]]),
-        beginning=re.compile("|".join(data["beginnings"])),
-    )
+    return _InjectedPatterns()
 
 
 def _opening_pattern(tags: Sequence[str]) -> re.Pattern[str]:

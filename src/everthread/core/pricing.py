@@ -19,7 +19,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
@@ -173,19 +173,14 @@ def normalize_usage(raw: Any, *, api: str | None = None) -> CanonicalUsage:
     read, write = _largest(counts, shape.read), _largest(counts, shape.write)
     hour = _largest(counts, _WRITTEN_1H)
     write = max(write, hour + _largest(counts, _WRITTEN_5M))
-    prompt = _sum(counts, shape.prompt)
-    if prompt is None:
-        prompt = _sum(counts, shape.prompt_parts)
+    prompt = _sum(counts, shape.prompt, shape.prompt_parts)
     if shape.includes_cache and prompt is not None:
         read = min(read, prompt)
         write = min(write, prompt - read)
         prompt -= read + write
-    output = _sum(counts, shape.output)
-    if output is None:
-        output = _sum(counts, shape.output_else)
     return CanonicalUsage(
         input_tokens=prompt or 0,
-        output_tokens=output or 0,
+        output_tokens=_sum(counts, shape.output, shape.output_else) or 0,
         cache_read_tokens=read,
         cache_write_tokens=write,
         reasoning_tokens=_largest(counts, shape.reasoning),
@@ -205,8 +200,8 @@ def _shape(named: Mapping[str, Any], counts: Mapping[str, int], api: str | None)
     return None
 
 
-def _sum(counts: Mapping[str, int], names: Iterable[str]) -> int | None:
-    stated = [counts[name] for name in names if name in counts]
+def _sum(counts: Mapping[str, int], names: Iterable[str], otherwise: Iterable[str]) -> int | None:
+    stated = [counts[name] for name in names if name in counts] or [counts[n] for n in otherwise if n in counts]
     return sum(stated) if stated else None
 
 
@@ -393,9 +388,8 @@ class CallPattern:
         if not cold and prompt >= self.prompt > 0:
             share = _fade(self.read_share, min(1.0, usage.cache_read_tokens / self.prompt))
         paused = cold and self.calls > 0
-        return CallPattern(
-            self.calls + 1, self.pauses + paused, 1 if paused else self.run + 1, at, prompt, grown, share
-        )
+        run = 1 if paused else self.run + 1
+        return CallPattern(self.calls + 1, self.pauses + paused, run, at, prompt, grown, share)
 
     def is_cold(self, at: float, *, ttl: float) -> bool:
         """Whether a cached prefix has been forgotten by then. Before the first call there is none."""
@@ -413,9 +407,7 @@ class CallPattern:
     @property
     def until_pause(self) -> float | None:
         """Calls until the next pause that outlives the cache; None where none was ever seen."""
-        if not self.pauses:
-            return None
-        return max(1.0, self.calls / self.pauses - self.run)
+        return max(1.0, self.calls / self.pauses - self.run) if self.pauses else None
 
     def pauses_in(self, calls: float) -> float:
         """How many such pauses so many calls bring."""
@@ -423,17 +415,14 @@ class CallPattern:
 
     def dump(self) -> dict[str, Any]:
         """As JSON values."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return asdict(self)
 
     @classmethod
     def load(cls, state: Any) -> CallPattern:
         """From what `dump` gave; fields of another shape are ignored."""
-        fields = state if isinstance(state, Mapping) else {}
-        figures: dict[str, Any] = {name: fields[name] for name in _FIELDS if _is_figure(fields.get(name))}
-        return cls(**figures)
-
-
-_FIELDS = tuple(CallPattern.__dataclass_fields__)
+        stored = state if isinstance(state, Mapping) else {}
+        names = (item.name for item in fields(cls))
+        return cls(**{name: stored[name] for name in names if _is_figure(stored.get(name))})
 
 
 def _fade(before: float, now: float) -> float:
@@ -446,7 +435,6 @@ def _is_figure(value: Any) -> bool:
 
 EARLIEST = 0.5
 """Share of the threshold below which even a cold cache is no reason."""
-_PER_MILLION = 1_000_000
 
 Action = Literal["now", "later"]
 
@@ -472,7 +460,7 @@ class Rates:
         writing = prices.input if written is None or not marked else written
         reading = prices.input if prices.cache_read is None else prices.cache_read
         dollars = (prices.input, prices.output, reading, writing)
-        return cls(*(float(value) / _PER_MILLION for value in dollars))
+        return cls(*(float(value) / 1_000_000 for value in dollars))
 
     @property
     def caches(self) -> bool:
@@ -551,9 +539,8 @@ def weigh(case: CompactionCase) -> Decision:
         return Decision("now", f"{balance}; the cache is cold: {case.cold}", *figures)
     waiting = case.rhythm.until_pause
     if waiting is not None and waiting * each < lost:
-        return Decision(
-            "later", f"{balance}, but a pause is expected within {waiting:.0f} calls: cheaper then", *figures
-        )
+        balance += f", but a pause is expected within {waiting:.0f} calls: cheaper then"
+        return Decision("later", balance, *figures)
     return Decision("now", balance, *figures)
 
 

@@ -17,10 +17,8 @@ from typing import Any, cast
 
 from everthread.core.messages import (
     SYSTEM_ROLES,
-    Call,
     Message,
     Messages,
-    Result,
     calls_of,
     content_text,
     kind_of,
@@ -65,9 +63,7 @@ def mark_summary(message: Message) -> Message:
 
 def summary_text(message: Mapping[str, Any]) -> str:
     """The summary a message holds, markers included; empty where it holds none."""
-    if not is_summary(message):
-        return ""
-    texts = (text for text in _texts(message) if _span(text))
+    texts = _texts(message) if is_summary(message) else []
     return next((text[slice(*span)] for text in texts if (span := _span(text))), "")
 
 
@@ -220,26 +216,19 @@ class TurnSpan:
 
 def groups(messages: Messages) -> list[Group]:
     """Every group, in order. A result belongs to the latest call of its id before it; a second one to none."""
-    return pair_calls(list(map(calls_of, messages)), list(map(results_of, messages)))
-
-
-def pair_calls(
-    calls_by_message: Sequence[Sequence[Call]], results_by_message: Sequence[Sequence[Result]]
-) -> list[Group]:
-    """The groups of messages by the calls each makes and the results each gives."""
     waiting: dict[str, list[int]] = {}
     answered: dict[int, list[int]] = {}
     pending: dict[int, list[str]] = {}
     called: dict[int, tuple[str, ...]] = {}
-    for index, (calls, results) in enumerate(zip(calls_by_message, results_by_message, strict=True)):
-        if calls:
+    for index, message in enumerate(messages):
+        if calls := calls_of(message):
             called[index] = tuple(call.id for call in calls)
             pending[index] = list(called[index])
             answered[index] = []
             waiting |= {call.id: [] for call in calls}
             for call in calls:
                 waiting[call.id].append(index)
-        for result in results:
+        for result in results_of(message):
             owners = waiting.get(result.call_id)
             if owners:
                 owner = owners.pop()
@@ -254,15 +243,10 @@ def spans(messages: Messages) -> list[Span]:
 
     What stands between a call and its late result belongs to the piece too.
     """
-    return cut_spans(groups(messages), len(messages))
-
-
-def cut_spans(groups: Iterable[Group], length: int) -> list[Span]:
-    """The pieces of a list of this length with these groups in it."""
-    ends = {group.assistant: group.end for group in groups}
+    ends = {group.assistant: group.end for group in groups(messages)}
     pieces: list[Span] = []
     index = 0
-    while index < length:
+    while index < len(messages):
         start, end = index, index + 1
         while index < end:
             end = max(end, ends.get(index, 0))

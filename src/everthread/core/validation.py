@@ -424,7 +424,7 @@ class _Work:
 
 def _trailing_group(entries: Sequence[_Entry]) -> _Entry | None:
     """The last message with calls, if nothing but results comes after it."""
-    for entry in reversed(entries):
+    for entry in entries[::-1]:
         if entry.calls:
             return entry
         if entry.message["role"] != "tool" and not (entry.blocks and entry.blocks == parts_of(entry.message)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from everthread.core.messages import Message, kind_of
@@ -21,51 +20,25 @@ class StreamDecoder(Protocol):
     def reply(self) -> Reply: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """One protocol, both directions. What each function takes besides is said where it is written."""
+class Codec(Protocol):
+    """One protocol, both directions: a module of this package, where it is said what each function takes."""
 
-    decode_request: Callable[[Mapping[str, Any]], Request]
+    decode_request: Callable[..., Request]
     encode_request: Callable[..., dict[str, Any]]
     decode_messages: Callable[..., list[Message]]
     encode_messages: Callable[..., list[dict[str, Any]]]
     decode_reply: Callable[..., Reply]
-    encode_reply: Callable[[Reply], dict[str, Any]]
-    encode_stream: Callable[[Reply], Iterator[SseEvent]]
-    stream_decoder: Callable[..., StreamDecoder]
+    encode_reply: Callable[..., dict[str, Any]]
+    encode_stream: Callable[..., Iterator[SseEvent]]
+
+    @property
+    def stream_decoder(self) -> Callable[..., StreamDecoder]: ...
 
 
 CODECS: Mapping[Api, Codec] = {
-    "openai_chat": Codec(
-        openai_chat.decode_request,
-        openai_chat.encode_request,
-        openai_chat.decode_messages,
-        openai_chat.encode_messages,
-        openai_chat.decode_reply,
-        openai_chat.encode_reply,
-        openai_chat.encode_stream,
-        openai_chat.ChatStreamDecoder,
-    ),
-    "openai_responses": Codec(
-        openai_responses.decode_request,
-        openai_responses.encode_request,
-        openai_responses.decode_messages,
-        openai_responses.encode_messages,
-        openai_responses.decode_reply,
-        openai_responses.encode_reply,
-        openai_responses.encode_stream,
-        openai_responses.ResponsesStreamDecoder,
-    ),
-    "anthropic": Codec(
-        anthropic.decode_request,
-        anthropic.encode_request,
-        anthropic.decode_messages,
-        anthropic.encode_messages,
-        anthropic.decode_reply,
-        anthropic.encode_reply,
-        anthropic.encode_stream,
-        anthropic.AnthropicStreamDecoder,
-    ),
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
 }
 
 

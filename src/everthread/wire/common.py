@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.messages import Message, Native
+from everthread.core.types import StreamDelta
 from everthread.errors import WireError
 
 # --- server-sent events -----------------------------------------------------------------------------------------------
@@ -153,6 +154,19 @@ def without_private_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(fields, dict) and not any(key.startswith("_") for key in fields):
         return fields
     return {key: value for key, value in fields.items() if not key.startswith("_")}
+
+
+def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a `Reply` has fields for, and the rest."""
+    kinds = {"id": str, "model": str, "usage": dict}
+    fields = {key: body[key] for key, kind in kinds.items() if body.get(key) and isinstance(body[key], kind)}
+    return fields, {key: value for key, value in body.items() if key not in fields}
+
+
+def error_delta(error: Any) -> StreamDelta:
+    """An error that came in a stream."""
+    raw = error if isinstance(error, dict) else {"message": error_text(error) or str(error or "")}
+    return StreamDelta("error", text=error_text(raw), raw=raw)
 
 
 def error_text(error: Any) -> str:

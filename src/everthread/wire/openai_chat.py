@@ -26,14 +26,16 @@ from everthread.core.messages import (
 from everthread.core.pricing import normalize_usage
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
-from everthread.wire.anthropic.messages import source_url
+from everthread.wire.anthropic.messages import part_from, source_url
 from everthread.wire.common import (
     SseEvent,
+    error_delta,
     error_text,
     event_object,
     keep_reasoning,
     native_value,
     public_message,
+    reply_fields,
     require_list,
     require_object,
     require_text,
@@ -105,22 +107,22 @@ def _without_citations(part: Part) -> list[Part]:
 
 
 def _image(part: Part) -> list[Part]:
-    url = source_url(part.get("source"))
-    return [{"type": "image_url", "image_url": {"url": url}}] if url else placeholder(part)
+    image = part_from(part)
+    return [image] if image["type"] == "image_url" else placeholder(part)
 
 
 def _document(part: Part) -> list[Part]:
+    file = part_from(part)
+    if file["type"] == "file":
+        return [file]
     source: Any = part.get("source")
     kind = kind_of(source)
-    url = source_url(source)
-    if url.startswith("data:"):
-        return [{"type": "file", "file": {"filename": part.get("title") or "document.pdf", "file_data": url}}]
     if kind == "text":
         return [_text(content_text(source.get("data")))]
     inner = source.get("content") if kind == "content" else None
     if isinstance(inner, list):
         return chat_parts(inner)
-    return [_text(inner)] if isinstance(inner, str) else placeholder({"name": url, **part})
+    return [_text(inner)] if isinstance(inner, str) else placeholder({"name": source_url(source), **part})
 
 
 def _input_image(part: Part) -> list[Part]:
@@ -148,17 +150,10 @@ def _nothing(_part: Part) -> list[Part]:
 
 
 _SERVER_BLOCKS = (
-    "server_tool_use",
-    "mcp_tool_use",
-    "mcp_tool_result",
-    "web_search_tool_result",
-    "web_fetch_tool_result",
-    "code_execution_tool_result",
-    "bash_code_execution_tool_result",
-    "text_editor_code_execution_tool_result",
-    "tool_search_tool_result",
-    "container_upload",
-)
+    "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result",
+    "code_execution_tool_result", "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
+    "tool_search_tool_result", "container_upload",
+)  # fmt: skip
 _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
     "text": _without_citations,
     "input_text": lambda part: [_text(content_text(part.get("text")))],
@@ -300,13 +295,6 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     if reply.usage is not None:
         body["usage"] = reply.usage if native else usage_in_chat(reply.usage)
     return body
-
-
-def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a `Reply` has fields for, and the rest."""
-    kinds = {"id": str, "model": str, "usage": dict}
-    fields = {key: body[key] for key, kind in kinds.items() if body.get(key) and isinstance(body[key], kind)}
-    return fields, {key: value for key, value in body.items() if key not in fields}
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
@@ -457,8 +445,7 @@ class ChatStreamDecoder:
         elif "usage" in chunk:
             self._head.setdefault("usage", None)
         if error := chunk.get("error"):
-            raw = error if isinstance(error, dict) else {"message": error_text(error) or str(error)}
-            deltas.append(StreamDelta("error", text=error_text(raw), raw=raw))
+            deltas.append(error_delta(error))
         return deltas
 
     def reply(self) -> Reply:
@@ -542,6 +529,9 @@ class _Calls:
 
     def fold(self) -> list[dict[str, Any]]:
         return [_fold_fields(call.fragments) for call in self._calls]
+
+
+stream_decoder = ChatStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:

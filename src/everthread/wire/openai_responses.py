@@ -27,17 +27,19 @@ from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
     SseEvent,
+    error_delta,
     error_text,
     event_object,
     keep_reasoning,
     native_value,
+    reply_fields,
     require_list,
     require_object,
     require_text,
     with_native,
     without_private_fields,
 )
-from everthread.wire.openai_chat import chat_form, chat_parts, reply_fields, tool_calls_of
+from everthread.wire.openai_chat import chat_form, chat_parts, tool_calls_of
 
 API = "openai_responses"
 Item = dict[str, Any]
@@ -499,7 +501,7 @@ class ResponsesStreamDecoder:
             return []
         kind = str(data.get("type") or (event.event if isinstance(event, SseEvent) else None) or "")
         if kind == "error" or (data.get("error") and not kind):
-            return [_error(data.get("error") or data)]
+            return [error_delta(data.get("error") or data)]
         name, _, what = kind.removeprefix("response.").rpartition(".")
         if not name and what in _LIFE:
             return list(self._live(what, require_object(data.get("response"), f"the response of {kind}")))
@@ -529,7 +531,7 @@ class ResponsesStreamDecoder:
         if isinstance(response.get("usage"), dict):
             yield StreamDelta("usage", raw=response["usage"])
         if what == "failed":
-            yield _error(response.get("error"))
+            yield error_delta(response.get("error"))
         stop = {key: self._response.get(key) for key in ("status", "incomplete_details")}
         yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
 
@@ -594,6 +596,9 @@ class _Growing:
         return any(slot.kind in ("text", "refusal") for slot, _ in self.words)
 
 
+stream_decoder = ResponsesStreamDecoder
+
+
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     """The events of a stream that says the reply."""
     body = encode_reply(reply)
@@ -654,8 +659,3 @@ def _place(data: Mapping[str, Any], key: str) -> int:
     """An index; what is not about one of several is about the first."""
     value = data.get(key)
     return value if isinstance(value, int) else 0
-
-
-def _error(error: Any) -> StreamDelta:
-    raw = error if isinstance(error, dict) else {"message": error_text(error)}
-    return StreamDelta("error", text=error_text(raw), raw=raw)

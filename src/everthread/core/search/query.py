@@ -11,7 +11,6 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
-from typing import TypeVar
 
 from everthread.core.search.terms import forms, identifier_terms, language_data, phrase_terms, query_terms, stop_words
 
@@ -213,8 +212,6 @@ def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
 
 
 # How well what was said answers a question: rare words count more, a long text is diluted, neighbours help
-
-Item = TypeVar("Item", bound=Hashable)
 
 TYPICAL = 150
 """Characters. A word in a longer text says less."""

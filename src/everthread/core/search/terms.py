@@ -24,7 +24,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -73,8 +72,6 @@ _SINGLE_RANGES = (
 
 def terms(text: str) -> list[str]:
     """Every term of the text, for indexing: the reading run, then the extra run; repetitions are kept."""
-    if not isinstance(text, str):
-        return []
     if text.isascii():
         tokens: list[str] = _ASCII_WORD.findall(text.lower())
         tokens += [part for token in _ASCII_COMPOUND.findall(text) for part in _parts(token)]
@@ -93,8 +90,6 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
     `loose` asks for the humps of camelCase words instead of the words: for a second attempt, as `getUser` is a word
     of its own and not found in `getUserName`. (Humps are not asked for first: `GitHub` should find `github`.)
     """
-    if not isinstance(text, str):
-        return []
     text = unicodedata.normalize("NFKC", text)
     if loose:
         text = _unicode().compound.sub(lambda match: _spread(match[0]), text)
@@ -106,15 +101,11 @@ def query_terms(text: str, *, loose: bool = False) -> list[str]:
 
 def phrase_terms(text: str) -> list[str]:
     """The reading run: in every text that contains the query as typed these terms stand in a row."""
-    if not isinstance(text, str):
-        return []
     return _unicode().reading.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def identifier_terms(text: str) -> list[str]:
     """Identifiers in a query as typed. A text that holds one as a whole should rank above one with its words."""
-    if not isinstance(text, str):
-        return []
     tokens = _unicode().compound.findall(unicodedata.normalize("NFKC", text))
     return list(dict.fromkeys(token.casefold() for token in tokens if _is_identifier(token)))
 
@@ -159,32 +150,28 @@ def _spread(token: str) -> str:
     return " ".join(" ".join(_humps(atom)) or atom for atom in _ATOM.split(token))
 
 
-@dataclass(frozen=True, slots=True)
 class _Patterns:
-    reading: re.Pattern[str]
-    """One term of the reading run."""
-    query: re.Pattern[str]
-    """The same, but single characters that follow each other as one run."""
-    compound: re.Pattern[str]
-    """Words that have parts."""
-    pairs: re.Pattern[str]
-    """Two single characters in a row, overlapping."""
+    """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
+
+    def __init__(self) -> None:
+        single = "".join(f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES)
+        marks = re.sub(f"[{single}]", "", "".join(filter(_is_mark, map(chr, range(0x300, 0xFE30)))))
+        letter = rf"[^\W_{single}]"
+        term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM}}}+"
+        word = f"{letter}++(?:[{marks}]++{letter}*+)*+"
+        self.reading = re.compile(f"{term}|[{single}]")
+        """One term of the reading run."""
+        self.query = re.compile(f"{term}|[{single}]+")
+        """The same, but single characters that follow each other as one run."""
+        self.compound = re.compile(f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}")
+        """Words that have parts."""
+        self.pairs = re.compile(f"(?=([{single}][{single}]))")
+        """Two single characters in a row, overlapping."""
 
 
 @functools.cache
 def _unicode() -> _Patterns:
-    """The patterns for text of any script. A letter keeps the marks that follow it (a few: they can be piled up)."""
-    single = "".join(f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES)
-    marks = re.sub(f"[{single}]", "", "".join(filter(_is_mark, map(chr, range(0x300, 0xFE30)))))
-    letter = rf"[^\W_{single}]"
-    term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM}}}+"
-    word = f"{letter}++(?:[{marks}]++{letter}*+)*+"
-    return _Patterns(
-        reading=re.compile(f"{term}|[{single}]"),
-        query=re.compile(f"{term}|[{single}]+"),
-        compound=re.compile(f"(?<!{letter})(?<![{marks}]){word}(?:{_JOINT}++{word})++|{_CAPITAL_INSIDE}"),
-        pairs=re.compile(f"(?=([{single}][{single}]))"),
-    )
+    return _Patterns()
 
 
 def _is_mark(char: str) -> bool:

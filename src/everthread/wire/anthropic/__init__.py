@@ -9,6 +9,7 @@ from everthread.wire.anthropic.requests import (
     encode_reply,
     encode_request,
     encode_stream,
+    stream_decoder,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "encode_request",
     "encode_stream",
     "encode_tools",
+    "stream_decoder",
 ]

@@ -27,8 +27,10 @@ from everthread.wire.anthropic.messages import (
 )
 from everthread.wire.common import (
     SseEvent,
+    error_delta,
     error_text,
     event_object,
+    reply_fields,
     require_list,
     require_object,
     require_text,
@@ -90,10 +92,6 @@ def _params(params: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _stops(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -125,48 +123,21 @@ def _service_tier(value: Any) -> Any:
 
 
 _TRANSLATED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "max_completion_tokens": (_same, "max_tokens"),
-    "max_output_tokens": (_same, "max_tokens"),
+    "max_completion_tokens": (lambda value: value, "max_tokens"),
+    "max_output_tokens": (lambda value: value, "max_tokens"),
     "stop": (_stops, "stop_sequences"),
     "tool_choice": (_tool_choice, "tool_choice"),
     "response_format": (_output_config, "output_config"),
     "metadata": (_metadata, "metadata"),
     "service_tier": (_service_tier, "service_tier"),
 }
-_OPENAI_ONLY = frozenset(
-    {
-        "audio",
-        "frequency_penalty",
-        "function_call",
-        "functions",
-        "include",
-        "logit_bias",
-        "logprobs",
-        "max_tool_calls",
-        "modalities",
-        "moderation",
-        "n",
-        "parallel_tool_calls",
-        "prediction",
-        "presence_penalty",
-        "previous_response_id",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "reasoning_effort",
-        "safety_identifier",
-        "seed",
-        "store",
-        "stream_options",
-        "text",
-        "top_logprobs",
-        "truncation",
-        "user",
-        "verbosity",
-        "web_search_options",
-    }
-)
+_OPENAI_ONLY = frozenset({
+    "audio", "frequency_penalty", "function_call", "functions", "include", "logit_bias", "logprobs", "max_tool_calls",
+    "modalities", "moderation", "n", "parallel_tool_calls", "prediction", "presence_penalty", "previous_response_id",
+    "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_effort",
+    "safety_identifier", "seed", "store", "stream_options", "text", "top_logprobs", "truncation", "user", "verbosity",
+    "web_search_options",
+})  # fmt: skip
 """Fields Anthropic has no word for, and would refuse the request for."""
 
 
@@ -196,19 +167,12 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("type") == "error":
         raise WireError(f"the reply is an error, not a message: {error_text(body) or repr(body)}")
-    content = require_list(body.get("content"), "content")
-    author = model or body.get("model")
-    [message] = decode_message({"role": "assistant", "content": list(content)}, "the reply", model=author)
-    usage = body.get("usage")
-    rest = {key: value for key, value in body.items() if key not in ("id", "role", "model", "content", "usage")}
-    return Reply(
-        message=message,
-        stop=stop_of(body.get("stop_reason")),
-        usage=dict(usage) if isinstance(usage, Mapping) else None,
-        model=str(body.get("model") or ""),
-        id=str(body.get("id") or ""),
-        raw={**rest, "_api": API},
-    )
+    content = list(require_list(body.get("content"), "content"))
+    fields, rest = reply_fields(body)
+    author = model or fields.get("model")
+    [message] = decode_message({"role": "assistant", "content": content}, "the reply", model=author)
+    raw = {key: value for key, value in rest.items() if key not in ("role", "content")}
+    return Reply(message=message, stop=stop_of(body.get("stop_reason")), raw={**raw, "_api": API}, **fields)
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
@@ -297,7 +261,7 @@ class AnthropicStreamDecoder:
                 return self._change_message(data, require_object(data.get("delta"), "delta"))
             case "error":
                 error = data.get("error")
-                return [StreamDelta("error", text=error_text(data), raw=error if isinstance(error, dict) else data)]
+                return [error_delta(error if isinstance(error, dict) else data)]
         return []
 
     def reply(self) -> Reply:
@@ -356,6 +320,9 @@ class AnthropicStreamDecoder:
         if block is None:
             raise WireError(f"{data.get('type')} is about block {data.get('index')}, which never started")
         return block
+
+
+stream_decoder = AnthropicStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
