@@ -108,7 +108,9 @@ def _canonical_field(clean: Callable[[str], str], key: str, value: Any, depth: i
     if _is_ours(key):
         return _GONE
     if key in OPAQUE:
-        return _rebuild(_arguments(value) if key == "arguments" else value, _data_field, depth)
+        # Clients write the JSON of one call with other spaces and key order: arguments are the object they spell.
+        spelt = json_value(value) if key == "arguments" and isinstance(value, str) else None
+        return _rebuild(spelt if isinstance(spelt, dict) else value, _data_field, depth)
     if key == "content":
         value = _canonical_parts(clean, value)
     if isinstance(value, str):
@@ -122,22 +124,14 @@ def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         return content
-    return [canonical for part in parts if (canonical := _canonical_part(clean, part)) is not _GONE]
-
-
-def _canonical_part(clean: Callable[[str], str], part: Any) -> Any:
-    if isinstance(part, str):
-        part = {"type": "text", "text": part}
-    if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-        return part
-    text = clean(part["text"])
-    return {**part, "text": text} if text else _GONE
-
-
-def _arguments(value: Any) -> Any:
-    """Arguments as the object they spell: clients write the JSON of one call with other spaces and key order."""
-    parsed = json_value(value) if isinstance(value, str) else None
-    return parsed if isinstance(parsed, dict) else value
+    canonical: list[Any] = []
+    for part in parts:
+        block = {"type": "text", "text": part} if isinstance(part, str) else part
+        if not (isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)):
+            canonical.append(block)
+        elif text := clean(block["text"]):
+            canonical.append({**block, "text": text})
+    return canonical
 
 
 def _is_ours(key: str) -> bool:

@@ -218,8 +218,10 @@ def _read_counts(named: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _is_count(value: Any) -> bool:
-    if isinstance(value, str):
-        return re.fullmatch(r"[0-9]{1,15}", value) is not None
+    return re.fullmatch(r"[0-9]{1,15}", value) is not None if isinstance(value, str) else _is_figure(value)
+
+
+def _is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 10**15
 
 
@@ -429,10 +431,6 @@ def _fade(before: float, now: float) -> float:
     return _FADING * before + (1 - _FADING) * now
 
 
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-
-
 EARLIEST = 0.5
 """Share of the threshold below which even a cold cache is no reason."""
 
@@ -523,8 +521,9 @@ def weigh(case: CompactionCase) -> Decision:
         return Decision("later", "a compaction would take nothing out")
     if early and (not cold or case.tokens < EARLIEST * case.threshold):
         return Decision("later", f"{case.tokens:,} tokens are below the threshold of {case.threshold:,}")
-    end = case.threshold if early else case.limit
-    calls = _calls(case, end)
+    # It pays over the further calls, until the prompt would have to be rewritten anyway.
+    until = ((case.threshold if early else case.limit) - case.tokens) / max(case.rhythm.growth, 1.0)
+    calls = max(1, min(case.rhythm.further, int(until)))
     each = gain * rates.read
     again = case.rhythm.pauses_in(calls) * gain * (rates.write - rates.read) if rates.caches else 0.0
     saves = calls * each + again + (gain * (rates.write - rates.read) if cold else 0.0)
@@ -542,12 +541,6 @@ def weigh(case: CompactionCase) -> Decision:
         balance += f", but a pause is expected within {waiting:.0f} calls: cheaper then"
         return Decision("later", balance, *figures)
     return Decision("now", balance, *figures)
-
-
-def _calls(case: CompactionCase, end: int) -> int:
-    """Over how many further calls a rewrite pays: until the prompt would have to be rewritten anyway."""
-    until = (end - case.tokens) / max(case.rhythm.growth, 1.0)
-    return max(1, min(case.rhythm.further, int(until)))
 
 
 def _dollars(amount: float) -> Decimal:

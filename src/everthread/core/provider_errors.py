@@ -216,7 +216,8 @@ def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
     for index, match in enumerate(matches):
         before = sentence[taken : match.start()][-160:]
         after = sentence[match.end() : matches[index + 1].start() if index + 1 < len(matches) else None][:80]
-        value = _number(match)
+        digits = re.sub(r"\D", "", match["whole"])[:12]
+        value = round(float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]])
         alone = first and index + 1 == len(matches)
         if value > _LARGEST or _is_foreign(before, after, first=first, alone=alone, value=value):
             taken = match.end()
@@ -227,11 +228,6 @@ def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
         if _OPERATOR_ONLY.fullmatch(before) is None:
             nouns = _nouns(before) or default
         yield from _role(value, before, after, nouns, alone=alone)
-
-
-def _number(match: re.Match[str]) -> int:
-    digits = re.sub(r"\D", "", match["whole"])
-    return round(float(digits[:12] + (match["fraction"] or "")) * _SCALE[match["scale"]])
 
 
 def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int) -> bool:
@@ -579,11 +575,10 @@ def classify_error(
     for value in (error, body, message):
         with contextlib.suppress(Exception):  # a foreign object that cannot be read says nothing
             evidence.add(value)
-    if _is_silent(evidence, body):
-        return ErrorVerdict(
-            "prompt_too_long",
-            "The stream ended without an event, as a local server's does when the prompt is too long.",
-        )
+    is_silent = isinstance(body, str | bytes) and not body and not (evidence.texts or evidence.codes)
+    if is_silent and _is_success(evidence.status):
+        reason = "The stream ended without an event, as a local server's does when the prompt is too long."
+        return ErrorVerdict("prompt_too_long", reason)
     if near_limit and evidence.status == 400 and all(map(_WORDLESS.fullmatch, evidence.texts)):
         return ErrorVerdict("prompt_too_long", "A request that nearly filled the window was refused without a word.")
     codes = [plain(code) for code in evidence.codes]
@@ -666,11 +661,6 @@ def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdic
     if _RATE_IF_NOTHING_ELSE.search(everything):
         return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
     return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
-
-
-def _is_silent(evidence: Evidence, body: Any) -> bool:
-    empty = isinstance(body, str | bytes) and not body
-    return empty and _is_success(evidence.status) and not (evidence.texts or evidence.codes)
 
 
 def _is_success(status: int | None) -> bool:

@@ -78,13 +78,8 @@ class LineRedactor:
 def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
     """A part of a text without secrets. So many characters around it are read too: one may begin or end there."""
     before = max(0, start - margin)
-    shown, at = [], start
-    for secret in find_secrets(text[before : end + margin]):
-        first, last = before + secret.start, before + secret.end
-        if last > start and first < end:
-            shown += [text[at:first], MARK]
-            at = last
-    return "".join([*shown, text[at:end]])
+    window, first, last = text[before : end + margin], start - before, end - before
+    return _cut_secrets(window, [s for s in find_secrets(window) if s.end > first and s.start < last], first, last)
 
 
 def find_secrets(text: str) -> list[Secret]:
@@ -116,12 +111,13 @@ def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
     return merged
 
 
-def _cut_secrets(text: str, secrets: Iterable[Secret]) -> str:
-    pieces, at = [], 0
+def _cut_secrets(text: str, secrets: Iterable[Secret], start: int = 0, end: int | None = None) -> str:
+    """The text from start to end, the secrets in it replaced."""
+    pieces, at = [], start
     for secret in secrets:
         pieces += [text[at : secret.start], MARK]
         at = secret.end
-    return "".join([*pieces, text[at:]])
+    return "".join([*pieces, text[at:end]])
 
 
 # --- by form --------------------------------------------------------------------------------------------------------

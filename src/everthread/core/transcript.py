@@ -20,6 +20,7 @@ from everthread.core.messages import (
     Message,
     Messages,
     calls_of,
+    clip,
     content_text,
     kind_of,
     part_text,
@@ -330,10 +331,9 @@ def is_answer(tool: str, text: str) -> bool:
     return len(text) <= MAX_ANSWER_CHARS and is_lookup(tool)
 
 
-def gist(answer: str, limit: int = GIST) -> str:
+def gist(answer: str) -> str:
     """What stays of an old answer: its first line, which names what was asked and the ids."""
-    line = answer.lstrip().partition("\n")[0].rstrip()
-    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+    return clip(answer.lstrip().partition("\n")[0].rstrip(), GIST)
 
 
 def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:

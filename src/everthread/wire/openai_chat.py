@@ -102,10 +102,6 @@ def _text(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
-def _without_citations(part: Part) -> list[Part]:
-    return [{key: value for key, value in part.items() if key != "citations"}]
-
-
 def _image(part: Part) -> list[Part]:
     image = part_from(part)
     return [image] if image["type"] == "image_url" else placeholder(part)
@@ -140,13 +136,8 @@ def _input_file(part: Part) -> list[Part]:
 
 
 def _search_result(part: Part) -> list[Part]:
-    return [
-        _text("\n".join(filter(None, map(content_text, (part.get("title"), part.get("source"), part.get("content"))))))
-    ]
-
-
-def _nothing(_part: Part) -> list[Part]:
-    return []
+    texts = (content_text(part.get(key)) for key in ("title", "source", "content"))
+    return [_text("\n".join(filter(None, texts)))]
 
 
 _SERVER_BLOCKS = (
@@ -155,7 +146,7 @@ _SERVER_BLOCKS = (
     "tool_search_tool_result", "container_upload",
 )  # fmt: skip
 _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
-    "text": _without_citations,
+    "text": lambda part: [{key: value for key, value in part.items() if key != "citations"}],
     "input_text": lambda part: [_text(content_text(part.get("text")))],
     "output_text": lambda part: [_text(content_text(part.get("text")))],
     "image": _image,
@@ -163,7 +154,7 @@ _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
     "input_image": _input_image,
     "input_file": _input_file,
     "search_result": _search_result,
-    **dict.fromkeys(CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS, _nothing),
+    **dict.fromkeys(CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS, lambda _part: []),
     **dict.fromkeys(_SERVER_BLOCKS, placeholder),
 }
 
@@ -390,13 +381,12 @@ def _without_reasoning(message: Message) -> Message:
     if not signed and REASONING_FIELDS.isdisjoint(message):
         return message
     fields = {key: value for key, value in message.items() if key not in REASONING_FIELDS}
-    return cast("Message", {**fields, "tool_calls": [_without_signature(call) for call in calls]} if signed else fields)
-
-
-def _without_signature(call: Any) -> Any:
-    if not isinstance(call, dict):
-        return call
-    return {key: value for key, value in call.items() if key != "extra_content"}
+    if signed:
+        fields["tool_calls"] = [
+            {key: value for key, value in call.items() if key != "extra_content"} if isinstance(call, dict) else call
+            for call in calls
+        ]
+    return cast("Message", fields)
 
 
 def _finish_reason(reply: Reply) -> str | None:

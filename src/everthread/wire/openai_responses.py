@@ -58,6 +58,7 @@ CALLS = {
 _ANSWERS = {output: call for call, output in CALLS.items()}
 _FREE = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
+_BUILT_IN = CALLS.keys() - _FREE
 _NAMESPACE = "_namespace"
 """The field in which a call keeps its tool's namespace, to be written again."""
 _SPEECH = ("message", "reasoning")
@@ -215,20 +216,12 @@ def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Ite
     it.
     """
     rewritten_items = [
-        _as_function(item) if _is_built_in(item) and call_id(item) in rewritten else item for item in items
+        _call_item(_call(item)) if kind_of(item) in _BUILT_IN and call_id(item) in rewritten else item for item in items
     ]
     if reasoning and all(new is old for new, old in zip(rewritten_items, items, strict=True)):
         return items
     rest = [item for item in rewritten_items if kind_of(item) != "reasoning"]
     return rest if len(rest) == len(rewritten_items) else [_without_id(item) for item in rest]
-
-
-def _is_built_in(item: Item) -> bool:
-    return kind_of(item) in CALLS and item["type"] not in _FREE
-
-
-def _as_function(item: Item) -> Item:
-    return _call_item(_call(item))
 
 
 def _without_id(item: Item) -> Item:
@@ -237,10 +230,8 @@ def _without_id(item: Item) -> Item:
 
 def _still_answers(item: Item, kinds: Mapping[str, Any]) -> bool:
     """Whether a native item still fits: a result must be of the kind of its call, if that is in the list."""
-    if kind_of(item) not in _ANSWERS:
-        return True
-    call = _ANSWERS[item["type"]]
-    return bool(kinds.get(_answered_call_id(item), call) == call)
+    call = _ANSWERS.get(kind_of(item))
+    return call is None or bool(kinds.get(_answered_call_id(item), call) == call)
 
 
 def _from_chat(message: Message, kinds: Mapping[str, Any]) -> list[Item]:
@@ -581,7 +572,8 @@ class _Growing:
         if self.done:
             return self.start
         item: Item = self.start or {"type": "message", "role": "assistant", "status": "in_progress"}
-        if kind_of(item) == "reasoning" or (self.start is None and not self._speaks()):
+        speaks = any(slot.kind in ("text", "refusal") for slot, _ in self.words)
+        if kind_of(item) == "reasoning" or (self.start is None and not speaks):
             return None
         item = {**item, "status": "incomplete"} if "status" in item else dict(item)
         lists: dict[str, dict[int, dict[str, Any]]] = {}
@@ -591,9 +583,6 @@ class _Growing:
             target = lists.setdefault(slot.list, {}).setdefault(at, {"type": slot.part}) if slot.list else item
             target[slot.field] = "".join(pieces)
         return item | {of: [parts[at] for at in sorted(parts)] for of, parts in lists.items()}
-
-    def _speaks(self) -> bool:
-        return any(slot.kind in ("text", "refusal") for slot, _ in self.words)
 
 
 stream_decoder = ResponsesStreamDecoder

@@ -107,7 +107,8 @@ def phrase_terms(text: str) -> list[str]:
 def identifier_terms(text: str) -> list[str]:
     """Identifiers in a query as typed. A text that holds one as a whole should rank above one with its words."""
     tokens = _unicode().compound.findall(unicodedata.normalize("NFKC", text))
-    return list(dict.fromkeys(token.casefold() for token in tokens if _is_identifier(token)))
+    typed = (token.casefold() for token in tokens if len(token) <= MAX_TERM and _ATOM.search(token))
+    return list(dict.fromkeys(typed))
 
 
 def encode_term(term: str) -> str:
@@ -117,10 +118,6 @@ def encode_term(term: str) -> str:
     `__`, any other character its code in hex between two `_`.
     """
     return term if term.isascii() and term.isalnum() and term.islower() else term.translate(_ESCAPES)
-
-
-def _is_identifier(token: str) -> bool:
-    return len(token) <= MAX_TERM and _ATOM.search(token) is not None
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -155,7 +152,8 @@ class _Patterns:
 
     def __init__(self) -> None:
         single = "".join(f"{chr(low)}-{chr(high)}" for low, high in _SINGLE_RANGES)
-        marks = re.sub(f"[{single}]", "", "".join(filter(_is_mark, map(chr, range(0x300, 0xFE30)))))
+        every_mark = "".join(char for char in map(chr, range(0x300, 0xFE30)) if unicodedata.category(char)[0] == "M")
+        marks = re.sub(f"[{single}]", "", every_mark)
         letter = rf"[^\W_{single}]"
         term = f"(?:{letter}[{marks}]{{0,4}}+){{1,{MAX_TERM}}}+"
         word = f"{letter}++(?:[{marks}]++{letter}*+)*+"
@@ -172,10 +170,6 @@ class _Patterns:
 @functools.cache
 def _unicode() -> _Patterns:
     return _Patterns()
-
-
-def _is_mark(char: str) -> bool:
-    return unicodedata.category(char)[0] == "M"
 
 
 class _Escapes(dict[int, str]):

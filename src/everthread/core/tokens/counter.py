@@ -156,9 +156,6 @@ class TokenCounter:
     def _text(self, text: Any) -> float:
         return self._tokens(text) if isinstance(text, str) and text else 0.0
 
-    def _json(self, value: Any) -> float:
-        return self._text(_dump(value))
-
     def _message(self, message: Any) -> float:
         if not isinstance(message, Mapping):
             return self._format.message + self._text(str(message))
@@ -168,7 +165,12 @@ class TokenCounter:
             total += 1 + self._text(message["name"])
         calls = message.get("tool_calls")
         for index, call in enumerate(calls if isinstance(calls, list) else []):
-            total += self._openai_call(call) + (0 if index else self._format.first_call)
+            total += 0 if index else self._format.first_call
+            holder = call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
+            if isinstance(holder, Mapping):
+                total += self._call(holder.get("name"), holder.get("arguments", holder.get("input")))
+            else:
+                total += self._format.call
         return total
 
     def _content(self, content: Any, depth: int = 0) -> float:
@@ -198,7 +200,7 @@ class TokenCounter:
         for key in ("text", "refusal"):
             if isinstance(part.get(key), str):
                 return self._text(part[key])
-        return self._json(_spoken(part))
+        return self._text(_dump(_spoken(part)))
 
     def _reasoning(self, part: Mapping[str, Any]) -> float:
         """Reasoning counts as the text it is; where it is encrypted, about four of its bytes are a token."""
@@ -219,26 +221,15 @@ class TokenCounter:
             return total + self._content(source.get("content"), depth + 1)
         return total + document_tokens(part, self.model)
 
-    def _openai_call(self, call: Any) -> float:
-        holder = call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
-        if not isinstance(holder, Mapping):
-            return self._format.call
-        return self._call(holder.get("name"), holder.get("arguments", holder.get("input")))
-
     def _call(self, name: Any, arguments: Any) -> float:
         total = self._format.call + self._format.name_repeats * self._text(name)
         value = json_value(arguments) if isinstance(arguments, str) else arguments
         if isinstance(value, Mapping) and self._format.parameter:
-            return total + sum(map(self._argument, value.items()))
+            for key, item in value.items():
+                total += self._format.parameter + self._text(key)
+                total += self._text(item if isinstance(item, str) else _dump(item))
+            return total
         return total + self._text(arguments if value is None else _dump(value, compact=True))
-
-    def _argument(self, argument: tuple[Any, Any]) -> float:
-        key, value = argument
-        return (
-            self._format.parameter
-            + self._text(key)
-            + (self._text(value) if isinstance(value, str) else self._json(value))
-        )
 
     def _tool(self, tool: Mapping[str, Any]) -> int:
         function = _function(tool)
@@ -246,8 +237,8 @@ class TokenCounter:
         counted = self._cached(key, tool)
         if counted:
             return counted
-        text = self._text(_declaration(function)) if self._format.declared else self._json(function)
-        return self._remember(key, tool, text if self._format.declared else self._format.schema * text)
+        text = _declaration(function) if self._format.declared else _dump(function)
+        return self._remember(key, tool, self._text(text) * self._format.schema)
 
 
 class RunningTotal:

@@ -243,14 +243,6 @@ def _decode(payload: str, size: int) -> bytes:
         return b""
 
 
-def _png_size(head: bytes) -> Size:
-    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-
-
-def _gif_size(head: bytes) -> Size:
-    return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
-
-
 def _webp_size(head: bytes) -> Size | None:
     kind = head[12:16]
     if kind == b"VP8 ":
@@ -275,8 +267,8 @@ def _jpeg_size(head: bytes) -> Size | None:
 
 
 _FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
-    (b"\x89PNG\r\n\x1a\n", _png_size),
-    (b"GIF8", _gif_size),
+    (b"\x89PNG\r\n\x1a\n", lambda head: (int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))),
+    (b"GIF8", lambda head: (int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little"))),
     (b"RIFF", _webp_size),
     (b"\xff\xd8", _jpeg_size),
 )

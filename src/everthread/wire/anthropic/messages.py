@@ -128,8 +128,7 @@ def source_url(source: Any) -> str:
 
 def _image(part: Mapping[str, Any]) -> Part | None:
     image = part.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else image
-    url = url if isinstance(url, str) else ""
+    url = as_text(image.get("url") if isinstance(image, dict) else image)
     if url.startswith(("http://", "https://")):
         return {"type": "image", "source": {"type": "url", "url": url}}
     media, data = _data_url(url)
@@ -143,8 +142,7 @@ def _document(part: Mapping[str, Any]) -> Part | None:
     file = part.get("file")
     file = file if isinstance(file, dict) else part
     name = file.get("filename")
-    url = file.get("file_data") or file.get("file_url")
-    url = url if isinstance(url, str) else ""
+    url = as_text(file.get("file_data") or file.get("file_url"))
     media, data = _data_url(url)
     source: Part
     if media == "application/pdf":
@@ -267,6 +265,7 @@ def _result(block: Mapping[str, Any], where: str) -> Message:
 
 _FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """What an OpenAI custom tool takes: one text."""
+_OPTIONAL = ("description", "strict", "cache_control")
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -283,12 +282,9 @@ def _decode_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     native = {"_native": {"api": API, "value": dict(tool)}}
     if tool.get("type") not in (None, "custom"):
         return {**tool, **native}
-    optional = {
-        "description": tool.get("description"),
-        "parameters": tool.get("input_schema"),
-        "strict": tool.get("strict"),
-    }
-    function = {"name": require_text(tool.get("name"), f"{where}.name")} | _without_none(optional)
+    names = {"description": "description", "parameters": "input_schema", "strict": "strict"}
+    optional = {new: tool[name] for new, name in names.items() if tool.get(name) is not None}
+    function = {"name": require_text(tool.get("name"), f"{where}.name"), **optional}
     core = {"type": "function", "function": function}
     return core if _encode_tool(core) == tool else {**core, **native}
 
@@ -301,21 +297,13 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
         inner = tool.get(kind)
         if isinstance(inner, Mapping):
             schema = inner.get("parameters") or {"type": "object", "properties": {}}
-            optional = {
-                "description": inner.get("description"),
-                "strict": inner.get("strict"),
-                "cache_control": tool.get("cache_control"),
-            }
+            optional = {**inner, "cache_control": tool.get("cache_control")}
             return {
                 "name": inner.get("name"),
                 "input_schema": _FREE_TEXT if kind == "custom" else schema,
-                **_without_none(optional),
+                **{key: optional[key] for key in _OPTIONAL if optional.get(key) is not None},
             }
     return None if "_native" in tool else without_private_fields(tool)
-
-
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if value is not None}
 
 
 def encode_messages(
@@ -380,8 +368,7 @@ def encode_system(system: System, leading: Messages) -> System:
         return system
     blocks = parts_of({"content": system})
     for message in leading:
-        blocks_here = [_no_media(block) for part in parts_of(message) if (block := block_from(part)) is not None]
-        piece = _Piece("system", blocks_here)
+        piece = _Piece("system", [_no_media(block) for block in map(block_from, parts_of(message)) if block])
         marker = _marker(message, native=False)
         blocks += (_mark_piece(piece, marker) if marker else piece).blocks
     return blocks or None
@@ -486,11 +473,7 @@ def _join_pieces(run: list[_Piece]) -> dict[str, Any]:
         return {"role": first.role, "content": blocks}
     if first.native is not None and all(piece.native is not None for piece in run):
         return {**first.native, "content": blocks}
-    return {"role": first.role, "content": sorted(blocks, key=_after_results)}
-
-
-def _after_results(block: Part) -> bool:
-    return kind_of(block) != "tool_result"
+    return {"role": first.role, "content": sorted(blocks, key=lambda block: kind_of(block) != "tool_result")}
 
 
 def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | None:
@@ -529,9 +512,8 @@ def _native_piece(message: Message, model: str | None, calls: _CallIds) -> _Piec
     without_reasoning = [block for block in blocks if kind_of(block) not in REASONING]
     if len(without_reasoning) == len(blocks):
         return _Piece(value["role"], blocks, value, joined)
-    return _Piece(
-        value["role"], without_reasoning, {**value, "content": without_reasoning} if without_reasoning else None, joined
-    )
+    native = {**value, "content": without_reasoning} if without_reasoning else None
+    return _Piece(value["role"], without_reasoning, native, joined)
 
 
 def _foreign_piece(message: Message, calls: _CallIds) -> _Piece:
@@ -545,7 +527,7 @@ def _foreign_piece(message: Message, calls: _CallIds) -> _Piece:
         return _Piece("user", [{"type": "text", "text": _INSTRUCTION.format(block["text"])}] if block else [])
     elsewhere = "_native" in message
     parts = [part for part in parts_of(message) if not (elsewhere and kind_of(part) in REASONING)]
-    blocks = [block for part in parts if (block := _block(part, calls)) is not None]
+    blocks = [block for part in parts if (block := _block(part, calls))]
     if role != "assistant":
         return _Piece("user", blocks)
     refusal = text_block(message.get("refusal"))
@@ -582,9 +564,7 @@ def _result_block(part: Part, calls: _CallIds) -> Part:
     block = {**part, "tool_use_id": calls.result(as_text(part.get("tool_use_id")))}
     content = block.pop("content", None)
     if isinstance(content, list):
-        inner = [
-            block_inside for each in parts_of({"content": content}) if (block_inside := block_from(each)) is not None
-        ]
+        inner = list(filter(None, map(block_from, parts_of({"content": content}))))
         return {**block, "content": inner} if inner else block
     text = content_text(content)
     return {**block, "content": text} if text.strip() else block

@@ -92,10 +92,6 @@ def _params(params: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _stops(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _tool_choice(value: Any) -> Any:
     if isinstance(value, str):
         return {"type": "any" if value == "required" else value}
@@ -118,18 +114,15 @@ def _metadata(value: Any) -> Any:
     return None if isinstance(value, dict) and value and "user_id" not in value else value
 
 
-def _service_tier(value: Any) -> Any:
-    return None if value in ("default", "flex", "scale", "priority") else value
-
-
+_OPENAI_TIERS = ("default", "flex", "scale", "priority")
 _TRANSLATED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "max_completion_tokens": (lambda value: value, "max_tokens"),
     "max_output_tokens": (lambda value: value, "max_tokens"),
-    "stop": (_stops, "stop_sequences"),
+    "stop": (lambda value: [value] if isinstance(value, str) else value, "stop_sequences"),
     "tool_choice": (_tool_choice, "tool_choice"),
     "response_format": (_output_config, "output_config"),
     "metadata": (_metadata, "metadata"),
-    "service_tier": (_service_tier, "service_tier"),
+    "service_tier": (lambda value: None if value in _OPENAI_TIERS else value, "service_tier"),
 }
 _OPENAI_ONLY = frozenset({
     "audio", "frequency_penalty", "function_call", "functions", "include", "logit_bias", "logprobs", "max_tool_calls",
