@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent, markdown
-from everthread.core.tokens import RunningTotal, TokenCounter, estimate_request_tokens
+from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens.budget import Calibration
 
 TEXTS: dict[str, list[str]] = json.loads(
@@ -110,17 +110,18 @@ def _speed() -> Iterator[Row]:
     again = min(_time(partial(counter.messages, history)) for _ in range(20))
     ratio = first / again
     yield Row(f"500 messages, {size:.1f} MB, counted again", f"{ratio:,.0f} × faster", "≥ 50 ×", ratio >= 50)
-    few, many = _running(50), _running(5_000)
-    pairs = [(_time(partial(few.append, _extra(n))), _time(partial(many.append, _extra(n + 500)))) for n in range(500)]
+    few, many = _counter_after(50), _counter_after(5_000)
+    pairs = [
+        (_time(partial(few.message, _extra(n))), _time(partial(many.message, _extra(n + 500)))) for n in range(500)
+    ]
     ratio = min(late for _, late in pairs) / min(early for early, _ in pairs)
     yield Row("one more message, at 5,000 against at 50", f"{ratio:.2f} × the time", "≤ 1.5 ×", ratio <= 1.5)
 
 
-def _running(length: int) -> RunningTotal:
-    running = TokenCounter(GPT).running()
-    for n in range(length):
-        running.append({"role": "user", "content": f"message {n}"})
-    return running
+def _counter_after(length: int) -> TokenCounter:
+    counter = TokenCounter(GPT)
+    counter.messages({"role": "user", "content": f"message {n}"} for n in range(length))
+    return counter
 
 
 def _extra(number: int) -> dict[str, Any]:

@@ -498,14 +498,14 @@ def test_whatever_is_redacted(text: str) -> None:
 )
 def test_hostile_repetition_takes_linear_time(unit: str) -> None:
     """A quadratic scan of a text this long would outlast the test's time limit many times over."""
-    text = unit * (200_000 // len(unit))
-    with cpu_limit(f"redact on {unit!r}", 20):
+    text = unit * (40_000 // len(unit))
+    with cpu_limit(f"redact on {unit!r}", 2):
         assert redact(text)
 
 
-def test_ten_megabytes_of_base64_are_fine() -> None:
+def test_two_megabytes_of_base64_are_fine() -> None:
     data = base64.b64encode(chance(100_000).encode()).decode()
-    text = "data:image/png;base64," + data * 75
+    text = "data:image/png;base64," + data * 15
     assert redact(text) is text
 
 

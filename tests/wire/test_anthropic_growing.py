@@ -30,11 +30,11 @@ def _said(rng: random.Random, index: int) -> list[Any]:
     return rng.choice(kinds)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_what_was_written_before_changes_nothing(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a test's own chance
     written, history = EncodedHistory(), list[Any]()
-    for index in range(160):
+    for index in range(100):
         history += _said(rng, index)
         sent = list(history)
         for place in range(len(sent) - 3, len(sent)):

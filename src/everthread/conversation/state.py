@@ -61,7 +61,7 @@ class ConversationState:
         self._report = report_in_loop(self.tell)
         self.engine = SafeEngine(setup.engine(self._services()), lambda text: self._report("notice", text=text))
         self.tools = self.toolbox.schemas
-        self._total = self.counter.running(system=self.system, tools=self.tools)
+        self._total = self.counter.request((), system=self.system, tools=self.tools)
         self._fit_budget()
 
     @property
@@ -106,7 +106,7 @@ class ConversationState:
         self.stored.append(message)
         self.ids_in_view.add(message.id)
         self.bodies.append(mark_summary(message.body) if message.kind == "summary" else message.body)
-        self._total.append(message.body)
+        self._total += self.counter.message(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)
         for call in calls_of(message.body):
@@ -151,7 +151,7 @@ class ConversationState:
 
     @property
     def estimate(self) -> int:
-        return self._total.tokens
+        return self._total
 
     @property
     def tokens(self) -> int:
@@ -203,9 +203,9 @@ class ConversationState:
         return self.setup.options.for_model(self.route.name).budget(self.window, fixed=self.fixed)
 
     def _recount(self) -> None:
-        self._total = self.counter.running(system=self.system, tools=self.tools)
+        self._total = self.counter.request((), system=self.system, tools=self.tools)
         for body in self.bodies:
-            self._total.append(body)
+            self._total += self.counter.message(body)
 
     # Who works on it
 

