@@ -146,12 +146,10 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
     if message.get("role") != "assistant":
         return []
     content, raw = message.get("content"), message.get("tool_calls")
-    blocks = parts_of(message) if isinstance(content, list) else ()
-    calls = [
-        Call(as_text(part.get("id")), as_text(part.get("name")), json_text(part.get("input")))
-        for part in blocks
-        if kind_of(part) in CALL_BLOCKS
-    ]
+    calls: list[Call] = []
+    if isinstance(content, list):
+        blocks = (part for part in parts_of(message) if kind_of(part) in CALL_BLOCKS)
+        calls += (Call(as_text(b.get("id")), as_text(b.get("name")), json_text(b.get("input"))) for b in blocks)
     for item in raw if isinstance(raw, list) else ():
         if isinstance(item, dict):
             function, custom = item.get("function"), item.get("custom")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.messages import Message, Native
-from everthread.core.types import StreamDelta
+from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 
 # --- server-sent events -----------------------------------------------------------------------------------------------
@@ -161,6 +161,16 @@ def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     kinds = {"id": str, "model": str, "usage": dict}
     fields = {key: body[key] for key, kind in kinds.items() if body.get(key) and isinstance(body[key], kind)}
     return fields, {key: value for key, value in body.items() if key not in fields}
+
+
+def write_reply_fields(
+    body: dict[str, Any], reply: Reply, write_usage: Callable[[Mapping[str, Any]], dict[str, Any]], *, native: bool
+) -> dict[str, Any]:
+    """The body of a reply with these fields; of a native one only those that it had, usage as it came."""
+    body |= {key: value for key, value in (("id", reply.id), ("model", reply.model)) if value or not native}
+    if reply.usage is not None:
+        body["usage"] = reply.usage if native else write_usage(reply.usage)
+    return body
 
 
 def error_delta(error: Any) -> StreamDelta:

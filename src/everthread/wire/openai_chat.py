@@ -41,6 +41,7 @@ from everthread.wire.common import (
     require_text,
     with_native,
     without_private_fields,
+    write_reply_fields,
 )
 
 
@@ -278,14 +279,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     choice = {**shell, "message": message}
     if not native or stop_of(shell.get("finish_reason"), reply.message) != reply.stop:
         choice["finish_reason"] = _finish_reason(reply)
-    body = {**raw, "choices": [choice, *others]}
-    if reply.id or not native:
-        body["id"] = reply.id
-    if reply.model or not native:
-        body["model"] = reply.model
-    if reply.usage is not None:
-        body["usage"] = reply.usage if native else usage_in_chat(reply.usage)
-    return body
+    return write_reply_fields({**raw, "choices": [choice, *others]}, reply, usage_in_chat, native=native)
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:

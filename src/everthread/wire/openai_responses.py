@@ -38,6 +38,7 @@ from everthread.wire.common import (
     require_text,
     with_native,
     without_private_fields,
+    write_reply_fields,
 )
 from everthread.wire.openai_chat import chat_form, chat_parts, tool_calls_of
 
@@ -344,13 +345,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     body = {**raw, "output": _output(reply)}
     if not native or _stop(raw, reply.message) != reply.stop:
         body |= _status(reply.stop)
-    if reply.id or not native:
-        body["id"] = reply.id
-    if reply.model or not native:
-        body["model"] = reply.model
-    if reply.usage is not None:
-        body["usage"] = reply.usage if native else _usage(reply.usage)
-    return body
+    return write_reply_fields(body, reply, _usage, native=native)
 
 
 def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:

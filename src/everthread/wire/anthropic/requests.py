@@ -164,7 +164,7 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     fields, rest = reply_fields(body)
     author = model or fields.get("model")
     [message] = decode_message({"role": "assistant", "content": content}, "the reply", model=author)
-    raw = {key: value for key, value in rest.items() if key not in ("role", "content")}
+    raw = {key: value for key, value in rest.items() if key not in ("role", "content", "usage")}
     return Reply(message=message, stop=stop_of(body.get("stop_reason")), raw={**raw, "_api": API}, **fields)
 
 
