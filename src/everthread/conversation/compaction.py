@@ -22,15 +22,7 @@ from everthread.context.recovery import (
     lasting_cap,
     slim_messages,
 )
-from everthread.conversation.events import (
-    CompactionDone,
-    CompactionStarted,
-    CompactionVoid,
-    Estimated,
-    LimitLearnt,
-    Planned,
-)
-from everthread.conversation.events import Recovery as RecoveryEvent
+from everthread.conversation import events
 from everthread.conversation.options import Timer
 from everthread.conversation.requests import finish, note_in, store_output, with_note, without_note
 from everthread.conversation.state import LEFT_OUT, ConversationState
@@ -74,7 +66,7 @@ async def draft(
     session, stored, bodies = live.session.id, tuple(live.stored), list(live.bodies)
     size = tokens or live.tokens
     if not preview:
-        live.emit(CompactionStarted(session, reason, size, background))
+        live.emit(events.CompactionStarted(session, reason, size, background))
     if background and reason != COLD:
         size = max(size, live.budget.threshold)  # it is made for the moment at which it will be used
     live.engine.pin([note.text for note in await live.setup.store.pins(live.session.thread)])
@@ -128,7 +120,7 @@ async def _continue(
     )
     if not continued.won:
         why = "another process continued this conversation first; its context is used"
-        live.emit(CompactionVoid(old.id, why))
+        live.emit(events.CompactionVoid(old.id, why))
         await live.reload()
         return why
     await _switch(live, replace(made, tokens_before=before, tokens_after=after), left_out, record)
@@ -138,7 +130,7 @@ async def _continue(
 async def discard(live: ConversationState, drafted: Draft, why: str) -> None:
     """A compaction that is not used: what it cost was spent all the same."""
     await live.accounting.record_summary(drafted.session, drafted.compaction.usage)
-    live.emit(CompactionVoid(live.session.id, why))
+    live.emit(events.CompactionVoid(live.session.id, why))
 
 
 async def _switch(
@@ -159,7 +151,7 @@ async def _switch(
     except Exception as error:  # noqa: BLE001 - it is told; the compaction is committed and holds
         live.notify(f"After the compaction something failed: {type(error).__name__}: {error}")
     live.emit(
-        CompactionDone(
+        events.CompactionDone(
             live.session.id, old, record.reason, compaction.tokens_before, live.tokens, before, len(live.stored),
             compaction.author, live.compactions, compaction.verification, compaction.duration, record.cost,
             compaction.steps, compaction.warnings, record.figures["decision"],
@@ -278,7 +270,7 @@ class Compactor:
         """Compact where the policy says so. Waits only where the turn cannot go on without."""
         live = self.live
         size = live.size
-        live.emit(Estimated(live.session.id, size.tokens, live.window, size.budget.threshold, live.reported))
+        live.emit(events.Estimated(live.session.id, size.tokens, live.window, size.budget.threshold, live.reported))
         if size.fixed >= live.nominal_budget.threshold and not live.toolbox.relieves():
             self._report_fixed(size.fixed, "Offer fewer tools, or use a model with a larger window.")
         ready = self.preparation.ready
@@ -370,8 +362,8 @@ class Compactor:
         return await live.has_content_to_compress()
 
     def _report_plan(self, plan: Decision) -> None:
-        live = self.live
-        live.emit(Planned(live.session.id, plan.action, plan.why, live.tokens, plan.cost, plan.saves, plan.calls))
+        session, tokens = self.live.session.id, self.live.tokens
+        self.live.emit(events.Planned(session, plan.action, plan.why, tokens, plan.cost, plan.saves, plan.calls))
 
     def _report_fixed(self, fixed: int, more: str) -> None:
         """Emit this notice once."""
@@ -430,7 +422,7 @@ async def recover(live: ConversationState, tried: RecoveryAttempts, error: Excep
         step = tried.next_step(verdict, output_cap=requested_cap, enabled=enabled)
         if step.action == "give_up":
             raise _overflow_error(live, tried, verdict, error) from error
-        live.emit(RecoveryEvent(live.session.id, verdict.kind, step.attempt, step.text))
+        live.emit(events.Recovery(live.session.id, verdict.kind, step.attempt, step.text))
         if step.action == "lower_cap" and step.cap is not None:
             live.output_cap = step.cap
             await live.limits.learn_cap(live.limit_key, lasting_cap(verdict, step.cap), verdict.reason)
@@ -469,7 +461,7 @@ async def _learn_limit(
     limit = await live.limits.learn_window(live.limit_key, verdict, live.window, size, believed=believed)
     if limit is not None:
         live.fit(limit.tokens)
-        live.emit(LimitLearnt(live.session.id, live.route.name, limit.tokens, limit.source, stored=limit.stored))
+        live.emit(events.LimitLearnt(live.session.id, live.route.name, limit.tokens, limit.source, stored=limit.stored))
 
 
 async def _slim(live: ConversationState) -> bool:

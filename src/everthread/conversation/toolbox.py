@@ -216,7 +216,6 @@ class Toolbox:
         self._settled = ""
         """For which model and tools the choice was made."""
         self._mark = ""
-        self._cards: list[ToolCard] = []
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
@@ -251,7 +250,7 @@ class Toolbox:
 
     def take(self, given: Sequence[dict[str, Any]]) -> None:
         """Other tools: what of them is left out is settled before the next request."""
-        self.given, self._cards, self._mark = list(given), [], ""
+        self.given, self._mark = list(given), ""
         self._names = frozenset(map(name_of, self.given))
         self.out = tuple(name for name in self.out if name in self._names)
 
@@ -369,10 +368,7 @@ class Toolbox:
     def _all(self) -> list[ToolCard]:
         """Counted anew: another model counts otherwise; its counter knows what it has counted."""
         count = self._live.counter.tools
-        if not self._cards:
-            self._cards = [card_of(tool) for tool in self.given]
-        sizes = [count([tool, tool]) - count([tool]) for tool in self.given]  # without what frames them all
-        return [replace(card, tokens=size) for card, size in zip(self._cards, sizes, strict=True)]
+        return [card_of(tool, count([tool, tool]) - count([tool])) for tool in self.given]  # without what frames them
 
     def _task(self) -> str:
         spoken = (text for body in reversed(self._live.bodies) if (text := user_text(body)))

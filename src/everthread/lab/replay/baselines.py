@@ -169,9 +169,6 @@ class ReplaySetting:
     """What all ways of holding one conversation have in common."""
 
     calls: tuple[PlannedCall, ...]
-    models: tuple[str, ...]
-    outputs: tuple[int, ...]
-    """Tokens of each answer."""
     window: int
     ttl: str
     began: float
@@ -190,9 +187,9 @@ def play_baselines(setting: ReplaySetting) -> tuple[ReplayWay, ReplayWay, Replay
     """The ways without cache, with a cache, and with the oldest messages dropped; the messages left by the last."""
     cached, messages = _play_history(setting, CACHED)
     uncached_calls = []
-    for model, call in zip(setting.models, cached.calls, strict=False):
+    for planned, call in zip(setting.calls, cached.calls, strict=False):
         use = CacheUse(call.use.prompt)
-        prompt_cost, output_cost = call_costs(model, use, call.output, setting.began + call.at)
+        prompt_cost, output_cost = call_costs(planned.model, use, call.output, setting.began + call.at)
         uncached_calls.append(
             replace(call, use=use, input_cost=prompt_cost, output_cost=output_cost, miss="", missed=0)
         )
@@ -211,17 +208,17 @@ def _play_history(setting: ReplaySetting, name: str) -> tuple[ReplayWay, list[Me
         history += call.inputs
         reshaped = ""
         if name == TRUNCATED:
-            end_of_history = _fit_history(setting, history, setting.models[number])
+            end_of_history = _fit_history(setting, history, call.model)
             if len(end_of_history) < len(history):
                 reshaped, marker = result.DROPPED, CacheMarker(setting.ttl)
             history = end_of_history
-        request = marker.request(setting.models[number], history, setting.system, setting.tools)
+        request = marker.request(call.model, history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
             return ReplayWay(name, WHAT[name], ledger.calls, number), history
         clock.now = call.at
         use = read_cache(caches, request.model, prompt)
-        ledger.record_call(request, use, setting.outputs[number], call.at, reshaped=reshaped)
+        ledger.record_call(request, use, call.output, call.at, reshaped=reshaped)
         history.append(call.answer)
         setting.step()
     return ReplayWay(name, WHAT[name], ledger.calls), history

@@ -37,6 +37,8 @@ class PlannedCall:
     usage: CanonicalUsage | None = None
     cost: float | None = None
     model: str = ""
+    output: int = 0
+    """Tokens of the answer."""
 
     @property
     def by_person(self) -> bool:

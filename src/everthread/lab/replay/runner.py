@@ -25,7 +25,6 @@ from everthread.conversation.events import CompactionDone, CompactionFailed, Com
 from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.conversation.requests import PreparedRequest
 from everthread.core.messages import Message
-from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.factory.conversation import session_options
@@ -99,7 +98,7 @@ class Player:
             store = open_store(Path(folder) / "replay.db")
             try:
                 setup = Setup(
-                    store, route_for(setting.models[0], setting.window), self._engine,
+                    store, route_for(setting.calls[0].model, setting.window), self._engine,
                     lambda context: JournalWriter(context.counter), self._options, setting.system, self._on_event,
                     clock=self._clock, wall=lambda: setting.began + self._clock.now,
                 )  # fmt: skip
@@ -132,20 +131,20 @@ class Player:
         setting, caches, compactions = self.setting, ProviderCaches(self._clock), 0
         for number, call in enumerate(setting.calls):
             self._clock.now = call.at
-            if setting.models[number] != conversation.route.name:
-                await conversation.use_model(route_for(setting.models[number], setting.window))
+            if call.model != conversation.route.name:
+                await conversation.use_model(route_for(call.model, setting.window))
             try:
                 prepared, prompt = await self._prepare_call(conversation, number)
             except ContextOverflowError as error:
                 self._note(str(error))
                 self.refused = number
                 return
-            request, output = prepared.request, setting.outputs[number]
+            request = prepared.request
             use = read_cache(caches, request.model, prompt)
             reshaped = result.COMPACTED if len(self.compactions) > compactions else ""
             compactions = len(self.compactions)
-            self.ledger.record_call(request, use, output, call.at, reshaped=reshaped)
-            usage = _USAGE[prepared.api](use, output, 0)
+            self.ledger.record_call(request, use, call.output, call.at, reshaped=reshaped)
+            usage = _USAGE[prepared.api](use, call.output, 0)
             await conversation.record(Reply(call.answer, usage=usage, model=request.model))
             setting.step()
 
@@ -202,13 +201,12 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     settings = replace(options or session_options(Config()), background=False)
     default_model = model or log.model or DEFAULT_MODEL
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=cache_seconds(default_model, settings.cache_ttl))
-    models = tuple(model or call.model or default_model for call in plan.calls)
-    size = window or catalogue_window(models[0]).tokens
     prompts = Prompts()
-    outputs = tuple(_output_tokens(call, prompts.counter(name)) for call, name in zip(plan.calls, models, strict=True))
+    calls = tuple(_complete_call(call, model or call.model or default_model, prompts) for call in plan.calls)
+    size = window or catalogue_window(calls[0].model).tokens
     setting = baselines.ReplaySetting(
-        plan.calls, models, outputs, size, settings.cache_ttl, time.time() if plan.began is None else plan.began,
-        log.system, log.tools, prompts, _count_steps(progress, len(plan.calls) * (3 if compared else 1)),
+        calls, size, settings.cache_ttl, time.time() if plan.began is None else plan.began,
+        log.system, log.tools, prompts, _count_steps(progress, len(calls) * (3 if compared else 1)),
     )  # fmt: skip
 
     def make_engine(services: Services) -> ContextEngine:
@@ -228,11 +226,11 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     if compared:
         uncached, cached, truncated, messages = baselines.play_baselines(setting)
         ways += [uncached, cached, replace(truncated, facts=facts.judge_messages(facts_stated, messages))]
-    costs = [call.cost for call in plan.calls if call.cost is not None]
+    costs = [call.cost for call in calls if call.cost is not None]
     return Replay(
-        log.source, ", ".join(dict.fromkeys(models)), size, threshold, engine, plan.timed,
+        log.source, ", ".join(dict.fromkeys(call.model for call in calls)), size, threshold, engine, plan.timed,
         ways, compactions, [*log.warnings, *plan.notes, *player.notes.values()],
-        sum(costs) if len(costs) == len(plan.calls) else None, time.perf_counter() - started,
+        sum(costs) if len(costs) == len(calls) else None, time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -241,11 +239,11 @@ def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
     return run_sync(areplay(conversation, **arguments))
 
 
-def _output_tokens(call: PlannedCall, counter: TokenCounter) -> int:
-    """Tokens of the answer: as reported, else counted."""
-    if call.usage is not None and call.usage.output_tokens:
-        return call.usage.output_tokens
-    return count_answer(call.answer, counter) + counter.text(call.answer.get("reasoning_content") or "")
+def _complete_call(call: PlannedCall, model: str, prompts: Prompts) -> PlannedCall:
+    """The call with its model and the tokens of its answer: as reported, else counted."""
+    counter, reported = prompts.counter(model), call.usage.output_tokens if call.usage is not None else 0
+    thoughts = call.answer.get("reasoning_content") or ""
+    return replace(call, model=model, output=reported or count_answer(call.answer, counter) + counter.text(thoughts))
 
 
 def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
