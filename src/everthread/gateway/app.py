@@ -140,7 +140,8 @@ class GatewayApp:
         except Refused as refused:
             await self._refuse(entrance, scope, send, refused)
             return
-        await entrance.app({**scope, "state": {**scope.get("state", {}), "caller": caller}}, receive, send)
+        scope.setdefault("state", {})["caller"] = caller
+        await entrance.app(scope, receive, send)
 
     async def _answer_with_store(
         self, watch: StoreWatch, entrance: Entrance, scope: Scope, receive: Receive, send: Send

@@ -7,18 +7,17 @@ a revoked key ends it. A change needs a token of the same session in the form, a
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from everthread.gateway.auth import digest_of, is_key
+from everthread.gateway.quotas import utc_day
 from everthread.store.store import Store
 
 LOGIN_SECONDS = 7 * 86_400.0
@@ -44,7 +43,7 @@ class Viewer:
 
 
 class LoginLinks:
-    """Unused links, by the digests of their codes; the newest `LINKS` of them.
+    """Unused links, by the digests of their codes; the newest `MAX_LINKS` of them.
 
     In a folder, where several processes share them: a link is good while its file is there, and who removes it used it.
     """
@@ -102,7 +101,7 @@ class Access:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
         self.door = door
-        self._operator = hashlib.sha256(operator_key.encode()).hexdigest() if operator_key else None
+        self._operator = digest_of(operator_key) if operator_key else None
         self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
         """Its own for each store: cookies know no ports."""
         self._wall = wall
@@ -113,25 +112,25 @@ class Access:
     def new_link(self) -> str:
         """The path of a link that lets one browser in, once."""
         code = secrets.token_urlsafe(32)
-        self._links.add(_digest(code))
+        self._links.add(digest_of(code))
         return f"/dashboard/login?code={code}"
 
     def use_link(self, code: str) -> str | None:
         """A cookie for a valid link; None for a used or unknown one."""
-        if self.door != "local" or not self._links.take(_digest(code)):
+        if self.door != "local" or not self._links.take(digest_of(code)):
             return None
         return self._sign({"kind": "local", "tenant": None, "who": "this machine"})
 
     async def use_key(self, key: str) -> str | None:
         """A cookie for a valid key; None for an unknown or revoked one."""
         key = key.strip()
-        if self._operator and hmac.compare_digest(_digest(key), self._operator):
+        if self._operator and hmac.compare_digest(digest_of(key), self._operator):
             mark = self._mark(self._operator)
             return self._sign({"kind": "operator", "tenant": None, "who": "operator", "key": mark})
         if self.door != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
-        stored = await self._store.find_key(digest, self._day())
+        stored = await self._store.find_key(digest, utc_day(self._wall()))
         if stored is None or stored.revoked is not None:
             return None
         return self._sign({"kind": "key", "tenant": stored.key.tenant, "who": stored.key.id, "key": digest})
@@ -158,7 +157,7 @@ class Access:
             return self._operator is not None and claims.get("key") == self._mark(self._operator)
         if self.door != "keys":
             return False
-        stored = await self._store.find_key(str(claims.get("key")), self._day())
+        stored = await self._store.find_key(str(claims.get("key")), utc_day(self._wall()))
         return stored is not None and stored.revoked is None and stored.key.tenant == claims["tenant"]
 
     # Signing
@@ -177,10 +176,3 @@ class Access:
 
     def _mark(self, text: str) -> str:
         return hmac.new(self._secret, text.encode("utf-8", "replace"), "sha256").hexdigest()
-
-    def _day(self) -> str:
-        return f"{datetime.fromtimestamp(self._wall(), UTC):%Y-%m-%d}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -30,6 +30,7 @@ from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece,
 from everthread.gateway.dashboard.reader import NotFoundError, PageReader, Trial, TrialResult
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import SitePolicy
+from everthread.gateway.requests import collect_body
 from everthread.store.models import new_id
 
 FORM_BYTES = 64 * 1024
@@ -444,13 +445,11 @@ async def _to_root(_request: Request) -> Response:
 
 async def _form(request: Request) -> dict[str, str] | None:
     """The fields of a form; None where it is too large."""
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > FORM_BYTES:
-            return None
-        pieces.append(piece)
-    return dict(parse_qsl(b"".join(pieces).decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+    try:
+        body = await collect_body(request.receive, FORM_BYTES)
+    except Refused:
+        return None
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
 
 
 def _number(value: str | None, otherwise: int, most: int) -> int:

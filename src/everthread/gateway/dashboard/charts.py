@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -57,34 +57,37 @@ class Chart:
     """What one step to the right is."""
     names: Sequence[str] = ()
     """Of the steps; without any they are numbered."""
-    count: int = field(init=False)
-    tops: list[list[float]] = field(init=False)
-    """The upper edge of every line; of stacked ones upon those before."""
-    step: float = field(init=False)
-    """Between two lines of the grid."""
-    top: float = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def count(self) -> int:
+        return max((len(line.values) for line in self.lines), default=0)
+
+    @cached_property
+    def tops(self) -> list[list[float]]:
+        """The upper edge of every line; of stacked ones upon those before."""
         tops: list[list[float]] = []
         for line in self.lines:
             below = tops[-1] if self.stacked and tops else [0.0] * len(line.values)
             tops.append([value + under for value, under in zip(line.values, below, strict=True)])
-        most = max([*(value for top in tops for value in top), *(limit.value for limit in self.limits), 1e-9])
+        return tops
+
+    @cached_property
+    def levels(self) -> list[float]:
+        """The values of the grid's lines, from nothing to beyond the highest value."""
+        most = max([*(value for top in self.tops for value in top), *(limit.value for limit in self.limits), 1e-9])
         step = step_of(most)
-        count = max((len(line.values) for line in self.lines), default=0)
-        self.__dict__.update(tops=tops, step=step, top=step * math.ceil(most / step), count=count)
+        return [number * step for number in range(math.ceil(most / step) + 1)]
 
     def x(self, at: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * at / max(self.count - 1, 1)
 
     def y(self, value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.top)
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / self.levels[-1])
 
     @property
-    def levels(self) -> list[tuple[float, str]]:
+    def grid(self) -> list[tuple[float, str]]:
         """The heights of the grid's lines, and their figures."""
-        values = [number * self.step for number in range(round(self.top / self.step) + 1)]
-        return [(self.y(value), figure(value, self.unit)) for value in values]
+        return [(self.y(value), figure(value, self.unit)) for value in self.levels]
 
     @property
     def ticks(self) -> list[tuple[float, str]]:

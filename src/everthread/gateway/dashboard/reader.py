@@ -22,6 +22,7 @@ from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
 from everthread.gateway.dashboard.text import body_text, clean, excerpt, highlight, line_of, summary_sections
 from everthread.gateway.dashboard.views import CostComparison, ThreadEntry, WindowSize
+from everthread.gateway.quotas import utc_day
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -440,7 +441,7 @@ class PageReader:
     ) -> CostComparison:
         compacted = list(dict.fromkeys(record.thread for record in records if record.reverted is None))
         savings = await self._savings(compacted[:500], limits)
-        return views.total_savings(list(savings.values()), since=since, day=_day)
+        return views.total_savings(list(savings.values()), since=since, day=utc_day)
 
     # Settings, tried
 
@@ -487,15 +488,11 @@ class _Prices:
         self._prices: dict[tuple[str, str, bool], Prices | None] = {}
 
     def __call__(self, model: str, at: float, prompt: int) -> Prices | None:
-        key = (model, _day(at), prompt > 200_000)
+        key = (model, utc_day(at), prompt > 200_000)
         if key not in self._prices:
             moment = datetime.fromtimestamp(at, UTC)
             self._prices[key] = prices_for(model, at=moment, prompt_tokens=prompt)
         return self._prices[key]
-
-
-def _day(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
 def _as_stored_message(value: Message, number: int, record: CompactionRecord) -> StoredMessage:
@@ -568,7 +565,7 @@ def _calls_chart(view: views.CallsView, size: WindowSize) -> str:
 
 def _day_chart(by_day: Sequence[Any], savings: CostComparison, since: float, days: int) -> str:
     cost_by_day = {row.key: float(row.cost) for row in by_day}
-    names = [_day(since + number * DAY) for number in range(days)]
+    names = [utc_day(since + number * DAY) for number in range(days)]
     if len(cost_by_day) < 2:
         return ""
     first = (
