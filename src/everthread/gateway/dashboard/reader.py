@@ -20,7 +20,7 @@ from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
 from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
-from everthread.gateway.dashboard.text import body_text, clean, excerpt, highlight, line_of, summary_sections
+from everthread.gateway.dashboard.text import body_text, clean, highlight, line_of, summary_sections
 from everthread.gateway.dashboard.views import CostComparison, ThreadEntry, WindowSize
 from everthread.gateway.quotas import utc_day
 from everthread.store.models import (
@@ -222,9 +222,7 @@ class PageReader:
             "messages": row.messages, "state": _state(account.state, todo),
             "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
             "conversation": [
-                views.message_view(
-                    message, chars=MESSAGE_CHARS, fate=context.fate(message, start + number), show=excerpt
-                )
+                views.message_view(message, chars=MESSAGE_CHARS, fate=context.fate(message, start + number))
                 for number, message in enumerate(history)
             ],
             "page": page_number, "pages": pages, "side_calls": side_calls,
@@ -373,11 +371,7 @@ class PageReader:
         message = await self.message(viewer, thread, number)
         body = body_text(message.body)
         start = max(0, min(start, len(body)))
-        item = views.message_view(
-            message,
-            chars=MAX_MESSAGE_CHARS,
-            show=lambda text, most: excerpt(text, most, start=start, revealed=revealed),
-        )
+        item = views.message_view(message, chars=MAX_MESSAGE_CHARS, start=start, revealed=revealed)
         return {
             "thread": row.first, "title": await self.title(row), "item": item, "size": len(body), "start": start,
             "shown": min(MAX_MESSAGE_CHARS, len(body) - start), "most": MAX_MESSAGE_CHARS, "revealed": revealed,
@@ -503,15 +497,15 @@ def _as_stored_message(value: Message, number: int, record: CompactionRecord) ->
 
 def _side(messages: Sequence[StoredMessage], hidden: frozenset[int]) -> list[views.MessageRow | None]:
     """Brief messages; in the place of those in the middle that are not shown stands None."""
-    rows: list[StoredMessage | None] = list(messages)
-    if len(messages) > MAX_SIDE_MESSAGES:
-        rows = [*messages[: MAX_SIDE_MESSAGES // 2], None, *messages[-MAX_SIDE_MESSAGES // 2 :]]
-    return [None if message is None else _brief(message, hidden) for message in rows]
 
+    def brief(message: StoredMessage) -> views.MessageRow:
+        fate = "recall" if message.id in hidden else "view" if hidden and message.kind == "message" else ""
+        return views.message_view(message, chars=EXCERPT_CHARS, fate=fate)
 
-def _brief(message: StoredMessage, hidden: frozenset[int]) -> views.MessageRow:
-    fate = "recall" if message.id in hidden else "view" if hidden and message.kind == "message" else ""
-    return views.message_view(message, chars=EXCERPT_CHARS, fate=fate, show=excerpt)
+    if len(messages) <= MAX_SIDE_MESSAGES:
+        return [brief(message) for message in messages]
+    half = MAX_SIDE_MESSAGES // 2
+    return [*map(brief, messages[:half]), None, *map(brief, messages[-half:])]
 
 
 def _side_bar(messages: Sequence[StoredMessage], total: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from everthread.core.messages import Message, calls_of, content_text, results_of, text_of
 from everthread.core.pricing import Prices
 from everthread.core.transcript import is_summary, is_user_message, mark_summary, summary_text
-from everthread.gateway.dashboard.text import body_text, line_of
+from everthread.gateway.dashboard.text import body_text, excerpt, line_of
 from everthread.store.models import (
     CallRow,
     CompactionRecord,
@@ -457,10 +457,13 @@ def _mark_if_summary(message: Message) -> Message:
     return marked if message["role"] in ("user", "assistant") and summary_text(marked) else message
 
 
-def message_view(message: StoredMessage, *, chars: int, fate: str = "", show: Callable[[str, int], str]) -> MessageRow:
+def message_view(
+    message: StoredMessage, *, chars: int, fate: str = "", start: int = 0, revealed: bool = False
+) -> MessageRow:
     body = body_text(message.body)
+    text = excerpt(body, chars, start=start, revealed=revealed)
     return MessageRow(
-        message.id, str(message.body.get("role", "")), message_label(message), show(body, chars),
+        message.id, str(message.body.get("role", "")), message_label(message), text,
         max(0, len(body) - chars), message.tokens or estimate(body), message.created, fate,
         fate not in ("", "view", "short"),
     )  # fmt: skip
