@@ -54,12 +54,13 @@ FIELDS = st.fixed_dictionaries(
     },
 )
 
+LOGIC = ProviderLogic(index_models(None), Answers(), None, lambda: 0.0)
+
 
 @given(body=FIELDS | JSON, protocol=st.sampled_from(PROTOCOLS))
 async def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Protocol) -> None:
-    answering = ProviderLogic(index_models(None), Answers(), None, lambda: 0.0)
     record = Record(1, protocol.api, protocol.path, {}, 0.0, body)
-    outgoing = await answering.answer(protocol, record)
+    outgoing = await LOGIC.answer(protocol, record)
     assert outgoing.status == record.status
     assert outgoing.status in (200, 400, 404)
     if outgoing.status != 200:
