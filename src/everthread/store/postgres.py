@@ -51,7 +51,6 @@ from everthread.store.index import (
     IndexMatch,
     IndexPiece,
     IndexQuery,
-    QueryPhrase,
     round_strength,
 )
 
@@ -276,15 +275,11 @@ def block_name(piece_id: int, bits: int) -> str:
 
 
 def _terms_query(question: IndexQuery) -> str:
-    """What the terms of a piece must hold."""
-    one_of = ["({})".format(" | ".join(f"'{term}'" for term in terms)) for terms in question.one_of]
-    return " & ".join([*map(_ts_phrase, question.phrases), *one_of])
-
-
-def _ts_phrase(phrase: QueryPhrase) -> str:
-    """Terms in a row, as a `tsquery` is written. Terms hold no quotes: they are encoded."""
-    run = " <-> ".join(f"'{term}'" for term in phrase.terms)
-    return f"({run}{':*' if phrase.prefix else ''})"
+    """What the terms of a piece must hold, as a `tsquery` is written. Terms hold no quotes: they are encoded."""
+    runs = ((" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.prefix) for phrase in question.phrases)
+    wanted = [f"({run}{':*' if prefix else ''})" for run, prefix in runs]
+    wanted += ["({})".format(" | ".join(f"'{term}'" for term in terms)) for terms in question.one_of]
+    return " & ".join(wanted)
 
 
 def as_tsvector(terms: Sequence[str]) -> str:

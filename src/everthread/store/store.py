@@ -179,21 +179,10 @@ class Store:
         lease: Lease | None = None,
     ) -> Continuation:
         """End a session and go on in a new one that holds the compacted messages, then what arrived unseen."""
-        now, fresh = self._clock(), new or new_id()
-        entries: list[int | message_sql.PreparedMessage] = []
-        appended = message_sql.AppendRequest(session_id, pending, now)
-
-        def prepare() -> None:
-            entries[:] = [each if isinstance(each, int) else message_sql.prepare_message(each) for each in compacted]
-            appended.prepare()
-
-        def work(tx: Tx) -> Continuation:
-            return compaction_sql.continue_session(
-                tx, session_id, entries, seen=seen, pending=appended, compaction=compaction, system=system,
-                nodes=nodes, new_id=fresh, now=now, lease=lease,
-            )  # fmt: skip
-
-        result: Continuation = await self._writer.write(work, session=session_id, prepare=prepare)
+        result = await self._change(
+            session_id, compaction_sql.continue_session, session_id, compacted, seen=seen, pending=pending,
+            compaction=compaction, system=system, nodes=nodes, new_id=new or new_id(), now=self._clock(), lease=lease,
+        )  # fmt: skip
         self._index_soon()
         return result
 

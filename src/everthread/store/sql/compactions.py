@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
 from typing import Any
@@ -18,15 +18,16 @@ from everthread.store.models import (
     Continuation,
     Lease,
     NewCompaction,
+    NewMessage,
     NewSession,
     Session,
 )
 from everthread.store.sql.messages import (
     SESSION_MESSAGES,
     AppendRequest,
-    PreparedMessage,
     append_messages,
     insert_message,
+    prepare_message,
 )
 from everthread.store.sql.sessions import (
     ThreadTip,
@@ -46,21 +47,21 @@ from everthread.store.sql.state import copy_pins, list_nodes, put_nodes, put_sta
 def continue_session(
     tx: Tx,
     session_id: str,
-    compacted: Sequence[int | PreparedMessage],
+    compacted: Sequence[int | NewMessage],
     *,
     seen: int,
-    pending: AppendRequest,
+    pending: Sequence[NewMessage],
     compaction: NewCompaction | None,
     system: System,
-    nodes: Sequence[Node] = (),
+    nodes: Sequence[Node],
     new_id: str,
     now: float,
     lease: Lease | None,
 ) -> Continuation:
-    """End a session and go on in a new one that holds the compacted messages, then what arrived unseen.
+    """Of two processes the second gets the first's tip. `compacted`: ids of messages that are kept, and new ones.
 
-    `seen` is how many messages of the session the compaction knew. Of two processes the second gets the first's tip.
-    `nodes`: summaries the compacted messages cite, stored with them or not at all.
+    `seen`: how many messages of the session the compaction knew. `nodes`: summaries the compacted messages cite, stored
+    with them or not at all.
     """
     old = lock_tip(tx, session_id)
     if old.id != session_id:
@@ -69,8 +70,10 @@ def continue_session(
     check_fence(tx, old.thread, lease)
     if not 0 <= seen <= old.next_seq:
         raise InputError(f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen")
-    if pending.prepared:
-        append_messages(tx, [pending])
+    if pending:
+        request = AppendRequest(session_id, pending, now)
+        request.prepare()
+        append_messages(tx, [request])
     parent = load_session(tx, session_id)
     new = NewSession(
         id=new_id, kind="continuation", parent=session_id, tenant=parent.tenant, platform=parent.platform,
@@ -94,7 +97,7 @@ def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -
     tx.run("UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ?", (ended, reason, session_id))
 
 
-def _keep_or_insert(tx: Tx, thread: str, entry: int | PreparedMessage, now: float) -> int:
+def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) -> int:
     """The id of a message the continuation keeps, or of one made for it."""
     if isinstance(entry, int):
         # The thread's own, or what came along when it branched.
@@ -105,11 +108,11 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | PreparedMessage, now: floa
         if tx.one(of_thread, (entry, thread, thread)) is None:
             raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
         return entry
-    if entry.new.kind == "message":
+    if entry.kind == "message":
         raise InputError("a compaction makes summaries and derived messages; what was said is appended or pending")
-    message_id = insert_message(tx, thread, entry, now)
+    message_id = insert_message(tx, thread, prepare_message(entry), now)
     if message_id is None:
-        message_id = tx.value("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.new.event))
+        message_id = tx.value("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.event))
     return int(message_id)
 
 
@@ -234,7 +237,9 @@ def branch_thread(
     if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
         _share_messages(tx, branch.id, context, _history_ids(tx, thread, at_message))
         _copy_citations(tx, thread, branch.id)
-        _copy_nodes(tx, thread, branch.id, at_message)
+        # Summaries of what is shared: the context may cite them, and the branch outlives the thread they came from.
+        shared = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
+        put_nodes(tx, [replace(node, thread=branch.id) for node in shared], None)
         copy_pins(tx, thread, branch.id)
         recount_thread(tx, branch.id)
     stored = load_session(tx, branch.id)
@@ -295,27 +300,18 @@ def _share_messages(tx: Tx, session_id: str, context: Sequence[int], history: Se
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     """Stored outputs that the shared messages cite live as long as the branch, too."""
-    cited_by_thread = tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
-    cited = sorted({row[0] for row in cited_by_thread} & set(_cited_outputs(tx, session_id))) if cited_by_thread else []
-    for some in chunks(cited):
+    stored = {row[0] for row in tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))}
+    if not stored:
+        return
+    rows = tx.all(
+        "SELECT DISTINCT m.id, m.body FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = ? AND m.body LIKE ?",
+        (session_id, "%output:%"),
+    )
+    for some in chunks(sorted(stored & {key for row in rows for key in OUTPUT_ID.findall(row[1])})):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "
             f"WHERE thread_id = ? AND output_id IN ({placeholders(some)})",
             (session_id, thread, *some),
         )
-
-
-def _copy_nodes(tx: Tx, thread: str, session_id: str, at_message: int) -> None:
-    """Summaries of what is shared: the context may cite them, and the branch outlives the thread they came from."""
-    shared = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
-    put_nodes(tx, [replace(node, thread=session_id) for node in shared], None)
-
-
-def _cited_outputs(tx: Tx, session_id: str) -> Iterator[str]:
-    for row in tx.all(
-        "SELECT DISTINCT m.id, m.body FROM places p JOIN messages m ON m.id = p.message_id "
-        "WHERE p.session_id = ? AND m.body LIKE ?",
-        (session_id, "%output:%"),
-    ):
-        yield from OUTPUT_ID.findall(row[1])

@@ -78,9 +78,8 @@ def find_problems(tx: Tx) -> list[str]:
     """Every rule that is broken, with how often; and every content that is not what it was."""
     problems = [*_changed_messages(tx), *_changed_outputs(tx)]
     for what, sql in CONSISTENCY_CHECKS.items():
-        row = tx.one(sql)
-        if row and row[0]:
-            problems.append(f"{row[0]} {what}")
+        if count := tx.value(sql):
+            problems.append(f"{count} {what}")
     return problems
 
 
@@ -115,7 +114,9 @@ def delete_thread(tx: Tx, thread: str) -> int:
         "AND NOT EXISTS (SELECT 1 FROM places p WHERE p.message_id = m.id)",
         threads,
     )
-    _delete_messages(tx, [row[0] for row in orphans])
+    for some in chunks([row[0] for row in orphans]):
+        _unindex(tx, f"message_id IN ({placeholders(some)})", some)
+        tx.run(f"DELETE FROM messages WHERE id IN ({placeholders(some)})", some)
     _give_to_branches(tx, threads)
     _delete_outputs(tx, threads)
     for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns", "pins"):
@@ -184,13 +185,6 @@ def _unindex(tx: Tx, where: str, values: Sequence[Any]) -> None:
     tx.run(f"DELETE FROM pieces WHERE {where}", values)
 
 
-def _delete_messages(tx: Tx, ids: list[int]) -> None:
-    for some in chunks(ids):
-        marks = placeholders(some)
-        _unindex(tx, f"message_id IN ({marks})", some)
-        tx.run(f"DELETE FROM messages WHERE id IN ({marks})", some)
-
-
 def _delete_outputs(tx: Tx, threads: list[str]) -> None:
     """Delete stored outputs that no other thread cites. Each is locked before it is checked."""
     marks = placeholders(threads)
@@ -200,8 +194,8 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
     tx.run(f"DELETE FROM citations WHERE thread_id IN ({marks})", threads)
     for tenant, key in sorted(cited):
         tx.one(f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.lock}", (tenant, key))
-        heir = tx.one("SELECT MIN(thread_id) FROM citations WHERE tenant = ? AND output_id = ?", (tenant, key))
-        if heir is None or heir[0] is None:
+        heir = tx.value("SELECT MIN(thread_id) FROM citations WHERE tenant = ? AND output_id = ?", (tenant, key))
+        if heir is None:
             tx.run("DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, key))
         else:  # whose search must find it from now on
-            queue_output(tx, heir[0], key)
+            queue_output(tx, heir, key)

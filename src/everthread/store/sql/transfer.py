@@ -361,7 +361,9 @@ class _ThreadImport:
     """Id of an output that was a pin -> its text."""
 
     def store(self) -> list[str]:
-        self._apply_lines("session", self._collect_session)
+        for _, line in self.lines:
+            if line["type"] == "session" and self.waiting.setdefault(line["id"], line) is not line:
+                raise TranscriptError(f"session {line['id']} stands there twice")
         self._apply_lines("session", self._session)
         if self.root not in self.threads:
             raise TranscriptError(f"the thread {self.root} has no session of that id")
@@ -395,11 +397,6 @@ class _ThreadImport:
                     raise TranscriptError(f"line {number} cannot be imported: {why}") from error
 
     # Sessions
-
-    def _collect_session(self, line: ExportLine) -> None:
-        if line["id"] in self.waiting:
-            raise TranscriptError(f"session {line['id']} stands there twice")
-        self.waiting[line["id"]] = line
 
     def _session(self, line: ExportLine) -> None:
         """Store a session that is not stored yet, its parents before it."""
