@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everthread.compaction.composition import SummaryEngine
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary import WORDS, Compaction, parse_sections
-from everthread.compaction.summary_engine import SummaryEngine
-from everthread.compaction.user_words import NO_WORDS, UserMessage, entry_tokens, parse_words
+from everthread.compaction.words import NO_WORDS, UserMessage, entry_tokens, parse_words
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter

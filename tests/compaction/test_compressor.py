@@ -21,7 +21,7 @@ from everthread.compaction.summary import (
     CompactionLevel,
     parse_sections,
 )
-from everthread.compaction.user_words import parse_words
+from everthread.compaction.words import parse_words
 from everthread.core.messages import Message, results_of, text_of
 from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.tokens.budget import Budget

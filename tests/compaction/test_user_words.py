@@ -7,9 +7,19 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.sentences import GAP, Rarity, clip_tokens, shorten, split_sentences
 from everthread.compaction.summary import WORDS, parse_sections, render_sections
-from everthread.compaction.user_words import NO_WORDS, REPEATED, UserMessage, parse_words, render_words
+from everthread.compaction.words import (
+    GAP,
+    NO_WORDS,
+    REPEATED,
+    Rarity,
+    UserMessage,
+    clip_tokens,
+    parse_words,
+    render_words,
+    shorten,
+    split_sentences,
+)
 from everthread.core.tokens import TokenCounter
 
 COUNT = TokenCounter("gpt-4o").text

@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.history import CompactionHistory
 from everthread.compaction.pruning import Pruner, open_group, prune
 from everthread.compaction.summary import CompactionLevel
 from everthread.core.messages import (
@@ -67,7 +66,6 @@ class Cut:
     head_end: int
     tail_start: int
     whole_from: int
-    latest_user: int | None
     kept_user: int | None
     has_middle: bool
     tokens: int
@@ -96,7 +94,7 @@ class Fit:
     """Where to cut and what must be stored, after as many steps as were needed.
 
     `messages` keep the places of the input and differ from it only in what is kept. `room`: what is left for the
-    summary and the user's words. `fits`: the compacted request stays within the limit.
+    summary and the user's words.
     """
 
     messages: list[Message]
@@ -104,7 +102,6 @@ class Fit:
     room: Room
     to_store: tuple[ToStore, ...]
     steps: tuple[str, ...]
-    fits: bool
 
     def without_middle(self, slim: Pruner) -> Fit:
         """The fit that keeps the middle too, its old results as one line each."""
@@ -116,23 +113,6 @@ class Fit:
             *self.messages[cut.whole_from :],
         ]
         return replace(self, messages=messages, cut=uncut)
-
-
-def fit_messages(  # noqa: PLR0913 - what a cut depends on
-    history: CompactionHistory,
-    slim: Pruner,
-    room: Room,
-    counter: TokenCounter,
-    words: WordSizes,
-    *,
-    preview_chars: int,
-    level: CompactionLevel = CompactionLevel.NORMAL,
-) -> Fit:
-    """Cut the transcript so that what is kept fits, giving up no more than that takes.
-
-    `slim`: gives the messages with old results as one line each. `words`: what the user said outside the head.
-    """
-    return _Fitter(history, slim, room, counter, words, preview_chars).run(level)
 
 
 def latest_piece(messages: Messages, pieces: Sequence[Span]) -> int:
@@ -157,29 +137,21 @@ def spoken_part(message: Message) -> Message:
     return without_summary(message) or message
 
 
-@dataclass(slots=True)
-class _Fitter:
-    """The search for a cut that fits. `messages` is a list of our own, `sizes` the tokens of what is kept of each."""
+class Fitter:
+    """Cuts a transcript so that what is kept fits, giving up no more than that takes.
 
-    history: CompactionHistory
-    slim: Pruner
-    room: Room
-    counter: TokenCounter
-    words: WordSizes
-    preview_chars: int
-    messages: list[Message] = field(init=False)
-    sizes: list[int] = field(init=False)
-    head_end: int = field(init=False)
-    user: int | None = field(init=False)
-    least: int = field(init=False)
-    head: int = field(init=False)
-    has_summary: bool = field(init=False)
-    """Whether an earlier summary is a message of its own."""
-    stored: list[ToStore] = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
+    `slim` gives the messages with old results as one line each, `words` what the user said outside the head. `messages`
+    is a list of our own, `sizes` the tokens of what is kept of each.
+    """
 
-    def __post_init__(self) -> None:
-        history = self.history
+    def __init__(
+        self, slim: Pruner, room: Room, counter: TokenCounter, words: WordSizes, *, preview_chars: int
+    ) -> None:
+        history = slim.history
+        self.history, self.slim, self.room = history, slim, room
+        self.counter, self.words, self.preview_chars = counter, words, preview_chars
+        self.stored: list[ToStore] = []
+        self.steps: list[str] = []
         self.messages, self.sizes = list(history.messages), list(history.sizes)
         for index in history.summaries:
             rest = history.facts[index].rest
@@ -188,8 +160,9 @@ class _Fitter:
         self.least = max(latest_piece(self.messages, history.pieces), self.head_end)
         self.head = sum(self.sizes[: self.head_end])
         self.has_summary = any(history.facts[index].rest is None for index in history.summaries)
+        """Whether an earlier summary is a message of its own."""
 
-    def run(self, level: CompactionLevel) -> Fit:
+    def fit(self, level: CompactionLevel) -> Fit:
         earliest = len(self.messages) if level == CompactionLevel.LATEST_GROUP else 0
         if level > CompactionLevel.NORMAL:
             self._halve()
@@ -209,14 +182,10 @@ class _Fitter:
         self._forget_middle(cut)
         cut = self._shrink_tail(cut)
         cut = self._store_users(cut)
-        return Fit(
-            self._kept_messages(cut),
-            cut,
-            self.room,
-            tuple(self.stored),
-            tuple(self.steps),
-            cut.tokens <= self.room.limit,
-        )
+        # Old results of the tail are kept as one line each.
+        slim = map(self.slim.message, range(cut.tail_start, cut.whole_from))
+        kept = [*self.messages[: cut.tail_start], *slim, *self.messages[cut.whole_from :]]
+        return Fit(kept, cut, self.room, tuple(self.stored), tuple(self.steps))
 
     # Where to cut
 
@@ -253,7 +222,7 @@ class _Fitter:
             _user_reason(self.user, self.head_end, start),
         )
         return Cut(
-            self.head_end, start, whole_from, self.user, apart, any(one.rest is not None for one in middle),
+            self.head_end, start, whole_from, apart, any(one.rest is not None for one in middle),
             self._request(start, tail_tokens), reasons,
         )  # fmt: skip
 
@@ -372,11 +341,6 @@ class _Fitter:
                     yield number, stored
 
     # Sizes
-
-    def _kept_messages(self, cut: Cut) -> list[Message]:
-        """The messages as they are kept: old results of the tail as one line each."""
-        slim = map(self.slim.message, range(cut.tail_start, cut.whole_from))
-        return [*self.messages[: cut.tail_start], *slim, *self.messages[cut.whole_from :]]
 
     def _recount(self, cut: Cut) -> Cut:
         tail = self._slim_tokens(range(cut.tail_start, cut.whole_from)) + sum(self.sizes[cut.whole_from :])

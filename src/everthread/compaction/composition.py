@@ -1,21 +1,21 @@
 """The summary message and the list around it: the marker, what was pinned, the sections, checked and made to fit; then
-head, summary and tail as one valid list. Texts of ours that stand in a context are files in `texts/`.
+head, summary and tail as one valid list; last the engine that does it. Texts of ours are files in `texts/`.
 """
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from everthread.compaction.engine import Services
-from everthread.compaction.history import MessageFacts
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.history import Memory, MessageFacts
 from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
-from everthread.compaction.plan import Plan
+from everthread.compaction.plan import Plan, make_plan, read_earlier, read_summary, reason_for
 from everthread.compaction.pruning import redact_message
-from everthread.compaction.sentences import Count, newest_lines
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     ANSWERED,
@@ -28,6 +28,8 @@ from everthread.compaction.summary import (
     RULES,
     TASK,
     WORDS,
+    Compaction,
+    CompactionLevel,
     Sections,
     Summarizer,
     SummaryDraft,
@@ -35,9 +37,30 @@ from everthread.compaction.summary import (
     Verification,
 )
 from everthread.compaction.verification import is_refused, mark_sections, source_text
-from everthread.core.messages import Message, calls_of, clip, one_line, parts_of, text_of, tool_names, with_content
-from everthread.core.redaction import redact
-from everthread.core.transcript import defuse, is_user_message, lookup_tools, mark_summary, without_summary
+from everthread.compaction.words import Count, newest_lines
+from everthread.core.messages import (
+    Message,
+    Messages,
+    calls_of,
+    clip,
+    one_line,
+    parts_of,
+    text_of,
+    tool_names,
+    with_content,
+)
+from everthread.core.pricing import CanonicalUsage
+from everthread.core.redaction import LineRedactor, redact
+from everthread.core.transcript import (
+    defuse,
+    is_summary,
+    is_user_message,
+    lookup_tools,
+    mark_summary,
+    seal_summary,
+    without_summary,
+)
+from everthread.core.types import System
 from everthread.core.validation import repair
 from everthread.errors import SummaryError
 
@@ -55,17 +78,6 @@ PINNED = "Pinned by the user:"
 NAMES_TOO_MUCH = "named too much that no source says"
 _UNDERSTOOD = (GOAL, RULES, DECISIONS, ANSWERED, ASKS, CRITICAL)
 """Sections that only a model can write: the journal carries what an earlier one wrote there."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenSummary:
-    """The sections as they are used, who wrote them, and how they were checked."""
-
-    sections: Sections
-    author: str
-    verification: Verification
-    warnings: tuple[str, ...]
-    usage: tuple[Mapping[str, Any], ...]
 
 
 def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
@@ -144,10 +156,10 @@ async def ask_summarizer(
     return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
 
 
-async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> WrittenSummary:
+async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> SummaryDraft:
     """Ask the summariser, check its draft, ask once more if it is refused; then the journal is used instead."""
     count = services.counter.text
-    checked: list[WrittenSummary] = []
+    checked: list[SummaryDraft] = []
 
     def refuse(draft: SummaryDraft) -> str:
         written = _check_draft(draft, request, plan, count)
@@ -160,14 +172,19 @@ async def write_summary(services: Services, request: SummaryRequest, plan: Plan)
     if not draft.sections:
         written = await JournalWriter(services.counter).summarize(request)
         draft = replace(written, warnings=draft.warnings, usage=draft.usage)
-    return _journal_summary(draft, request, count)
+    # What an earlier model wrote in sections that the journal cannot write itself is carried on.
+    carried = {name: text for name in _UNDERSTOOD if (text := without_pins(request.previous.get(name, "")))}
+    if carried:
+        used = section_tokens(draft.sections, count)
+        carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count)
+    return replace(draft, sections={**carried, **draft.sections}, author=AUTHOR)
 
 
 _READ_AT_MOST = 4
 """Budgets of a model's summary that are checked; a longer one is cut before it costs time."""
 
 
-def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> WrittenSummary | None:
+def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> SummaryDraft | None:
     """A model's sections, marked and completed; None where they are refused."""
     sections = {name: defuse(text) for name, text in draft.sections.items()}
     sections = fit_sections(sections, _READ_AT_MOST * request.budget, count)
@@ -184,23 +201,13 @@ def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count
     missing = [path for path in state.changed_files() if path not in written]
     added = len(missing) + len(errors)
     errors = newest_lines(errors, room // 6, count)
-    marked = fit_sections(marked, room - min(room // 6, sum(map(count, errors)) + 4 * len(missing)), count)
-    if errors:
-        marked[BLOCKED] = "\n".join(filter(None, (marked.get(BLOCKED, ""), *errors)))
-    if missing:
-        named = files_text(state, room // 8, count, mentioned=written)
-        changed = next((line for line in named.split("\n") if line.startswith("- changed")), "")
-        marked[FILES] = "\n".join(filter(None, (marked.get(FILES, ""), changed)))
-    return WrittenSummary(marked, draft.author, Verification(facts, facts - added, added, checked, unknown), (), ())
-
-
-def _journal_summary(draft: SummaryDraft, request: SummaryRequest, count: Count) -> WrittenSummary:
-    """The journal, with what an earlier model wrote in sections that it cannot write itself."""
-    carried = {name: text for name in _UNDERSTOOD if (text := without_pins(request.previous.get(name, "")))}
-    if carried:
-        used = section_tokens(draft.sections, count)
-        carried = fit_sections(carried, max(request.budget - used, request.budget // 4), count)
-    return WrittenSummary({**carried, **draft.sections}, AUTHOR, Verification(), draft.warnings, draft.usage)
+    named = files_text(state, room // 8, count, mentioned=written) if missing else ""
+    changed = [line for line in named.split("\n") if line.startswith("- changed")]
+    marked = fit_sections(marked, room - sum(count(line) + 2 for line in (*errors, *changed)), count)
+    for name, lines in ((BLOCKED, errors), (FILES, changed)):
+        if lines:
+            marked[name] = "\n".join(filter(None, (marked.get(name, ""), *lines)))
+    return SummaryDraft(marked, draft.author, verification=Verification(facts, facts - added, added, checked, unknown))
 
 
 def without_pins(section: str) -> str:
@@ -340,11 +347,11 @@ def _join(head: list[KeptMessage], after: list[KeptMessage], text: str) -> list[
     if before is not None and before["role"] != "system" and not calls_of(before):
         is_latest = is_user_message(before) and not any(is_user_message(message) for message, _ in after)
         if not is_latest:
-            return [*head[:-1], _summary(_append_text(before, text)), *after]
+            return [*head[:-1], _summary(_add_text(before, text)), *after]
     if following is not None and following["role"] == "user":
-        return [*head, _summary(_prepend_text(following, text)), *after[1:]]
+        return [*head, _summary(_add_text(following, text, first=True)), *after[1:]]
     if before is not None and before["role"] == "user":
-        return [*head[:-1], _summary(_append_text(before, text)), *after]
+        return [*head[:-1], _summary(_add_text(before, text)), *after]
     return [*head, _summary({"role": "user", "content": text}), *after]
 
 
@@ -357,15 +364,125 @@ def _speaker(message: Message) -> str:
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 
 
-def _append_text(message: Message, text: str) -> Message:
+def _add_text(message: Message, text: str, *, first: bool = False) -> Message:
+    """The message with a text after its content, or before it."""
     content = message.get("content")
     if isinstance(content, list):
-        return with_content(message, [*content, {"type": "text", "text": text}])
-    return with_content(message, f"{content}\n\n{text}" if content else text)
+        part = {"type": "text", "text": text}
+        return with_content(message, [part, *content] if first else [*content, part])
+    pair = (text, content) if first else (content, text)
+    return with_content(message, "\n\n".join(part for part in pair if part))
 
 
-def _prepend_text(message: Message, text: str) -> Message:
-    content = message.get("content")
-    if isinstance(content, list):
-        return with_content(message, [{"type": "text", "text": text}, *content])
-    return with_content(message, f"{text}\n\n{content}" if content else text)
+# --- an engine with one summary message -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryOrder:
+    """What a compaction asks of its engine, besides the plan."""
+
+    marker: str
+    """How the summary message begins."""
+    notes: tuple[str, ...]
+    """Texts somebody pinned."""
+    focus: str | None
+    ids: Sequence[int] | None
+    manual: bool
+
+
+class SummaryEngine(ContextEngine):
+    """An engine that puts one summary message in the place of the middle."""
+
+    marker: str
+    """The text file the summary message begins with."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._prompt_tokens = 0
+        """The prompt that the provider counted last."""
+        self.compactions = 0
+        self._memory = Memory()
+        self._redactor = LineRedactor()
+        self._notes: tuple[str, ...] = ()
+
+    @abc.abstractmethod
+    async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
+        """The summary message without its last line, and all else of the result that is the engine's to say."""
+
+    # When
+
+    def update_from_response(self, usage: CanonicalUsage) -> None:
+        """Output and reasoning never count: they do not fill the next prompt as such."""
+        self._prompt_tokens = usage.prompt_tokens or self._prompt_tokens
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        return (self._prompt_tokens if prompt_tokens is None else prompt_tokens) >= self._services.budget.threshold
+
+    def has_content_to_compress(self, messages: Messages) -> bool:
+        earlier = read_summary(messages)  # its numbers of turns, so that what is read for this holds for `compress`
+        return make_plan(messages, self._services, earlier, self._memory, system=None, tools=None).has_work
+
+    # What
+
+    async def compress(  # noqa: PLR0913 - as every engine
+        self,
+        messages: Messages,
+        *,
+        current_tokens: int | None = None,
+        focus_topic: str | None = None,
+        system: System = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        level: CompactionLevel = CompactionLevel.NORMAL,
+        manual: bool = False,
+        dry_run: bool = False,
+        ids: Sequence[int] | None = None,
+    ) -> Compaction:
+        """A smaller history; the input itself, with the reason, where there is nothing to win."""
+        services, started = self._services, self._services.clock()
+        earlier = await read_earlier(messages, services.archive)
+        plan = make_plan(
+            messages, services, earlier, self._memory, system=system, tools=tools, level=level, reported=current_tokens
+        )
+        if not plan.has_work:
+            return plan.unchanged(plan.no_work_reason(services.budget), services.clock() - started)
+        if dry_run:
+            return plan.preview(services.clock() - started)
+        if plan.only_prunes:
+            result = plan.pruned_only(services.clock() - started)
+        else:
+            marker = marker_text(plan, self.marker, services, tools)
+            text, result = await self.write(plan, SummaryOrder(marker, self._notes, focus_topic, ids, manual))
+            result = self._assemble(plan, seal_summary(self._redactor.redact(text), services.summary_key), result)
+        after = plan.fixed + plan.count(result.messages, result.kept, services.counter)
+        return plan.settled(result, after, reason_for(manual=manual, level=level), services.clock() - started)
+
+    def _assemble(self, plan: Plan, text: str, result: Compaction) -> Compaction:
+        note, counter = system_note(plan), self._services.counter
+        messages, origins = assemble(plan, text, note)
+        summary = next(message for message in messages if is_summary(message))
+        rest = without_summary(summary)
+        tokens = counter.message(summary) - (0 if rest is None else counter.message(rest))
+        return replace(
+            result, messages=messages, summary=text, covered=plan.covered, kept=origins, to_store=plan.fit.to_store,
+            phases=plan.phases(tokens), steps=plan.fit.steps, system_note=note,
+        )  # fmt: skip
+
+    # Life
+
+    def pin(self, notes: Sequence[str]) -> None:
+        self._notes = tuple(notes)
+
+    def on_compacted(self, compaction: Compaction) -> None:
+        if compaction.changed:
+            self._prompt_tokens, self.compactions = 0, self.compactions + 1
+
+    def update_model(self, services: Services) -> None:
+        """Another window, another tokenizer: what was reported before no longer counts."""
+        self._services = services
+        self._prompt_tokens = 0
+
+    def dump_state(self) -> dict[str, Any]:
+        return {"prompt_tokens": self._prompt_tokens, "compactions": self.compactions}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._prompt_tokens, self.compactions = state.get("prompt_tokens", 0), state.get("compactions", 0)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.compaction.composition import (
+    SummaryEngine,
+    SummaryOrder,
     asks_model,
     fit_sections,
     pinned_text,
@@ -17,7 +19,6 @@ from everthread.compaction.composition import (
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR, JournalFold
 from everthread.compaction.plan import Plan, state_from_text
-from everthread.compaction.sentences import Count
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     HANDOFF,
@@ -30,8 +31,7 @@ from everthread.compaction.summary import (
     TemplateName,
     render_sections,
 )
-from everthread.compaction.summary_engine import SummaryEngine, SummaryOrder
-from everthread.compaction.user_words import render_words
+from everthread.compaction.words import Count, render_words
 from everthread.errors import ConfigError
 
 
@@ -59,7 +59,7 @@ class ContextCompressor(SummaryEngine):
             messages=request_messages(plan.middle, services),
             pruned=request_messages(plan.pruned, services) if asks_model(services) else (),
             budget=max(plan.summary_budget - around, plan.summary_budget // 2),
-            previous=plan.earlier.sections, task=task, focus=order.focus,
+            previous=dict(plan.earlier.sections), task=task, focus=order.focus,
             ids=[order.ids[at] for at in plan.covered] if order.ids else (), manual=order.manual,
             journal=journal, state=state,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
@@ -98,30 +98,6 @@ class Services:
     """The home's key: the tag of a summary is made with it. Without one the tag is a content hash."""
 
 
-@dataclass(slots=True)
-class PromptReports:
-    """The prompt that the provider counted last, and how many compactions there were."""
-
-    prompt_tokens: int = 0
-    compactions: int = 0
-
-    def take(self, usage: CanonicalUsage) -> None:
-        """Output and reasoning never count: they do not fill the next prompt as such."""
-        self.prompt_tokens = usage.prompt_tokens or self.prompt_tokens
-
-    def reach(self, threshold: int, prompt_tokens: int | None) -> bool:
-        return (self.prompt_tokens if prompt_tokens is None else prompt_tokens) >= threshold
-
-    def on_compacted(self) -> None:
-        self.prompt_tokens, self.compactions = 0, self.compactions + 1
-
-    def dump(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.prompt_tokens, self.compactions = state.get("prompt_tokens", 0), state.get("compactions", 0)
-
-
 class ContextEngine(abc.ABC):
     """One per conversation, made by a factory: `factory(services, options) -> ContextEngine`."""
 
@@ -195,7 +171,3 @@ class ContextEngine(abc.ABC):
 
 
 EngineFactory = Callable[[Services, Mapping[str, Any]], ContextEngine]
-__all__ = [
-    "Archive", "ContextEngine", "EngineFactory", "Events", "Graph", "Message", "Original", "Services", "StartReason",
-    "silent",
-]  # fmt: skip

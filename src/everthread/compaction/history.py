@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.tool_calls import LINE, CallFacts, Effect
-from everthread.compaction.user_words import UserMessage, entry_tokens, user_message
+from everthread.compaction.words import UserMessage, entry_tokens, user_message
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,

@@ -18,7 +18,6 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.sentences import GAP, Count, Rarity, newest_lines, shorten, split_sentences
 from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls
 from everthread.compaction.summary import (
     BLOCKED,
@@ -32,6 +31,7 @@ from everthread.compaction.summary import (
     SummaryRequest,
 )
 from everthread.compaction.tool_calls import Effect
+from everthread.compaction.words import GAP, Count, Rarity, newest_lines, shorten, split_sentences
 from everthread.core.messages import Message, Messages, clip, one_line, text_of
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from everthread.core.messages import json_value
@@ -20,10 +21,7 @@ _EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 _ERRORS = ("error", "stderr", "errors", "error_message")
 
 
-_UNREAD: Any = object()
-
-
-@dataclass(slots=True)
+@dataclass
 class UnwrappedOutput:
     """A tool's output without the JSON it may be wrapped in; `data` is that JSON. Each property is read once."""
 
@@ -31,39 +29,29 @@ class UnwrappedOutput:
     exit_code: int | None = None
     error: str = ""
     data: Any = None
-    _code: Any = _UNREAD
-    _halt: Any = _UNREAD
-    _tests: Any = _UNREAD
-    _stated: Any = _UNREAD
+    _stated: str | None = None
 
-    @property
+    @cached_property
     def code(self) -> int | None:
         """The exit code, of the object around the output or as the output states it."""
-        if self._code is _UNREAD:
-            self._code = exit_code(self.body) if self.exit_code is None else self.exit_code
-        code: int | None = self._code
-        return code
+        return exit_code(self.body) if self.exit_code is None else self.exit_code
 
-    @property
+    @cached_property
     def halt(self) -> str:
         """Why the call did not finish (`find_halt`)."""
-        if self._halt is _UNREAD:
-            self._halt = find_halt(self.body)
-        return str(self._halt)
+        return find_halt(self.body)
 
-    @property
+    @cached_property
     def tests(self) -> str:
         """What a test run reports in it (`count_tests`)."""
-        if self._tests is _UNREAD:
-            self._tests = count_tests(self.body)
-        return str(self._tests)
+        return count_tests(self.body)
 
     def stated_error(self, *, failed: bool) -> str:
         """The error of a call that did not end with exit 0 (`error_line`)."""
-        if self._stated is _UNREAD:
+        if self._stated is None:
             bad = failed or bool(self.code) or bool(self.halt)
             self._stated = "" if self.code == 0 else self.error or error_line(self.body, failed=bad)
-        return str(self._stated)
+        return self._stated
 
 
 def unwrap(text: str) -> UnwrappedOutput:

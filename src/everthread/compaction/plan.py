@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from everthread.compaction.boundaries import Cut, Fit, Room, WordSizes, fit_messages
+from everthread.compaction.boundaries import Cut, Fit, Fitter, Room, WordSizes
 from everthread.compaction.engine import Archive, Services
 from everthread.compaction.history import CompactionHistory, Memory, MessageFacts, head_end_of, number_turns
 from everthread.compaction.journal import Journal, background_entry, parse_journal
@@ -23,12 +24,11 @@ from everthread.compaction.summary import (
     Compaction,
     CompactionLevel,
     Phase,
-    Sections,
     parse_sections,
     without_node_lines,
 )
-from everthread.compaction.user_words import UserMessage, entry_tokens, parse_words, user_message
 from everthread.compaction.verification import PATH, checkable_names
+from everthread.compaction.words import UserMessage, entry_tokens, parse_words, user_message
 from everthread.core.messages import Message, Messages, count_noun
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -54,7 +54,7 @@ class Earlier:
 
     text: str = ""
     messages: int = 0
-    sections: Sections = field(default_factory=dict)
+    sections: Mapping[str, str] = field(default_factory=dict)
     """Its sections, without the user's words."""
     words: tuple[UserMessage, ...] = ()
     journal: Journal = field(default_factory=Journal)
@@ -62,22 +62,29 @@ class Earlier:
     """The state, where it was read from the messages themselves."""
 
 
-async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
-    """The newest summary of the list, parsed. One of an older format is rebuilt from the stored messages."""
+def read_summary(messages: Messages) -> Earlier:
+    """The newest summary of the list, parsed; of one of an older format only its text."""
     marked = (message for message in reversed(messages) if "_summary" in message)
-    text = next((summary for message in marked if (summary := summary_text(message))), "")
-    if not text:
-        return Earlier()
+    return _parse_summary(next((summary for message in marked if (summary := summary_text(message))), ""))
+
+
+@lru_cache(maxsize=4)
+def _parse_summary(text: str) -> Earlier:
     stated = _COUNT.search(text[:400])
     count = int(stated[1].replace(",", "")) if stated else 0
-    if is_old_format(text):
-        return await _rebuild(messages, text, count, archive)
+    if not text or is_old_format(text):
+        return Earlier(text, count)
     sections = parse_sections(without_node_lines(text))
     words = parse_words(sections.pop(WORDS, ""))
     return Earlier(text, count, sections, tuple(words), parse_journal(sections.get(DONE, "")))
 
 
-async def _rebuild(messages: Messages, text: str, count: int, archive: Archive | None) -> Earlier:
+async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
+    """The newest summary of the list, parsed. One of an older format is rebuilt from the stored messages."""
+    earlier = read_summary(messages)
+    text, count = earlier.text, earlier.messages
+    if not text or not is_old_format(text):
+        return earlier
     covered = await archive.covered() if archive is not None else []
     stored = [original.message for original in await archive.originals(covered)] if archive and covered else []
     if not stored:
@@ -95,7 +102,7 @@ async def _rebuild(messages: Messages, text: str, count: int, archive: Archive |
     return Earlier(text, len(stored), {}, words, journal, state)
 
 
-def state_from_text(sections: Sections) -> ThreadState:
+def state_from_text(sections: Mapping[str, str]) -> ThreadState:
     """The files and open errors in a summary's sections, for a list of messages without other state."""
     state = ThreadState()
     for name in checkable_names(sections.get(FILES, "")):
@@ -312,7 +319,7 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
         words_least=int(min(budget.threshold // 10, budget.user_words) / scale),
     )
     slim = Pruner(history)
-    fit = fit_messages(history, slim, room, counter, word_sizes, preview_chars=budget.preview_chars, level=level)
+    fit = Fitter(slim, room, counter, word_sizes, preview_chars=budget.preview_chars).fit(level)
     cut = fit.cut
     if not earlier.text and history.head_end:
         replaced = sum(history.sizes[cut.head_end : cut.tail_start])

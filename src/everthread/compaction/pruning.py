@@ -59,7 +59,7 @@ class Pruner:
     """Prunes the messages of a history, each when it is first asked for."""
 
     def __init__(self, history: CompactionHistory, *, results: bool = True) -> None:
-        self._history = history
+        self.history = history
         self._with_results = results
         self._unanswered = open_group(history.messages)
         self._latest_user = history.latest_user
@@ -73,7 +73,7 @@ class Pruner:
         return pruned
 
     def _prune(self, index: int) -> Message:
-        history = self._history
+        history = self.history
         one = history.facts[index]
         around: tuple[Any, ...] = (self._with_results, index == self._unanswered, index == self._latest_user)
         if one.results:
@@ -94,17 +94,17 @@ class Pruner:
 
     def tokens(self, index: int, counter: TokenCounter) -> int:
         """Tokens of the pruned message."""
-        message, one = self.message(index), self._history.facts[index]
+        message, one = self.message(index), self.history.facts[index]
         if message is one.message:
-            return self._history.sizes[index]
+            return self.history.sizes[index]
         if one.pruned_size is None or one.pruned_size[0] is not counter:
             one.pruned_size = counter, counter.message(message)
         return one.pruned_size[1]
 
     def _find_later(self, index: int, number: int, text: str) -> str | None:
         """The id of the last call with the same output; None where this is the last."""
-        newest = self._history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
-        return None if newest == (index, number) else self._history.facts[newest[0]].results[newest[1]].call_id
+        newest = self.history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
+        return None if newest == (index, number) else self.history.facts[newest[0]].results[newest[1]].call_id
 
     def results(self, index: int, message: Message) -> Message:
         """Long tool results become one line, images in them a placeholder."""
@@ -114,8 +114,8 @@ class Pruner:
     def _result(self, index: int, number: int, result: Result, holder: Mapping[str, Any]) -> Any:
         content, removed = _drop_media(result.content)
         text = content_text(content)
-        call = self._history.answered_calls[index][number]
-        if len(text) <= LONG or (text[:1] == "[" and self._history.facts[index].reading(number, call).is_line):
+        call = self.history.answered_calls[index][number]
+        if len(text) <= LONG or (text[:1] == "[" and self.history.facts[index].reading(number, call).is_line):
             return content
         later = None if removed else self._find_later(index, number, text)
         say: Callable[..., str | None]
@@ -127,7 +127,7 @@ class Pruner:
         elif removed:
             say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
         else:
-            return with_text(content, _append_errors(text, self._history.facts[index].reading(number, call)))
+            return with_text(content, _append_errors(text, self.history.facts[index].reading(number, call)))
         return with_text(content, _fit_line(text, say, f" [{removed} removed]" if removed else ""))
 
     def arguments(self, message: Message) -> Message:

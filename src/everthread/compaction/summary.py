@@ -175,6 +175,22 @@ class SummaryRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Verification:
+    """How a summary was checked against its sources."""
+
+    facts: int = 0
+    """Files and open errors that a summary should name."""
+    present: int = 0
+    """Of those, in the summary as it was written."""
+    added: int = 0
+    """Of those, added by the engine."""
+    checked: int = 0
+    """Names and figures in the summary that can be looked up in the sources."""
+    unverified: int = 0
+    """Of those, in no source: marked."""
+
+
+@dataclass(frozen=True, slots=True)
 class SummaryDraft:
     """What a summariser wrote. `author` tells who: `journal`, or a model's name."""
 
@@ -183,6 +199,7 @@ class SummaryDraft:
     warnings: tuple[str, ...] = ()
     usage: tuple[Mapping[str, Any], ...] = ()
     """What each call to a model reported, with its model under `model`."""
+    verification: Verification = Verification()
 
 
 class Summarizer(Protocol):
@@ -205,22 +222,6 @@ class CompactionLevel(IntEnum):
     NORMAL = 0
     HALF_TAIL = 1
     LATEST_GROUP = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """How a summary was checked against its sources."""
-
-    facts: int = 0
-    """Files and open errors that a summary should name."""
-    present: int = 0
-    """Of those, in the summary as it was written."""
-    added: int = 0
-    """Of those, added by the engine."""
-    checked: int = 0
-    """Names and figures in the summary that can be looked up in the sources."""
-    unverified: int = 0
-    """Of those, in no source: marked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from everthread.compaction.sentences import words_of
 from everthread.compaction.summary import Sections
+from everthread.compaction.words import words_of
 from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
 from everthread.core.transcript import without_summary
 
@@ -108,8 +108,7 @@ def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
     if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
         named = [(kind, name, offset + position + len(key) + 1) for kind, name, position in _classify(right)]
         own = _kind(key)
-        pair = [(VALUE, value, offset)] if _SETTING.fullmatch(right) and right != key else []
-        return (*pair, *([(own, key, offset)] if own else []), *named)
+        return (*([(own, key, offset)] if own else []), *named)
     path = _LINE_NUMBER.sub("", value)
     if path != value and _kind(path) == PATH:
         return ((PATH, path, offset),)
@@ -118,7 +117,6 @@ def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
 
 
 _KEY = re.compile(r"-{0,2}[A-Za-z_][\w.-]{0,60}")
-_SETTING = re.compile(r"[-+]?\d[\w.%]*|true|false|on|off|yes|no|null|none|\w{1,40}", re.IGNORECASE)
 _LINE_NUMBER = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)?)$")
 
 

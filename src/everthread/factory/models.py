@@ -298,8 +298,7 @@ def summarizer_for(
     """
     from everthread.compaction.journal import JournalWriter
     from everthread.compaction.summarizers.chain import Price, SummarizerChain
-    from everthread.compaction.summarizers.model import LlmSummarizer
-    from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
+    from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
     from everthread.core.tokens import TokenCounter
     from everthread.providers.resilience import FittingModel, MeteredModel
 

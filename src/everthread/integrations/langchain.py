@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from everthread.compaction.history import MessageFacts
 from everthread.compaction.journal import journal_of, state_sections
 from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
-from everthread.compaction.user_words import render_words, user_message
+from everthread.compaction.words import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.thread import (

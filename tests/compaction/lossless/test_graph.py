@@ -10,7 +10,7 @@ import pytest
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
 from everthread.compaction.summary import TASK, WORDS, Compaction, CompactionLevel, parse_sections
-from everthread.compaction.user_words import parse_words
+from everthread.compaction.words import parse_words
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_END, is_summary

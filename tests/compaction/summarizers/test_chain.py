@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
@@ -149,37 +146,6 @@ async def test_the_same_route_twice_is_asked_once() -> None:
     assert world.chain.name == "aux, then extractive"
 
 
-async def test_the_rest_survives_a_restart() -> None:
-    world = World()
-    world.aux.error, world.main.error = passing(), missing()
-    (await world.author())
-    state = json.loads(json.dumps(world.chain.dump_state()))
-    assert state == {"rest_until": {"aux": 1060.0, "main": 1600.0}}
-    world.now += 60
-    world.aux.error = world.main.error = None
-    world.chain = world.new_chain()
-    world.chain.load_state(state)
-    assert world.chain.dump_state() == {"rest_until": {"main": 1600.0}}
-    world.aux.error = bad()
-    assert (await world.author()) == "extractive"
-    assert world.main.asked == 1
-
-
-async def test_a_rest_by_another_clock_ends_all_the_same() -> None:
-    world = World()
-    world.chain.load_state({"rest_until": {"aux": 1e12}})
-    assert (await world.author()) == "main"
-    world.now += 600
-    assert (await world.author()) == "aux"
-
-
-@given(st.dictionaries(st.text(), st.one_of(st.none(), st.dictionaries(st.text(), st.text() | st.booleans()))))
-async def test_any_state_can_be_loaded(state: dict[str, Any]) -> None:
-    world = World()
-    world.chain.load_state({**state, "rest_until": state.get("rest_until", {"aux": "soon", "main": True})})
-    assert (await world.author()) == "aux"
-
-
 async def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
     route = Route("m", passing())
     chain = SummarizerChain([route], floor=Route("extractive"), clock=lambda: 0.0)
@@ -199,7 +165,6 @@ async def test_cancelling_is_not_a_failure() -> None:
         async with asyncio.timeout(0.01):
             await chain.summarize(wanted())
     assert floor.asked == 0
-    assert chain.dump_state() == {"rest_until": {}}
 
 
 async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:

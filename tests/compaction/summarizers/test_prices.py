@@ -8,8 +8,7 @@ import pytest
 
 from everthread.compaction.journal import JournalWriter
 from everthread.compaction.summarizers.chain import Price, SummarizerChain
-from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
+from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter

@@ -9,7 +9,7 @@ import pytest
 
 from everthread.compaction.summarizers import prompts as answer
 from everthread.compaction.summarizers.chain import SummarizerChain
-from everthread.compaction.summarizers.warm import WarmPrefixSummarizer
+from everthread.compaction.summarizers.model import WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.core.cache_control import apply_cache_control
 from everthread.core.messages import Message

@@ -6,11 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.compaction.composition import asks_model, pinned_text, request_messages, task_lines, text_file
+from everthread.compaction.composition import (
+    SummaryEngine,
+    SummaryOrder,
+    asks_model,
+    pinned_text,
+    request_messages,
+    task_lines,
+    text_file,
+)
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
+    LEAST,
+    Growth,
+    NodeOrder,
+    NodeText,
+    NodeWriter,
+    Source,
     VisibleNode,
     number_messages,
     part_tokens,
@@ -18,7 +32,6 @@ from everthread.compaction.lossless.graph import (
     split_chunks,
     view_text,
 )
-from everthread.compaction.lossless.growth import LEAST, Growth, NodeOrder, NodeText, NodeWriter, Source
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
 from everthread.compaction.plan import Plan
 from everthread.compaction.pruning import prune
@@ -31,8 +44,7 @@ from everthread.compaction.summary import (
     Verification,
     render_sections,
 )
-from everthread.compaction.summary_engine import SummaryEngine, SummaryOrder
-from everthread.compaction.user_words import render_words
+from everthread.compaction.words import render_words
 from everthread.core.messages import Message, Messages, Result, calls_of, edit_results, with_text
 from everthread.core.transcript import gist, is_lookup
 from everthread.core.types import Node

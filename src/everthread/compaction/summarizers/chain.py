@@ -133,21 +133,6 @@ class SummarizerChain:
             rest=seconds,
         )
 
-    def dump_state(self) -> dict[str, Any]:
-        """Which routes rest, and until when, as JSON."""
-        now = self._clock()
-        return {"rest_until": {name: until for name, until in self._rest_until.items() if until > now}}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `dump_state` gave. No rest is longer than one can be, whatever clock it was told by."""
-        resting = state.get("rest_until")
-        latest = self._clock() + REST_MISSING
-        self._rest_until = {
-            str(name): min(float(until), latest)
-            for name, until in (resting.items() if isinstance(resting, Mapping) else ())
-            if isinstance(until, int | float) and not isinstance(until, bool)
-        }
-
 
 def _add_costs(draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]) -> SummaryDraft:
     return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))
