@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from everthread.conversation import events
@@ -94,8 +94,8 @@ class CallUsage:
     request: Request
     session: str
     at: float
-    prompt: int
-    cached: int
+    prompt: int = 0
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class CauseLog:
 
     def __init__(self, clock: Callable[[], float] = time.time, *, ttl: float = TTL) -> None:
         self._clock, self._ttl = clock, ttl
-        self._ready: tuple[Request, str, float] | None = None
+        self._ready: CallUsage | None = None
         self._last: CallUsage | None = None
         self._ever_cached = False
         self.calls = 0
@@ -123,21 +123,17 @@ class CauseLog:
         if isinstance(event, events.RequestReady):
             messages = event.request.messages[: len(event.request.messages) - event.injected]
             request = Request(event.request.model, messages, event.request.system, event.request.tools)
-            self._ready = (request, event.session, self._clock())
-        elif isinstance(event, events.UsageRecorded) and event.task == "main" and not event.estimated:
-            self._record_usage(event)
+            self._ready = CallUsage(request, event.session, self._clock())
+        elif isinstance(event, events.UsageRecorded) and event.task == "main" and not event.estimated and self._ready:
+            used = event.usage
+            self._record_call(replace(self._ready, prompt=used.prompt_tokens, cached=used.cache_read_tokens))
 
-    def _record_usage(self, event: events.UsageRecorded) -> None:
-        if self._ready is None:
-            return
-        request, session, at = self._ready
-        used = event.usage
-        current = CallUsage(request, session, at, used.prompt_tokens, used.cache_read_tokens)
+    def _record_call(self, current: CallUsage) -> None:
         previous, self._last = self._last, current
         self.calls += 1
         self._ever_cached = self._ever_cached or current.cached > 0
         if previous is not None and previous.prompt >= CACHE_MINIMUM and current.cached < previous.prompt // 2:
-            self.miss = CacheMiss(at, previous.prompt, current.cached, self._explain_miss(previous, current))
+            self.miss = CacheMiss(current.at, previous.prompt, current.cached, self._explain_miss(previous, current))
 
     def _explain_miss(self, previous: CallUsage, current: CallUsage) -> str:
         if previous.request.model != current.request.model:

@@ -73,37 +73,24 @@ class MemoryFiles:
 
     async def add(self, shelf: Shelf, text: str) -> Change:
         """Store an entry, unless it is there already."""
-        entry, redacted = _clean_entry(text)
+        change = _clean_entry(text)
 
         def edit(groups: Groups) -> Groups:
-            is_present = any(_is_entry(lines) and _entry_text(lines) == entry for lines in groups)
-            return groups if is_present else [*groups, _entry_lines(entry)]
+            is_present = any(_is_entry(lines) and _entry_text(lines) == change.entry for lines in groups)
+            return groups if is_present else [*groups, _entry_lines(change.entry)]
 
         await self._change(shelf, edit)
-        return Change(entry, redacted)
+        return change
 
     async def replace(self, shelf: Shelf, old: str, text: str) -> Change:
         """Replace the entry that holds `old`, or has this number."""
-        entry, redacted = _clean_entry(text)
-
-        def edit(groups: Groups) -> Groups:
-            index = _find_entry(shelf, groups, old)
-            return [*groups[:index], _entry_lines(entry), *groups[index + 1 :]]
-
-        await self._change(shelf, edit)
-        return Change(entry, redacted)
+        change = _clean_entry(text)
+        await self._put_in_place(shelf, old, [_entry_lines(change.entry)])
+        return change
 
     async def remove(self, shelf: Shelf, old: str) -> Change:
         """Remove the entry that holds `old`, or has this number."""
-        entries: list[str] = []
-
-        def edit(groups: Groups) -> Groups:
-            index = _find_entry(shelf, groups, old)
-            entries.append(_entry_text(groups[index]))
-            return [*groups[:index], *groups[index + 1 :]]
-
-        await self._change(shelf, edit)
-        return Change(entries[-1])
+        return Change(await self._put_in_place(shelf, old, []))
 
     async def settle(self) -> None:
         """Wait for running changes."""
@@ -111,6 +98,18 @@ class MemoryFiles:
             return
 
     # Inside
+
+    async def _put_in_place(self, shelf: Shelf, old: str, new: Groups) -> str:
+        """Put other lines in the place of an entry; the text of that entry."""
+        entries: list[str] = []
+
+        def edit(groups: Groups) -> Groups:
+            index = _find_entry(shelf, groups, old)
+            entries.append(_entry_text(groups[index]))
+            return [*groups[:index], *new, *groups[index + 1 :]]
+
+        await self._change(shelf, edit)
+        return entries[-1]
 
     def _read(self, shelf: Shelf) -> str:
         try:
@@ -172,12 +171,12 @@ def _lock_file(lock: Path) -> Iterator[None]:
         yield
 
 
-def _clean_entry(text: str) -> tuple[str, bool]:
+def _clean_entry(text: str) -> Change:
     entry = "\n".join(line.strip() for line in redact(text).strip().splitlines() if line.strip())
     entry = entry.removeprefix("-").strip() if entry == "-" or entry.startswith("- ") else entry
     if not entry:
         raise InputError("an empty entry cannot be stored; say what to remember")
-    return entry, redact(text) != text
+    return Change(entry, redact(text) != text)
 
 
 def _split_groups(text: str) -> Iterator[list[str]]:

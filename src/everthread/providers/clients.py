@@ -138,7 +138,9 @@ class HttpModel(ABC):
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
         """The answer, whole or as it begins; what goes wrong until then is a `ModelError`."""
         content = json_bytes(self._encode(request, stream=stream))
-        sdk = await asyncio.to_thread(import_module, self.sdk)  # others have work to do meanwhile
+        if self._opened is None:
+            await asyncio.to_thread(import_module, self.sdk)  # others have work to do meanwhile
+        sdk = import_module(self.sdk)
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
         route, loop = self._route(request), asyncio.get_running_loop()
