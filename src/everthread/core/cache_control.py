@@ -210,7 +210,7 @@ class _Carriers:
             return False
         if self.native_anthropic:
             return True
-        if _carrier_block(_as_blocks(message.get("content"))) is None:
+        if carrier_block(_as_blocks(message.get("content"))) is None:
             return False
         return role != "tool" or (self.wordless_results and self._ends_wordless_calls(messages, index))
 
@@ -274,7 +274,7 @@ def _blocks(message: Any) -> int:
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
     """The content as blocks, the last that may carry a mark carrying it; None when none may."""
     blocks = _as_blocks(content)
-    index = _carrier_block(blocks)
+    index = carrier_block(blocks)
     if index is None:
         return None
     return [*blocks[:index], {**blocks[index], "cache_control": cache_marker(ttl)}, *blocks[index + 1 :]]
@@ -286,7 +286,7 @@ def _as_blocks(content: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _carrier_block(blocks: list[Any]) -> int | None:
+def carrier_block(blocks: list[Any]) -> int | None:
     """The last block that may carry a mark."""
     return next((index for index in range(len(blocks) - 1, -1, -1) if _can_carry(blocks[index])), None)
 

@@ -401,11 +401,6 @@ def is_relevant(sentence: str) -> bool:
     return not (_MEDIA.search(sentence) or _COUNTED.search(sentence))
 
 
-def is_about_length(sentence: str) -> bool:
-    """Whether its numbers may be token counts."""
-    return bool(_TOKENS.search(sentence) or _LENGTH.search(sentence))
-
-
 def find_overflow(sentence: str) -> Overflow | None:
     """What a relevant sentence says is too large, if anything."""
     if _PLAINLY.search(sentence):
@@ -612,7 +607,7 @@ def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVe
     counts = max(map(read_counts, relevant), key=lambda counted: counted.stated, default=Counts())
     counts = replace(counts, **evidence.counts)
     spoken = [part for text in relevant for part in text]
-    if evidence.counts or any(map(is_about_length, spoken)):
+    if evidence.counts or any(_TOKENS.search(part) or _LENGTH.search(part) for part in spoken):
         kind = _classify_counts(counts)
         if kind is not None:
             return _verdict(kind, counts, "The numbers it states say so.")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
 from everthread.core.messages import Message, Native
+from everthread.core.pricing import normalize_usage
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 
@@ -163,13 +164,24 @@ def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return fields, {key: value for key, value in body.items() if key not in fields}
 
 
-def write_reply_fields(
-    body: dict[str, Any], reply: Reply, write_usage: Callable[[Mapping[str, Any]], dict[str, Any]], *, native: bool
-) -> dict[str, Any]:
-    """The body of a reply with these fields; of a native one only those that it had, usage as it came."""
+def write_reply_fields(body: dict[str, Any], reply: Reply, prompt: str, output: str, *, native: bool) -> dict[str, Any]:
+    """The body of a reply with these fields; of a native one only those that it had, usage as it came.
+
+    `prompt` and `output` are OpenAI's names of the two figures of another API's usage.
+    """
     body |= {key: value for key, value in (("id", reply.id), ("model", reply.model)) if value or not native}
-    if reply.usage is not None:
-        body["usage"] = reply.usage if native else write_usage(reply.usage)
+    if reply.usage is not None and native:
+        body["usage"] = reply.usage
+    elif reply.usage is not None:
+        figures = normalize_usage(reply.usage)
+        cached = {"cached_tokens": figures.cache_read_tokens, "cache_write_tokens": figures.cache_write_tokens}
+        body["usage"] = {
+            prompt: figures.prompt_tokens,
+            f"{prompt}_details": cached,
+            output: figures.output_tokens,
+            f"{output}_details": {"reasoning_tokens": figures.reasoning_tokens},
+            "total_tokens": figures.total_tokens,
+        }
     return body
 
 

@@ -23,7 +23,6 @@ from everthread.core.messages import (
     kind_of,
     with_content,
 )
-from everthread.core.pricing import normalize_usage
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.messages import part_from, source_url
@@ -279,7 +278,8 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     choice = {**shell, "message": message}
     if not native or stop_of(shell.get("finish_reason"), reply.message) != reply.stop:
         choice["finish_reason"] = _finish_reason(reply)
-    return write_reply_fields({**raw, "choices": [choice, *others]}, reply, usage_in_chat, native=native)
+    body = {**raw, "choices": [choice, *others]}
+    return write_reply_fields(body, reply, "prompt_tokens", "completion_tokens", native=native)
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
@@ -288,21 +288,6 @@ def stop_of(finish_reason: Any, message: Message) -> str | None:
         return None
     stop = _STOP_BY_FINISH_REASON.get(str(finish_reason), "other")
     return "refusal" if stop == "stop" and message.get("refusal") else stop
-
-
-def usage_in_chat(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Another API's usage in chat's words."""
-    canonical = normalize_usage(usage)
-    return {
-        "prompt_tokens": canonical.prompt_tokens,
-        "completion_tokens": canonical.output_tokens,
-        "total_tokens": canonical.total_tokens,
-        "prompt_tokens_details": {
-            "cached_tokens": canonical.cache_read_tokens,
-            "cache_write_tokens": canonical.cache_write_tokens,
-        },
-        "completion_tokens_details": {"reasoning_tokens": canonical.reasoning_tokens},
-    }
 
 
 def _for_client(message: Message) -> Message:

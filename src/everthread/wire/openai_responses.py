@@ -22,7 +22,6 @@ from everthread.core.messages import (
     simplest,
     text_of,
 )
-from everthread.core.pricing import normalize_usage
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
@@ -245,7 +244,10 @@ def _from_chat(message: Message, kinds: Mapping[str, Any]) -> list[Item]:
         answered_id = content_text(message.get("tool_call_id") or message.get("name"))
         kind = CALLS["custom_tool_call" if kinds.get(answered_id) == "custom_tool_call" else "function_call"]
         return [{"type": kind, "call_id": answered_id, "output": content}]
-    parts = _output_parts(message)
+    texts = (content_text([part]) for part in parts_of(message))
+    parts = [{"type": "output_text", "text": text} for text in texts if text]
+    if refusal := message.get("refusal"):
+        parts.append({"type": "refusal", "refusal": refusal})
     spoken: list[Item] = [{"type": "message", "role": "assistant", "content": parts}] if parts else []
     calls = tool_calls_of(message)
     legacy = cast("Mapping[str, Any]", message).get("function_call")
@@ -262,13 +264,6 @@ def _call_item(call: Mapping[str, Any]) -> Item:
     if isinstance(call.get("custom"), dict):
         return {"type": "custom_tool_call", **fields, "input": read.arguments}
     return {"type": "function_call", **fields, "arguments": read.arguments or "{}"}
-
-
-def _output_parts(message: Message) -> list[Part]:
-    texts = [content_text([part]) for part in parts_of(message)]
-    parts: list[Part] = [{"type": "output_text", "text": text} for text in texts if text]
-    refusal = message.get("refusal")
-    return [*parts, {"type": "refusal", "refusal": refusal}] if refusal else parts
 
 
 def _input_part(part: Part) -> Part:
@@ -345,7 +340,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
     body = {**raw, "output": _output(reply)}
     if not native or _stop(raw, reply.message) != reply.stop:
         body |= _status(reply.stop)
-    return write_reply_fields(body, reply, _usage, native=native)
+    return write_reply_fields(body, reply, "input_tokens", "output_tokens", native=native)
 
 
 def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -408,20 +403,6 @@ def _answer(item: Item, name: str) -> Item:
             for part in item["content"]
         ]
     return answer
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    figures = normalize_usage(usage)
-    return {
-        "input_tokens": figures.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": figures.cache_read_tokens,
-            "cache_write_tokens": figures.cache_write_tokens,
-        },
-        "output_tokens": figures.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": figures.reasoning_tokens},
-        "total_tokens": figures.total_tokens,
-    }
 
 
 _DEFAULTS: dict[str, Any] = {

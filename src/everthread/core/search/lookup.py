@@ -102,20 +102,16 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
     kind = "found" if not page.near else "close, none with all these words"
     blocks = [f"{search}: {len(page.excerpts)} {kind}: {ids}" if ids else f"{search}: nothing found so far"]
-    blocks += (f"{heading(excerpt, threads=threads)}:\n{_render_excerpt(excerpt)}" for excerpt in page.excerpts)
+    for excerpt in page.excerpts:  # between the messages before and after it: an answer is read with its question
+        before = f"(before, {excerpt.before})\n" if excerpt.before else ""
+        after = f"\n(after, {excerpt.after})" if excerpt.after else ""
+        blocks.append(f"{heading(excerpt, threads=threads)}:\n{before}{quote_excerpt(excerpt.text)}{after}")
     if page.next is None:
         blocks.append("[That was all.]")
     else:
         more = "There may be more" if ids else "Not all was looked through"
         blocks.append(f"[{more}; go on with offset {page.next}]")
     return "\n\n".join(blocks)
-
-
-def _render_excerpt(excerpt: Excerpt) -> str:
-    """The excerpt between the messages before and after it: an answer is read with its question."""
-    lines = [f"(before, {excerpt.before})" if excerpt.before else "", quote_excerpt(excerpt.text)]
-    lines.append(f"(after, {excerpt.after})" if excerpt.after else "")
-    return "\n".join(filter(None, lines))
 
 
 def quote_excerpt(text: str) -> str:

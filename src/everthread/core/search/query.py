@@ -111,20 +111,18 @@ def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
     for match in _RELATIVE.finditer(text):
         if match["name"]:
             back, days = _NAMED[match["name"]]
-            start = now - timedelta(days=back)
-            yield _span(start - _DAY, start + timedelta(days=days), match)
+            first, last = back + 1.0, float(back - days)
         elif match["weekday"]:
             back = (now.weekday() - _WEEKDAYS.index(match["weekday"])) % 7 or 7
-            start = now - timedelta(days=back)
-            yield _span(start - _DAY, start + _DAY, match)
+            first, last = back + 1.0, back - 1.0
         elif match["many"]:
             back = (_NUMBERS.get(match["many"]) or int(match["many"])) * _UNITS[match["units"]]
-            yield _span(now - timedelta(days=back) - _DAY, now + _DAY, match)
+            first, last = back + 1.0, -1.0
         else:
-            count = _NUMBERS.get(match["count"]) or int(match["count"])
-            unit = timedelta(days=_UNITS[match["unit"]])
-            middle = now - count * unit
-            yield _span(middle - max(unit / 2, _DAY), middle + max(unit / 2, _DAY), match)
+            unit = _UNITS[match["unit"]]
+            back = (_NUMBERS.get(match["count"]) or int(match["count"])) * unit
+            first, last = back + max(unit / 2, 1.0), back - max(unit / 2, 1.0)
+        yield _span(now - timedelta(days=first), now - timedelta(days=last), match)
 
 
 def _span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan:

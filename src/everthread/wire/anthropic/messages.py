@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everthread.core.cache_control import carrier_block
 from everthread.core.messages import (
     SYSTEM_ROLES,
     Message,
@@ -586,11 +587,9 @@ def _marker(message: Message, *, native: bool) -> Mapping[str, Any] | None:
 def _mark_piece(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
     """A message's cache marker goes to its last block that can carry one."""
     blocks = list(piece.blocks)
-    for at in range(len(blocks) - 1, -1, -1):
-        block = blocks[at]
-        if kind_of(block) not in REASONING and (kind_of(block) != "text" or text_block(block.get("text"))):
-            blocks[at] = {**block, "cache_control": dict(marker)}
-            break
+    at = carrier_block(blocks)
+    if at is not None:
+        blocks[at] = {**blocks[at], "cache_control": dict(marker)}
     native = None if piece.native is None else {**piece.native, "content": blocks}
     return _Piece(piece.role, blocks, native, piece.joined)
 

@@ -243,7 +243,9 @@ class AnthropicStreamDecoder:
         data = event_object(event) or {}
         match data.get("type"):
             case "message_start":
-                return self._start_message(require_object(data.get("message"), "message"))
+                message = require_object(data.get("message"), "message")
+                self._message = {key: value for key, value in message.items() if key not in ("content", "usage")}
+                return self._take_usage(message.get("usage"))
             case "content_block_start":
                 return self._start_block(_index(data), require_object(data.get("content_block"), "content_block"))
             case "content_block_delta":
@@ -265,10 +267,6 @@ class AnthropicStreamDecoder:
         content = [block for complete, block in blocks if complete or _has_text(block)]
         body = {**self._message, "content": content}
         return decode_reply({**body, "usage": self._usage} if self._usage else body, model=self._model)
-
-    def _start_message(self, message: Mapping[str, Any]) -> list[StreamDelta]:
-        self._message = {key: value for key, value in message.items() if key not in ("content", "usage")}
-        return self._take_usage(message.get("usage"))
 
     def _start_block(self, index: int, block: Mapping[str, Any]) -> list[StreamDelta]:
         is_call = kind_of(block) == "tool_use"
