@@ -331,9 +331,9 @@ def is_answer(tool: str, text: str) -> bool:
     return len(text) <= MAX_ANSWER_CHARS and is_lookup(tool)
 
 
-def gist(answer: str) -> str:
+def gist(answer: str, limit: int = GIST) -> str:
     """What stays of an old answer: its first line, which names what was asked and the ids."""
-    return clip(answer.lstrip().partition("\n")[0].rstrip(), GIST)
+    return clip(answer.lstrip().partition("\n")[0].rstrip(), limit)
 
 
 def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
