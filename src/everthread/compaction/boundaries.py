@@ -20,6 +20,7 @@ from everthread.core.messages import (
     Message,
     Messages,
     Result,
+    count_noun,
     edit_results,
     kind_of,
     results_of,
@@ -217,7 +218,7 @@ class Fitter:
         facts = self.history.facts
         middle = (facts[index] for index in range(self.head_end, start) if index != apart)
         reasons = (
-            f"The head is {_messages(self.head_end)}.",
+            f"The head is {count_noun(self.head_end, 'message')}.",
             _tail_reason(room, tail_tokens, kept_messages=total - start, widened=widened, least=start == self.least),
             _user_reason(self.user, self.head_end, start),
         )
@@ -392,12 +393,8 @@ def _is_text(part: Any) -> bool:
     return kind_of(part) == "text" and isinstance(part.get("text"), str)
 
 
-def _messages(number: int) -> str:
-    return "1 message" if number == 1 else f"{number} messages"
-
-
 def _tail_reason(room: Room, used: int, *, kept_messages: int, widened: bool, least: bool) -> str:
-    figure = f"The tail is {_messages(kept_messages)}, {used:,} tokens of {room.tail:,}"
+    figure = f"The tail is {count_noun(kept_messages, 'message')}, {used:,} tokens of {room.tail:,}"
     if least:
         return f"{figure}: the latest group or message, which always stays."
     if widened:

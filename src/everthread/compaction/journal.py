@@ -32,7 +32,7 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.tool_calls import Effect
 from everthread.compaction.words import GAP, Count, Rarity, newest_lines, shorten, split_sentences
-from everthread.core.messages import Message, Messages, clip, one_line, text_of
+from everthread.core.messages import Message, Messages, clip, count_noun, one_line, text_of
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import defuse
@@ -77,14 +77,14 @@ class Entry:
         span = f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
         failed = f" ({self.failed} failed)" if self.failed else ""
         figures = [
-            f"changed {_plural(self.changed, 'file')}" if self.changed else "",
-            f"ran {_plural(self.ran, 'command')}{failed}" if self.ran else "",
-            _plural(self.called, "other call") if self.called else "",
-            f"looked {_plural(self.looked, 'time')}" if self.looked else "",
+            f"changed {count_noun(self.changed, 'file')}" if self.changed else "",
+            f"ran {count_noun(self.ran, 'command')}{failed}" if self.ran else "",
+            count_noun(self.called, "other call") if self.called else "",
+            f"looked {count_noun(self.looked, 'time')}" if self.looked else "",
         ]
         counts = "; ".join(figure for figure in figures if figure)
         continued = ", continued" if self.is_continued else ""
-        return f"[{span}{continued}] {_plural(self.messages, 'message')}" + (f": {counts}" if counts else "")
+        return f"[{span}{continued}] {count_noun(self.messages, 'message')}" + (f": {counts}" if counts else "")
 
     @cached_property
     def body(self) -> str:
@@ -153,7 +153,7 @@ class Journal:
     def intro(self) -> str:
         """The line in front of the entries that says how to read them."""
         return (
-            f"(Journal of {_plural(self.messages, 'message')}, made without a model. [n] is the user's message n; "
+            f"(Journal of {count_noun(self.messages, 'message')}, made without a model. [n] is the user's message n; "
             "the entries say what was done during it and how it ended.)"
         )
 
@@ -261,7 +261,7 @@ class JournalFold:
                 self._open.add(record.open_call)
         self.state.messages += len(facts) - start
         self._facts, self._turns = facts, turns
-        self._read_parts({record.index: facts[record.index] for record in records})
+        self._read_parts({record.place: facts[record.place] for record in records})
         return self
 
     def goes_on(self, facts: Sequence[MessageFacts], turns: Sequence[int]) -> bool:
@@ -681,10 +681,6 @@ def background_entry(text: str, messages: int) -> Entry:
     """An entry for an earlier summary that has no entries of its own."""
     (closing,) = _redact_texts([_closing_text(f"From an earlier summary: {text}")])
     return Entry(0, 0, messages, closing=closing)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 # How things stand

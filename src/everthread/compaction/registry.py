@@ -200,11 +200,7 @@ def _create_of(plugin: Path) -> object:
 def _in_this_process() -> Iterator[EngineSource]:
     for name, factory in _registered.items():
         location = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
-        yield EngineSource(name, "registered", location, partial(_same, factory))
-
-
-def _same(factory: EngineFactory) -> object:
-    return factory
+        yield EngineSource(name, "registered", location, partial(_registered.__getitem__, name))
 
 
 def _packages() -> Iterator[EngineSource]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.tool_calls import CallFacts, Effect
@@ -166,8 +166,6 @@ class ThreadState:
             processes=[*self.processes],
         )  # fmt: skip
 
-    # As JSON
-
     def dump(self) -> dict[str, Any]:
         return {
             "files": {path: {"did": one.did, "turn": one.turn} for path, one in self.files.items()},
@@ -242,11 +240,10 @@ def error_key(effect: Effect) -> str:
     return effect.tool if "code" in effect.arguments else command_key(effect.target.rpartition("&&")[2])
 
 
-@dataclass(slots=True)
-class CallRecord:
-    """The effect of a call, the index of its message, and the number of the user's message it belongs to."""
+class CallRecord(NamedTuple):
+    """The effect of a call, the place of its message, and the number of the user's message it belongs to."""
 
-    index: int
+    place: int
     turn: int
     effect: Effect
     open_call: str
@@ -271,7 +268,8 @@ def read_calls(
         if one.calls:
             readings = tuple(_read_call(call, waiting.get(call.id)) for call in one.calls)
             if one.effects is None or one.effects[0] != readings:
-                one.effects = readings, tuple(map(_effect, one.calls, readings))
+                read = zip(one.calls, readings, strict=True)
+                one.effects = readings, tuple((reading or CallFacts(call, None)).effect() for call, reading in read)
             for call, effect, reading in zip(one.calls, one.effects[1], readings, strict=True):
                 records.append(CallRecord(index, turns[index], effect, "" if reading else call.id))
     return records
@@ -282,10 +280,6 @@ def _read_call(call: Call, results: list[tuple[MessageFacts, int]] | None) -> Ca
         return None
     one, number = results.pop(0)
     return one.reading(number, call)
-
-
-def _effect(call: Call, reading: CallFacts | None) -> Effect:
-    return (reading or CallFacts(call, None)).effect()
 
 
 def state_of(messages: Messages) -> ThreadState:
