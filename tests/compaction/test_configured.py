@@ -31,6 +31,9 @@ async def test_the_configured_engine_compacts() -> None:
 async def test_the_configured_layout_is_used_unless_another_is_given() -> None:
     assert "## Progress" in (await compacted("compression: {template: classic}")).summary
     assert "## Progress" not in (await compacted("compression: {template: classic}", template="handoff")).summary
+    engine = "engines: {compressor: {template: classic}}"
+    assert "## Progress" in (await compacted(engine)).summary
+    assert "## Progress" not in (await compacted(engine, template="handoff")).summary, "an argument wins"
 
 
 async def test_the_auxiliary_model_writes_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,9 +139,6 @@ def _list_key_variables(config: Config) -> list[str]:
     return names
 
 
-# The threads API
-
-
 def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -> NativeApp:
     """Build the threads API. `keyless`: clients have no key, so the configuration alone decides on tools."""
     from everthread.gateway.api import QueueOptions
@@ -149,9 +146,8 @@ def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -
     from everthread.gateway.api.queue import TurnQueue
 
     native = config.gateway.native
-    names = ("models", "queue", "running", "agents", "idle_seconds", "lease_seconds", "poll_seconds")
-    options = QueueOptions(**{name: getattr(native, name) for name in names})
-    queue = TurnQueue(store, agent_opener(config), options)
+    options = native.model_dump(exclude={"enabled", "tools", "workspace", "heartbeat_seconds"})
+    queue = TurnQueue(store, agent_opener(config), QueueOptions(**options))
     return NativeApp(queue, limits=limits, tools=keyless and native.tools, heartbeat_seconds=native.heartbeat_seconds)
 
 

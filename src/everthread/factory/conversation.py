@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -19,12 +18,11 @@ from everthread.core.types import Api, StreamingModel, System
 from everthread.factory.models import (
     Closing,
     EngineChoice,
-    auxiliary_model,
     check_window,
     closing_of,
     named_summarizer,
     route_to,
-    summarizer_for,
+    summarizer_maker,
 )
 from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 from everthread.store.models import NewSession
@@ -33,7 +31,7 @@ from everthread.store.store import Store
 if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
     from everthread.conversation.events import Listener
-    from everthread.conversation.options import Hooks, Route, SessionOptions, Setup, SummarizerContext
+    from everthread.conversation.options import Hooks, Route, SessionOptions, SummarizerContext
     from everthread.providers.resilience import ModelEvent
 
 
@@ -179,6 +177,7 @@ async def open_conversation(
     here is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
+    from everthread.conversation.options import NoHooks, Setup, ignore_event
 
     settings = config or load_config()
     if window is not None:
@@ -199,11 +198,11 @@ async def open_conversation(
             opened.insert(0, closing_of(route.model))
         if on_route is not None:
             on_route(route)
-        setup = replace(
-            _make_setup(opened_store, route, settings, opened, system=system, summarizer=summarizer),
-            closing=opened, summary_key=await opened_store.shared_secret(SUMMARY_KEY),
+        setup = Setup(
+            opened_store, route, EngineChoice.of(settings), _summarizers(summarizer, settings, opened.append),
+            session_options(settings), system, listener or ignore_event, hooks or NoHooks(), closing=opened,
+            summary_key=await opened_store.shared_secret(SUMMARY_KEY),
         )  # fmt: skip
-        setup = replace(setup, listener=listener or setup.listener, hooks=hooks or setup.hooks)
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)
     except BaseException:
         for close in opened:
@@ -211,6 +210,16 @@ async def open_conversation(
         raise
     conversations.append(conversation)
     return conversation
+
+
+def _summarizers(
+    summarizer: str | Summarizer, config: Config, on_open: Callable[[Closing], object]
+) -> Callable[[SummarizerContext], Summarizer]:
+    from everthread.context.worker import DeferringFloor
+
+    if summarizer == "auto":
+        return summarizer_maker(config, on_open, floor=DeferringFloor())
+    return lambda context: named_summarizer(summarizer, context.counter)
 
 
 def session_options(config: Config) -> SessionOptions:
@@ -223,27 +232,3 @@ def session_options(config: Config) -> SessionOptions:
     ttl, cap = config.prompt_caching.cache_ttl, config.model.max_tokens
     recall = RecallOptions(**config.recall.model_dump())
     return SessionOptions(**compression, **output, cache_ttl=ttl, max_tokens=cap, recall=recall, models=own)
-
-
-def _make_setup(
-    store: Store,
-    route: Route,
-    config: Config,
-    opened: list[Closing],
-    *,
-    system: System | Callable[[], System],
-    summarizer: str | Summarizer,
-) -> Setup:
-    from everthread.context.worker import DeferringFloor
-    from everthread.conversation.options import Setup
-
-    def writer(context: SummarizerContext) -> Summarizer:
-        if summarizer != "auto":
-            return named_summarizer(summarizer, context.counter)
-        auxiliary = auxiliary_model(context, config)
-        if auxiliary is not None:
-            opened.append(closing_of(auxiliary))
-        return summarizer_for(context, config, auxiliary, floor=DeferringFloor())
-
-    options = session_options(config)
-    return Setup(store, route, EngineChoice.of(config), writer, options, system)

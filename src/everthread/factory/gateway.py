@@ -16,17 +16,16 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from everthread.compaction.summary import Summarizer
 from everthread.config import Config, home_directory, load_config
 from everthread.core.cache_control import CACHE_SECONDS
-from everthread.core.types import Api, StreamingModel
+from everthread.core.types import Api
 from everthread.errors import ConfigError, InputError, StoreError
 from everthread.factory.agent import native_app
 from everthread.factory.conversation import session_options
-from everthread.factory.models import EngineChoice, auxiliary_model, closing_of, summarizer_for
+from everthread.factory.models import EngineChoice, summarizer_maker
 from everthread.factory.store import SUMMARY_KEY, open_store, store_url
 from everthread.gateway.base import Auth, Mode
 from everthread.store.store import Store
@@ -35,14 +34,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from everthread.conversation.events import Listener
-    from everthread.conversation.options import SummarizerContext
     from everthread.gateway.api.app import NativeApp
     from everthread.gateway.auth import Authenticator
     from everthread.gateway.base import Auth, Limits
     from everthread.gateway.dashboard.access import Door
     from everthread.gateway.dashboard.app import Dashboard
     from everthread.gateway.dashboard.reader import PageReader, Trial, WindowSource
-    from everthread.gateway.dashboard.views import CostComparison
     from everthread.gateway.management.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import StoreWatch
@@ -76,17 +73,12 @@ async def make_dashboard(
     access = Access(store, secret, door=doors[auth], operator_key=key, links=LoginLinks(links))
     compression = config.compression
     settings = Settings(compression.threshold, compression.target_ratio)
-    return Dashboard(
-        _make_reader(config, store), access, settings=settings, sites=sites, trial=trial, announce=announce
-    )
+    reader = page_reader(config, store)
+    return Dashboard(reader, access, settings=settings, sites=sites, trial=trial, announce=announce)
 
 
-async def load_savings(config: Config, store: Store, since: float) -> CostComparison:
-    """What compactions saved from a time on, by the method of the pages."""
-    return await _make_reader(config, store).savings(since)
-
-
-def _make_reader(config: Config, store: Store) -> PageReader:
+def page_reader(config: Config, store: Store) -> PageReader:
+    """What the pages show, and by their method what compactions saved."""
     from everthread.gateway.dashboard.reader import PageReader
 
     return PageReader(store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl])
@@ -98,16 +90,14 @@ def window_source(config: Config) -> WindowSource:
     from everthread.providers.catalog import catalogue_window
 
     options = session_options(config)
-    cache: dict[tuple[str, int | None], WindowSize] = {}
 
+    @functools.cache
     def window(model: str, learnt: int | None) -> WindowSize:
-        if (model, learnt) not in cache:
-            setting = config.model.context_length if model == config.model.default else None
-            catalogue = catalogue_window(model)
-            tokens = min(size for size in (setting or catalogue.tokens, learnt) if size is not None)
-            source = "learnt from the provider" if tokens == learnt else "as configured" if setting else str(catalogue)
-            cache[model, learnt] = WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
-        return cache[model, learnt]
+        setting = config.model.context_length if model == config.model.default else None
+        catalogue = catalogue_window(model)
+        tokens = min(size for size in (setting or catalogue.tokens, learnt) if size is not None)
+        source = "learnt from the provider" if tokens == learnt else "as configured" if setting else str(catalogue)
+        return WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
 
     return window
 
@@ -157,8 +147,6 @@ STORE_AWAY_SECONDS = 0.7
 STORE_END_SECONDS = 10.0
 """How long a gateway that ends waits for a database that does not answer."""
 _LOG = logging.getLogger("everthread.gateway")
-_MOST_AUXILIARIES = 100
-"""Most models of clients that write their own summaries; for further ones the journal writes."""
 COMPACTION_SHARE, SUMMARY_SHARE = 0.75, 0.5
 """Shares of a request's time limit: for a compaction, and in it for a model's summary; then the journal writes."""
 
@@ -185,6 +173,7 @@ async def open_gateway(
     `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
     one of several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
     """
+    from everthread.gateway.api.compact import PATH, CompactApp
     from everthread.gateway.app import GatewayApp
     from everthread.gateway.base import Limits
     from everthread.gateway.middleware import SitePolicy
@@ -205,7 +194,7 @@ async def open_gateway(
             guard = asyncio.create_task(_give_up_when_away(store, ending))
             stack.callback(guard.cancel)
         if authenticator is None:
-            authenticator = await stack.enter_async_context(open_access(auth_mode, store, address))
+            authenticator = await _open_access(auth_mode, store, address, stack)
         limits, watch = Limits(**options.limits.model_dump()), _make_watch(store)
         workers = worker.count if worker else 1
         manager, proxy = await _open_proxy(settings, store, routes, stack, limits=limits, watch=watch, workers=workers)
@@ -224,8 +213,8 @@ async def open_gateway(
         mcp = _McpMount(store)
         stack.push_async_callback(mcp.close)
         service = GatewayApp(
-            proxy, authenticator=authenticator, native=native, ready=_make_readiness_check(store), sites=sites,
-            mounted={"/mcp": mcp} | _mount_compact(manager, limits, routes[0].root), pages=pages, watch=watch,
+            proxy, authenticator=authenticator, native=native, ready=lambda: _find_store_trouble(store), sites=sites,
+            mounted={"/mcp": mcp, PATH: CompactApp(manager, limits, routes[0].root)}, pages=pages, watch=watch,
         )  # fmt: skip
         server = Gateway(
             service, host=address, port=options.port if port is None else port,
@@ -265,12 +254,6 @@ async def _open_proxy(
         telemetry=_make_telemetry(), watch=watch, make_item=manager.compaction_item, failures=failures,
     )  # fmt: skip
     return manager, proxy
-
-
-def _mount_compact(manager: ProxyManager, limits: Limits, upstream: str) -> dict[str, ASGIApp]:
-    from everthread.gateway.api.compact import PATH, CompactApp
-
-    return {PATH: CompactApp(manager, limits, upstream)}
 
 
 async def _preload() -> None:
@@ -422,49 +405,32 @@ async def _make_manager(
 ) -> ProxyManager:  # fmt: skip
     from everthread.context.worker import DeferringFloor
     from everthread.gateway.management.manager import ManagerSetup, ProxyManager
-    from everthread.providers.resilience import TimeLimitedModel, TimeLimits
+    from everthread.providers.catalog import ask_endpoint, resolve_window
 
     engine = EngineChoice.of(config)
     engine.check()
     seconds = config.gateway.limits.manage_seconds
-    rest_until: dict[str, float] = {}
-    auxiliaries: dict[str, StreamingModel | None] = {}
     keys = {upstream.root: upstream.api_key for upstream in upstreams}
+    summarizers = summarizer_maker(
+        config, stack.push_async_callback, floor=DeferringFloor(), seconds=SUMMARY_SHARE * seconds
+    )
 
-    def writer(context: SummarizerContext) -> Summarizer:
-        name = config.auxiliary.compression.model or context.route.name
-        if name not in auxiliaries and len(auxiliaries) < _MOST_AUXILIARIES:
-            model = auxiliary_model(context, config)
-            if model is not None:
-                stack.push_async_callback(closing_of(model))
-                model = TimeLimitedModel(model, TimeLimits(*[SUMMARY_SHARE * seconds] * 3))
-            auxiliaries[name] = model
-        auxiliary = auxiliaries.get(name)
-        return summarizer_for(context, config, auxiliary, floor=DeferringFloor(), rest_until=rest_until)
+    async def resolve(api: Api, model: str, upstream: str) -> int:
+        address = upstream if api == "anthropic" else f"{upstream}/v1"
+        setting = config.model.context_length if model == config.model.default else None
+        ask = functools.partial(ask_endpoint, address, model, api=api, api_key=keys.get(upstream))
+        return (await resolve_window(model, setting=setting, ask=ask)).tokens
 
-    async def window(api: Api, model: str, upstream: str) -> int:
-        return await _resolve_window(config, api, model, upstream, keys.get(upstream))
-
-    digest = _digest({"engine": engine.options, "compression": config.compression.model_dump()})
+    settings = {"engine": engine.options, "compression": config.compression.model_dump()}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
     return ProxyManager(
         ManagerSetup(
-            store, engine, f"{engine.name} {digest}", writer, window, session_options(config), listener=listener,
+            store, engine, f"{engine.name} {digest}", summarizers, resolve, session_options(config), listener=listener,
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
             compaction_seconds=COMPACTION_SHARE * seconds, compaction_processes=processes, recall=config.gateway.recall,
-            notice=config.gateway.notice, alone=alone,
-            summary_key=await store.shared_secret(SUMMARY_KEY),
+            notice=config.gateway.notice, alone=alone, summary_key=await store.shared_secret(SUMMARY_KEY),
         )
     )  # fmt: skip
-
-
-async def _resolve_window(config: Config, api: Api, model: str, upstream: str, key: str | None) -> int:
-    from everthread.providers.catalog import ask_endpoint, resolve_window
-
-    address = upstream if api == "anthropic" else f"{upstream}/v1"
-    setting = config.model.context_length if model == config.model.default else None
-
-    ask = functools.partial(ask_endpoint, address, model, api=api, api_key=key)
-    return (await resolve_window(model, setting=setting, ask=ask)).tokens
 
 
 def _make_telemetry() -> Telemetry | None:
@@ -478,10 +444,6 @@ def _make_telemetry() -> Telemetry | None:
     return Telemetry.of_process()
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
 def _make_watch(store: Store) -> StoreWatch | None:
     """The watch of a database server; None for a file, which is always there."""
     from everthread.gateway.observability import StoreWatch
@@ -491,19 +453,17 @@ def _make_watch(store: Store) -> StoreWatch | None:
     return StoreWatch(lambda: store.get_state("gateway", "watch"), answered_at=lambda: store.answered_at)
 
 
-def _make_readiness_check(store: Store) -> Any:
-    async def trouble() -> str | None:
-        try:
-            async with asyncio.timeout(_STORE_SECONDS):
-                await store.put_state("gateway", "readyz", time.time())  # a full disk can still be read
-        except TimeoutError:
-            return "the store does not answer"
-        except StoreError as error:
-            _LOG.warning("not ready: %s", error)
-            return "the store takes nothing"
-        return None
-
-    return trouble
+async def _find_store_trouble(store: Store) -> str | None:
+    """Why the gateway is not ready; None where it is."""
+    try:
+        async with asyncio.timeout(_STORE_SECONDS):
+            await store.put_state("gateway", "readyz", time.time())  # a full disk can still be read
+    except TimeoutError:
+        return "the store does not answer"
+    except StoreError as error:
+        _LOG.warning("not ready: %s", error)
+        return "the store takes nothing"
+    return None
 
 
 async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
@@ -518,11 +478,7 @@ async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
             store.give_up()
 
 
-# Access
-
-
-@asynccontextmanager
-async def open_access(auth: Auth, store: Store, host: str) -> AsyncIterator[Authenticator | None]:
+async def _open_access(auth: Auth, store: Store, host: str, stack: AsyncExitStack) -> Authenticator | None:
     """The authenticator; None for `auth: none`, which only a loopback address allows."""
     from everthread.gateway.auth import SECRET, AcceptedCredentials, KeyAuthenticator, PassthroughAuthenticator
     from everthread.gateway.middleware import is_loopback
@@ -533,23 +489,16 @@ async def open_access(auth: Auth, store: Store, host: str) -> AsyncIterator[Auth
                 f"without API keys the gateway listens on this machine only, not on {host}; use 127.0.0.1, or "
                 "gateway.auth: keys"
             )
-        yield None
-    elif auth == "passthrough":
+        return None
+    if auth == "passthrough":
         accepted = AcceptedCredentials(store)
-        try:
-            yield PassthroughAuthenticator(await store.shared_secret(SECRET), accepted)
-        finally:
-            await accepted.close()
-    else:
-        keys = KeyAuthenticator(store)
-        if not is_loopback(host) and not await keys.has_keys():
-            raise InputError(
-                f"to listen on {host} the gateway needs an API key: make one with `everthread keys create`"
-            )
-        try:
-            yield keys
-        finally:
-            await keys.close()
+        stack.push_async_callback(accepted.close)
+        return PassthroughAuthenticator(await store.shared_secret(SECRET), accepted)
+    keys = KeyAuthenticator(store)
+    stack.push_async_callback(keys.close)
+    if not is_loopback(host) and not await keys.has_keys():
+        raise InputError(f"to listen on {host} the gateway needs an API key: make one with `everthread keys create`")
+    return keys
 
 
 # The small model on this machine as an upstream: `local`, or `local:` and a model's name or file

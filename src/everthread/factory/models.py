@@ -24,15 +24,12 @@ from everthread.errors import EverthreadError, InputError, NoStoreError
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
-    from everthread.core.tokens import TokenCounter
     from everthread.providers.catalog import EndpointReport
     from everthread.providers.resilience import ModelEvent
     from everthread.providers.resolve import Choice
 
 
 T = TypeVar("T")
-
-
 P = ParamSpec("P")
 
 
@@ -77,23 +74,29 @@ async def acompress(
     the key of its store, where there is one.
     """
     from everthread.compaction.engine import Services
-    from everthread.conversation.options import Route
+    from everthread.conversation.options import Route, SummarizerContext
     from everthread.core.tokens import TokenCounter
+    from everthread.factory.conversation import session_options
 
     _check_arguments(messages, template)
     check_window(window, least=1)
     settings, counter = config or Config(), TokenCounter(model)
     if template is not None:
-        settings = settings.model_copy(
-            update={"compression": settings.compression.model_copy(update={"template": template})}
-        )
-    budget = Budget.for_window(window) if config is None else _configured_budget(config, model, window)
-    key = b"" if config is None else await _load_summary_key(config)
-    notices: list[str] = []
+        settings = _with_template(settings, template)
+    budget, key, notices = Budget.for_window(window), b"", list[str]()
+    if config is not None:
+        budget = session_options(config).for_model(model or "").budget(window)
+        key = await _load_summary_key(config)
+
+    def report(kind: str, **details: Any) -> None:
+        if kind == "notice":
+            notices.append(str(details.get("text", "")))
+
     async with AsyncExitStack() as stack:
         if config is not None and summarizer == "auto" and not preview:
             route = Route(model or settings.model.default or "", "openai_chat", window)
-            writer = _auxiliary_writer(settings, route, counter, notices, stack)
+            context = SummarizerContext(route, counter, lambda: None, report, lambda _request: None)
+            writer = summarizer_maker(settings, stack.push_async_callback)(context)
         else:
             writer = named_summarizer(summarizer, counter)
         services = Services(writer, counter, budget, time.monotonic, summary_key=key)
@@ -104,22 +107,13 @@ async def acompress(
     return replace(compaction, messages=strip_marks(compaction.messages), warnings=warnings)
 
 
-def _auxiliary_writer(
-    config: Config, route: Route, counter: TokenCounter, notices: list[str], stack: AsyncExitStack
-) -> Summarizer:
-    """The configured auxiliary model with the journal behind it; without one the journal."""
-    from everthread.conversation.options import SummarizerContext
-
-    def report(kind: str, **details: Any) -> None:
-        if kind == "notice":
-            notices.append(str(details.get("text", "")))
-
-    context = SummarizerContext(route, counter, lambda: None, report, lambda _request: None)
-    auxiliary = auxiliary_model(context, config)
-    if auxiliary is None:
-        return named_summarizer("journal", counter)
-    stack.push_async_callback(closing_of(auxiliary))
-    return summarizer_for(context, config, auxiliary)
+def _with_template(config: Config, template: TemplateName) -> Config:
+    """The configuration with this layout of summaries, also where the engine's own options name another."""
+    compression = config.compression.model_copy(update={"template": template})
+    compressor = config.engines.get("compressor", {}) | {"template": template}
+    return config.model_copy(
+        update={"compression": compression, "engines": {**config.engines, "compressor": compressor}}
+    )
 
 
 compress = sync_form(acompress)
@@ -167,12 +161,6 @@ async def _load_summary_key(config: Config) -> bytes:
     return _keys[url]
 
 
-def _configured_budget(config: Config, model: str | None, window: int) -> Budget:
-    from everthread.factory.conversation import session_options
-
-    return session_options(config).for_model(model or "").budget(window)
-
-
 def named_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
     """The summariser of a name, or your own; where that fails, the journal writes."""
     from everthread.compaction.journal import JournalWriter
@@ -195,7 +183,7 @@ def closing_of(model: StreamingModel) -> Closing:
     """A callback that closes a model."""
     from everthread.providers.resilience import close_model
 
-    return lambda: close_model(model)
+    return functools.partial(close_model, model)
 
 
 def choice_of(
@@ -283,53 +271,42 @@ async def refit(request: Request, model: StreamingModel) -> Request:
     return replace(request, messages=compaction.messages)
 
 
-def summarizer_for(
-    context: SummarizerContext,
+_MOST_AUXILIARIES = 100
+"""Most models of clients that write their own summaries; for further ones the journal writes."""
+
+
+def summarizer_maker(
     config: Config,
-    auxiliary: StreamingModel | None = None,
+    on_open: Callable[[Closing], object],
     *,
     floor: Summarizer | None = None,
-    rest_until: dict[str, float] | None = None,
-) -> Summarizer:
-    """The chain of summarisers: the auxiliary model, else the main one, else the journal, which always works.
+    seconds: float | None = None,
+) -> Callable[[SummarizerContext], Summarizer]:
+    """A function that makes summarisers: the auxiliary model, else the main one, else the journal, which always works.
 
-    On a route whose prefix is cached by marks the main model is first asked on that prefix. A local model writes
-    summaries only where it is configured for it: a small one does worse than the journal.
+    Its summarisers share the auxiliary models, which `on_open` gets the callbacks to close of, and how long a route
+    rests after a failure. `floor` stands for the journal; `seconds` bounds a call to an auxiliary model.
     """
-    from everthread.compaction.journal import JournalWriter
-    from everthread.compaction.summarizers.chain import Price, SummarizerChain
-    from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
-    from everthread.core.tokens import TokenCounter
-    from everthread.providers.resilience import FittingModel, MeteredModel
+    auxiliaries: dict[str, StreamingModel | None] = {}
+    rest_until: dict[str, float] = {}
 
-    template = config.compression.template
-    routes: list[Summarizer] = []
+    def make(context: SummarizerContext) -> Summarizer:
+        name = config.auxiliary.compression.model or context.route.name
+        if name not in auxiliaries and len(auxiliaries) < _MOST_AUXILIARIES:
+            model = _choose_auxiliary(name, context, config)
+            if model is not None:
+                on_open(closing_of(model))
+            if model is not None and seconds is not None:
+                from everthread.providers.resilience import TimeLimitedModel, TimeLimits
 
-    def price(model: str) -> Price | None:
-        return Price(model, ttl=config.prompt_caching.cache_ttl) if config.compression.economics else None
+                model = TimeLimitedModel(model, TimeLimits(seconds, seconds, seconds))
+            auxiliaries[name] = model
+        return _make_chain(context, config, auxiliaries.get(name), floor, rest_until)
 
-    def make_writer(model: MeteredModel, counter: TokenCounter) -> LlmSummarizer:
-        length = config.auxiliary.compression.context_length
-        return LlmSummarizer(model, counter, context_length=length, template=template, price=price(model.name))
-
-    if auxiliary is not None:
-        routes.append(make_writer(MeteredModel(FittingModel(auxiliary), context.lost), TokenCounter(auxiliary.name)))
-    if context.route.model is not None and context.route.provider != "local":
-        main = MeteredModel(context.route.model, context.lost)
-        if context.route.caches_by_marks:
-            routes.append(
-                WarmPrefixSummarizer(
-                    main, context.counter, context.live, template=template, price=price(main.name), warm=context.warm
-                )
-            )
-        routes.append(make_writer(main, context.counter))
-    last = floor or JournalWriter(context.counter)
-    if not routes:
-        return last
-    return SummarizerChain(routes, floor=last, clock=time.time, events=context.events, rest_until=rest_until)
+    return make
 
 
-def auxiliary_model(context: SummarizerContext, config: Config) -> StreamingModel | None:
+def _choose_auxiliary(name: str, context: SummarizerContext, config: Config) -> StreamingModel | None:
     """The configured model for summaries; None where none is configured or, with a notice, where it cannot be used."""
     from everthread.providers.resolve import create_model
 
@@ -337,7 +314,6 @@ def auxiliary_model(context: SummarizerContext, config: Config) -> StreamingMode
     if options.model is None and options.provider in ("auto", "main") and options.base_url is None:
         return None
     via = main if options.provider == "main" else options
-    name = options.model or context.route.name
     try:
         return create_model(
             choice_of(via, name), environment=os.environ, home=home_directory(), context_length=options.context_length
@@ -347,6 +323,50 @@ def auxiliary_model(context: SummarizerContext, config: Config) -> StreamingMode
             "notice", text=f"auxiliary.compression: {name} cannot be used, others write the summaries: {error}"
         )
         return None
+
+
+def _make_chain(
+    context: SummarizerContext,
+    config: Config,
+    auxiliary: StreamingModel | None,
+    floor: Summarizer | None,
+    rest_until: dict[str, float],
+) -> Summarizer:
+    """On a route whose prefix is cached by marks the main model is first asked on that prefix.
+
+    A local model writes summaries only where it is configured for it: a small one does worse than the journal.
+    """
+    from everthread.compaction.journal import JournalWriter
+
+    main_model = context.route.model if context.route.provider != "local" else None
+    last = floor or JournalWriter(context.counter)
+    if auxiliary is None and main_model is None:
+        return last
+    from everthread.compaction.summarizers.chain import Price, SummarizerChain
+    from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
+    from everthread.core.tokens import TokenCounter
+    from everthread.providers.resilience import FittingModel, MeteredModel
+
+    template, length = config.compression.template, config.auxiliary.compression.context_length
+    routes: list[Summarizer] = []
+
+    def price(model: MeteredModel) -> Price | None:
+        return Price(model.name, ttl=config.prompt_caching.cache_ttl) if config.compression.economics else None
+
+    def add_writer(model: MeteredModel, counter: TokenCounter) -> None:
+        routes.append(LlmSummarizer(model, counter, context_length=length, template=template, price=price(model)))
+
+    if auxiliary is not None:
+        add_writer(MeteredModel(FittingModel(auxiliary), context.lost), TokenCounter(auxiliary.name))
+    if main_model is not None:
+        main = MeteredModel(main_model, context.lost)
+        if context.route.caches_by_marks:
+            warm = WarmPrefixSummarizer(
+                main, context.counter, context.live, template=template, price=price(main), warm=context.warm
+            )
+            routes.append(warm)
+        add_writer(main, context.counter)
+    return SummarizerChain(routes, floor=last, clock=time.time, events=context.events, rest_until=rest_until)
 
 
 @dataclass(frozen=True, slots=True)

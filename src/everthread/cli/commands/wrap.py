@@ -216,7 +216,7 @@ async def _run(
     *,
     mcp: bool,
 ) -> int:
-    from everthread.factory.gateway import load_savings, open_gateway
+    from everthread.factory.gateway import open_gateway, page_reader
     from everthread.factory.store import open_store, store_url
     from everthread.gateway.observability import set_up_logs
 
@@ -243,7 +243,7 @@ async def _run(
         ) as opened:
             code = await _start(row, opened.url, words, folder, mcp=mcp)
         insights = await store.insights(since=started_at, until=time.time() + 1, platform="gateway")
-        saved = await load_savings(config, store, started_at)
+        saved = await page_reader(config, store).savings(started_at)
     finally:
         await store.close()
     typer.echo(visible(receipt(row.name, ReceiptFigures.of(insights), saved)), err=True)
