@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from everthread.cli.main import COMMANDS, GROUPS, load_command
+from everthread.cli.main import GROUPS, load_command
 from everthread.config import Config
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -80,10 +80,8 @@ def _words(schema: dict[str, Any]) -> str:
 
 def commands_page() -> str:
     """Every command with its arguments and options."""
-    in_groups = {name for names in GROUPS.values() for name in names}
-    groups = {**GROUPS, "More": tuple(name for name in COMMANDS if name not in in_groups)}
     lines = [COMMANDS_INTRO]
-    for title, names in groups.items():
+    for title, names in GROUPS.items():
         lines.append(f"## {title}\n")
         for name in names:
             lines += _command(load_command(name), name)

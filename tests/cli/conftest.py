@@ -6,7 +6,6 @@ import asyncio
 import os
 import pty
 import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -62,13 +61,12 @@ def everthread(home: Path, zygote: Zygote) -> Any:
 
 
 @pytest.fixture
-def at_terminal(home: Path) -> Any:
+def at_terminal(home: Path, zygote: Zygote) -> Any:
     """Run the command at a terminal where somebody types; exit code and all that appears there."""
 
     def run(*arguments: str, typed: bytes = b"") -> tuple[int, str]:
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "everthread", *arguments]
-        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(home))
+        zygote.start(arguments, environment(home), [theirs] * 3, terminal=True)
         os.close(theirs)
         os.write(ours, typed)
         shown = b""
@@ -78,7 +76,7 @@ def at_terminal(home: Path) -> Any:
         except OSError:
             pass  # the terminal is gone with the process that used it
         os.close(ours)
-        return process.wait(timeout=100), shown.decode()
+        return zygote.wait(), shown.decode()
 
     return run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import time
@@ -14,16 +13,13 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
-from rich.text import Text
 
 from everthread.cli.commands.usage import group_by_period
-from everthread.cli.options import DAY, HOUR, format_age, format_duration, format_iso, parse_time
+from everthread.cli.options import DAY, HOUR, format_age, format_iso, parse_time
 from everthread.cli.output import (
     console,
     draw_bar,
     format_size,
-    hang,
     json_text,
     print_table,
     shorten_id,
@@ -65,13 +61,6 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]))
 )
 def test_how_long_ago(passed: float, words: str, utc: None) -> None:
     assert format_age(NOW - passed, NOW) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0.0 s"), (1.44, "1.4 s"), (125, "2 min 5 s"), (3 * HOUR + 1_200, "3 h 20 min")]
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -179,14 +168,6 @@ def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[
     assert {r.key: r.input for r in rows if r.input} == sums
     assert sum(r.cost for r in rows) == 21
     assert sum(r.calls for r in rows) == 3
-
-
-def test_a_wrapped_line_goes_on_indented_and_at_a_word() -> None:
-    terminal = Console(width=20, force_terminal=True, file=io.StringIO())
-    text = Text("• a line with more words than fit\n\nshort")
-    assert hang(text, terminal).plain.split("\n") == ["• a line with more ", "  words than fit", "", "short"]
-    assert hang(text, Console(width=20, file=io.StringIO())) is text, "in a pipe a line stays one line"
-    assert len(hang(Text("x" * 50), terminal).plain.replace("\n  ", "")) == 50, "nothing of a long word is lost"
 
 
 @pytest.mark.parametrize("columns", [30, 60])

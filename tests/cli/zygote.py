@@ -32,7 +32,9 @@ PRELOADED = (
     "rich.live",
     "rich.markdown",
     "rich.table",
+    "ruamel.yaml",
     "typer",
+    "typer.rich_utils",
     "yaml",
     "everthread.agent.commands",
     "everthread.agent.tools",
@@ -42,6 +44,7 @@ PRELOADED = (
     "everthread.store.store",
     "everthread.store.sqlite",
     "everthread.wire.codecs",
+    "everthread.lab.importers.reader",
     "everthread.compaction.compressor",
     "everthread.compaction.journal",
     "everthread.core.redaction",
@@ -73,7 +76,10 @@ def _warm() -> None:
     """Tables that are built at their first use, in every process anew."""
     from everthread.core.pricing import prices_for  # noqa: PLC0415 - loaded with the rest
     from everthread.core.redaction import redact  # noqa: PLC0415
+    from everthread.core.tokens import TokenCounter  # noqa: PLC0415
 
+    for model in (None, "gpt-4o"):
+        TokenCounter(model).text("the vocabulary")
     redact("nothing secret")
     prices_for("gpt-4o", at=datetime.now(UTC))
 

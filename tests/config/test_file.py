@@ -151,12 +151,15 @@ class TestRemovedKeys:
         with caplog.at_level(logging.WARNING, "everthread.config"):
             read = [parse_config(self.TEXT, source="once.yaml") for _ in range(2)]
         assert (read[0].compression.threshold, read[1].recall.closeness) == (0.4, 0.6)
-        assert [record.getMessage() for record in caplog.records] == [f"once.yaml: {removed}" for removed in REMOVED]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"once.yaml: {key} is no longer used: {why}. `everthread config check --fix` removes it."
+            for key, why in REMOVED.items()
+        ]
         assert "compression.user_words" in caplog.text
 
     def test_they_are_taken_out_of_the_file(self, file: Path) -> None:
         file.write_text(self.TEXT, "utf-8")
-        assert drop_removed_keys(file) == [removed.key for removed in REMOVED]
+        assert drop_removed_keys(file) == list(REMOVED)
         assert file.read_text("utf-8") == (
             "# mine\ncompression:\n  threshold: 0.4  # early\ngateway:\n  port: 8485\nrecall:\n  closeness: 0.6\n"
         )

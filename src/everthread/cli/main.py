@@ -17,40 +17,49 @@ from typer.main import get_group
 from everthread._version import __version__
 from everthread.errors import EverthreadError, InputError
 
-COMMANDS = {
-    "init": "Set up the model, its key and the gateway.",
-    "chat": "Talk with a model that has tools, in this directory.",
-    "run": "Do one task and print the answer.",
-    "serve": "Serve an endpoint that gives any client an unlimited conversation.",
-    "wrap": "Start another agent with a gateway in front of its provider, and say at the end what that brought.",
-    "dashboard": "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.",
-    "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
-    "mcp": "Search, read and pin past conversations from any MCP client.",
-    "doctor": "Check what works here, and say how to repair the rest.",
-    "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
-    "inspect": "Show turns, tool groups, validity problems and what repair would do.",
-    "compress": "Compact a conversation: prune, cut, summarise, verify, assemble.",
-    "sessions": "Stored conversations: find, read, move and undo them.",
-    "usage": "Show the tokens and the cost of a thread, or of all.",
-    "insights": "Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC.",
-    "plugins": "Context engines: list them, and choose one.",
-    "config": "The configuration: show, change and check it.",
-    "models": "Models: their windows and prices, the one in use, and the one on this machine.",
-    "db": "The store: check, migrate, back up and compact it.",
-    "replay": "Replay recorded conversations: context, compactions, cache, cost and what was kept.",
-    "lab": "Try it out: a simulated provider.",
+GROUPS = {
+    "Begin": {
+        "init": "Set up the model, its key and the gateway.",
+        "doctor": "Check what works here, and say how to repair the rest.",
+        "config": "The configuration: show, change and check it.",
+        "models": "Models: their windows and prices, the one in use, and the one on this machine.",
+    },
+    "Talk": {
+        "chat": "Talk with a model that has tools, in this directory.",
+        "run": "Do one task and print the answer.",
+    },
+    "In front of other programs": {
+        "serve": "Serve an endpoint that gives any client an unlimited conversation.",
+        "wrap": "Start another agent with a gateway in front of its provider, and say at the end what that brought.",
+        "dashboard": (
+            "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser."
+        ),
+        "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
+        "mcp": "Search, read and pin past conversations from any MCP client.",
+    },
+    "Stored conversations": {
+        "sessions": "Stored conversations: find, read, move and undo them.",
+        "usage": "Show the tokens and the cost of a thread, or of all.",
+        "insights": (
+            "Show usage and cost by day, model, platform, task and tool, and what compaction saved. Days are UTC."
+        ),
+        "db": "The store: check, migrate, back up and compact it.",
+    },
+    "Files of conversations": {
+        "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
+        "inspect": "Show turns, tool groups, validity problems and what repair would do.",
+        "compress": "Compact a conversation: prune, cut, summarise, verify, assemble.",
+        "replay": "Replay recorded conversations: context, compactions, cache, cost and what was kept.",
+    },
+    "More": {
+        "plugins": "Context engines: list them, and choose one.",
+        "lab": "Try it out: a simulated provider.",
+    },
 }
-"""The first words of each command's own help; a test compares them."""
+"""The panels of the help, with the first words of each command's own help; a test compares them."""
+COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 SHARED = {"chat": "run", "dashboard": "serve", "init": "doctor", "insights": "usage", "tokens": "inspect"}
 """Commands that share another command's file; every other has its own."""
-GROUPS = {
-    "Begin": ("init", "doctor", "config", "models"),
-    "Talk": ("chat", "run"),
-    "In front of other programs": ("serve", "wrap", "dashboard", "keys", "mcp"),
-    "Stored conversations": ("sessions", "usage", "insights", "db"),
-    "Files of conversations": ("tokens", "inspect", "compress", "replay"),
-}
-"""The panels of the help; a command in none of them is listed under `More`."""
 EXAMPLES = """Examples:
 
 everthread init (set up a model and check that it works)
@@ -63,8 +72,6 @@ everthread sessions import --from claude-code (make past sessions searchable)
 
 everthread replay session.jsonl --thresholds 15,30,50 (what would it cost?)
 """
-
-
 HELP = ["-h", "--help"]
 
 
@@ -117,14 +124,6 @@ def _no_type(ctx: Any) -> None:
     """An argument's help has its name and no type: each is a text."""
 
 
-def register_commands(app: typer.Typer) -> None:
-    """Register every command's name and help."""
-    panels = {name: group for group, names in GROUPS.items() for name in names}
-    order = [*panels, *(name for name in COMMANDS if name not in panels)]
-    for name in order:
-        app.command(name, help=COMMANDS[name], rich_help_panel=panels.get(name, "More"))(_placeholder)
-
-
 def _placeholder() -> None:
     """Stands for a command until it is loaded."""
 
@@ -139,7 +138,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": HELP},
 )
-register_commands(app)
+for panel, commands in GROUPS.items():
+    for name, text in commands.items():
+        app.command(name, help=text, rich_help_panel=panel)(_placeholder)
 
 
 def _print_version(value: bool) -> None:

@@ -213,15 +213,6 @@ def format_age(seconds: float, now: float) -> str:
     return f"{age // size:.0f} {unit} ago"
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration: `1.4 s`, `2 min 5 s`, `3 h 20 min`."""
-    if seconds < MINUTE:
-        return f"{seconds:.1f} s"
-    big, small, names = (HOUR, MINUTE, ("h", "min")) if seconds >= HOUR else (MINUTE, 1, ("min", "s"))
-    count, rest = divmod(seconds, big)
-    return f"{count:.0f} {names[0]} {rest // small:.0f} {names[1]}"
-
-
 def parse_time(text: str | None, now: float) -> float | None:
     """Read a time: `2026-01-31`, `2026-01-31T14:30`, or `7d`, `12h`, `30m` for so long ago."""
     if text is None:

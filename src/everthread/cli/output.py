@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.markup import escape
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod, OverflowMethod
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -33,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class WordConsole(Console):
-    """Wraps text at words on a terminal. Elsewhere a line stays one line."""
+    """Wraps text at words on a terminal. Elsewhere a line stays one line, unless `soft_wrap` is False."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        super().print(*objects, soft_wrap=soft_wrap and not self.is_terminal, **options)
+        super().print(*objects, soft_wrap=not self.is_terminal if soft_wrap is None else soft_wrap, **options)
 
 
 console = WordConsole(highlight=False, emoji=False)
@@ -63,114 +59,86 @@ def visible(text: str) -> str:
     return text.replace("\r\n", "\n").translate(_VISIBLE)
 
 
+MOST_ROWS = 20
+"""Rows of a long table that are shown without `--all`."""
 MIN_COLUMN_WIDTH = 10
 """The fewest terminal columns of a table column that can shrink."""
-MOST_TURNED = 6
-"""A table with more rows is never turned by 90 degrees."""
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, most: int | None = None
+) -> None:
     """Print a table. A column name ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
 
-    A column without any value is left out. A table too wide for the terminal is turned when it has few rows, else
-    printed row by row as blocks: no figure loses digits and no line is wider than the terminal.
+    A column without any value is left out. A table too wide for the terminal is printed row by row as blocks: no
+    figure loses digits and no line is wider than the terminal. `most`: rows that are shown without `--all`.
     """
-    cells = [[format_cell(value) for value in row] for row in rows]
+    every = list(rows)
+    cells = [[format_cell(value) for value in row] for row in every[:most]]
     filled = [at for at in range(len(columns)) if not cells or any(row[at] for row in cells)]
     names, marks = [columns[at].rstrip(">…~") for at in filled], [columns[at][-1:] for at in filled]
     cells = [[row[at] for at in filled] for row in cells]
-    turned = [[name, *values] for name, *values in zip(names, *cells, strict=True)]
-    turned_marks = ["", *[">"] * len(cells)]
-    print_text(Text(title, "bold"))
-    if _least_width(marks, [names, *cells]) <= console.width:
-        _print_columns(marks, [names, *cells])
-    elif len(cells) <= MOST_TURNED and _least_width(turned_marks, turned) <= console.width:
-        _print_columns(turned_marks, turned)
-    else:
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    is_flexible = [mark in ("…", "~") for mark in marks]
+    margins = 3 * len(marks)
+    fixed = sum(width for width, flexible in zip(widths, is_flexible, strict=True) if not flexible) + margins
+    room = max((console.width - fixed) // max(sum(is_flexible), 1), MIN_COLUMN_WIDTH)
+    widths = [min(width, room) if flexible else width for width, flexible in zip(widths, is_flexible, strict=True)]
+    print_text((title, "bold"))
+    if sum(widths) + margins > console.width:
         _print_blocks(names, cells)
+    else:
+        _print_columns(names, marks, widths, cells)
+    if len(every) > len(cells):
+        print_text(f"… and {len(every) - len(cells):,} more (--all shows them)\n")
 
 
-def _column_widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-
-
-def _least_width(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> int:
-    """The columns are three apart, with one side of padding each."""
-    widths = zip(_column_widths(lines), marks, strict=True)
-    return sum(min(width, MIN_COLUMN_WIDTH) if mark in ("…", "~") else width for width, mark in widths) + 3 * len(marks)
-
-
-def _print_columns(marks: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print a table whose first line is its head. Columns that can shrink share what the fixed ones leave."""
-    widths = _column_widths(lines)
-    fixed = sum(width for width, mark in zip(widths, marks, strict=True) if mark not in ("…", "~"))
-    flexible = sum(mark in ("…", "~") for mark in marks)
-    room = max((console.width - fixed - 3 * len(marks)) // max(flexible, 1), MIN_COLUMN_WIDTH)
+def _print_columns(
+    names: Sequence[str], marks: Sequence[str], widths: Sequence[int], cells: Sequence[Sequence[str]]
+) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, mark, width in zip(lines[0], marks, widths, strict=True):
-        is_flexible = mark in ("…", "~")
-        table.add_column(
-            escape(name),
-            justify="right" if mark == ">" else "left",
-            no_wrap=not is_flexible,
-            overflow="fold",
-            width=min(width, room) if is_flexible else width,
-        )
-    for row in lines[1:]:
-        table.add_row(
-            *(escape(_cut(text, room) if mark == "…" else text) for text, mark in zip(row, marks, strict=True))
-        )
-    console.print(Segments(console.render(table, console.options.update(width=console.width))), soft_wrap=True)
+    for name, mark, width in zip(names, marks, widths, strict=True):
+        overflow: OverflowMethod = "ellipsis" if mark == "…" else "fold"
+        justify: JustifyMethod = "right" if mark == ">" else "left"
+        table.add_column(Text(name), justify=justify, no_wrap=mark != "~", overflow=overflow, width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table, soft_wrap=False)
 
 
 def _print_blocks(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """Print each row as a block: its first value, and below it the other values with their names."""
     for row in cells:
-        console.print(Text(row[0], "bold"), width=console.width)
+        console.print(Text(row[0], "bold"), soft_wrap=False)
         lines = [""]
         for value in (f"{name} {text}" for name, text in zip(names[1:], row[1:], strict=True) if text):
             if lines[-1] and cell_len(f"  {lines[-1]} · {value}") > console.width:
                 lines.append("")
             lines[-1] += f" · {value}" if lines[-1] else value
-        console.print(Padding(Text("\n".join(lines)), (0, 0, 0, 2)), width=console.width)
+        console.print(Padding(Text("\n".join(lines)), (0, 0, 0, 2)), soft_wrap=False)
     console.print()
 
 
-INDENT = 2
+def print_text(*parts: str | tuple[str, str] | Text) -> None:
+    """Print a paragraph for a person, with control characters made visible. A part may have a style of its own."""
+    styled = [(visible(part[0]), part[1]) if isinstance(part, tuple) else part for part in parts]
+    console.print(Text.assemble(*(visible(part) if isinstance(part, str) else part for part in styled)))
 
 
-def hang(text: Text, target: Console = console) -> Text:
-    """Wrap lines at words for a terminal, each with its continuation indented; elsewhere a line stays one line."""
-    if not target.is_terminal:
-        return text
-    lines: list[Text] = []
-    for line in text.split("\n", allow_blank=True):
-        first = line.wrap(target, target.width)[0] if line.plain.strip() else line
-        rest = line[len(first.plain) :]
-        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
-        lines += [first, *(Text(" " * INDENT) + part for part in rest.wrap(target, target.width - INDENT) if part)]
-    return Text("\n").join(lines)
-
-
-def print_text(text: str | Text) -> None:
-    """Print a paragraph for a person, with control characters made visible."""
-    console.print(text if isinstance(text, Text) else Text(visible(text)), soft_wrap=True)
+def print_more(offset: int) -> None:
+    """Say how to see the next page of a list."""
+    print_text(f"… there are more (--offset {offset} shows them)")
 
 
 MOST_NOTES = 20
 
 
-def print_notes(notes: Sequence[str]) -> None:
+def print_notes(notes: Sequence[str], kind: str = "note") -> None:
     """Print on standard error what was not read, so that standard output has the result alone."""
     for note in notes[:MOST_NOTES]:
-        typer.echo(visible(f"note: {note}"), err=True)
+        typer.echo(visible(f"{kind}: {note}"), err=True)
     if len(notes) > MOST_NOTES:
-        typer.echo(f"note: … and {len(notes) - MOST_NOTES:,} more", err=True)
-
-
-def _cut(text: str, width: int) -> str:
-    """Cut a text to a number of terminal columns (a Chinese character takes two)."""
-    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1).rstrip()}…"
+        typer.echo(f"{kind}: … and {len(notes) - MOST_NOTES:,} more", err=True)
 
 
 def format_cell(value: object) -> str:
@@ -209,10 +177,9 @@ def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
     labels, figures, notes = (max((len(format_cell(row[at])) for row in rows), default=0) for at in range(3))
     most = max((value for _, value, _ in rows), default=0)
     room = max(console.width - labels - figures - notes - 6, 10)
-    console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True)
+    print_text((title, "bold"))
     for label, value, note in rows:
-        line = f"{label:<{labels}}  {draw_bar(value, most, room):<{room}}  {value:>{figures},}  {note}"
-        console.print(Text(line), soft_wrap=True)
+        print_text(f"{label:<{labels}}  {draw_bar(value, most, room):<{room}}  {value:>{figures},}  {note}")
     console.print()
 
 
@@ -235,34 +202,24 @@ def page_output() -> Iterator[None]:
         yield
 
 
-PROGRESS_DELAY = 1.0
-"""Seconds after which a progress bar appears."""
-
-
 @contextmanager
 def show_progress(pieces: int) -> Iterator[Callable[[int, str], Callable[[int, int], None]]]:
     """Show a progress bar on a terminal for work in so many pieces.
 
     It yields a function that takes a piece's number and name and returns the callback for the steps of that piece.
     """
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=float(pieces))
-    start = time.monotonic() + PROGRESS_DELAY
+    errors = Console(stderr=True)
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("", total=float(pieces))
 
-    def begin_piece(number: int, source: str) -> Callable[[int, int], None]:
-        def step(done: int, steps: int) -> None:
-            if not progress.live.is_started and progress.console.is_terminal and time.monotonic() > start:
-                progress.start()
-            progress.update(task, completed=number + done / steps, description=visible(Path(source).name))
+        def begin_piece(number: int, source: str) -> Callable[[int, int], None]:
+            name = visible(Path(source).name)
+            return lambda done, steps: progress.update(task, completed=number + done / steps, description=name)
 
-        return step
-
-    try:
         yield begin_piece
-    finally:
-        if progress.live.is_started:
-            progress.stop()
 
 
 LOG_FILE = "errors.log"
@@ -273,28 +230,16 @@ LARGEST_LOG = 1_000_000
 
 def report_unexpected(error: Exception) -> str:
     """Write the traceback of an error that is not one of ours to the log; return the message for the user."""
-    message = redact(f"unexpected error: {type(error).__name__}: {error}")
-    log = _write_log(error)
-    return f"{message}\nThe details are in {log}." if log else f"{message}\n{_format_traceback(error)}"
-
-
-def _write_log(error: Exception) -> Path | None:
-    """Append the traceback to the log. Returns the log's path, or None where it cannot be written."""
+    message, details = redact(f"unexpected error: {type(error).__name__}: {error}"), type(error).__name__
+    with contextlib.suppress(Exception):  # an exception whose own `__str__` fails is named by its class
+        details = redact("".join(traceback.format_exception(error)))
     path = home_directory() / LOG_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > LARGEST_LOG:
-            path.unlink()
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # readable by the user alone
-        with os.fdopen(handle, "a", encoding="utf-8", errors="replace") as file:
-            head = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, everthread {__version__}"
-            file.write(f"{head}\n{_format_traceback(error)}\n")
+        is_large = path.exists() and path.stat().st_size > LARGEST_LOG
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if is_large else os.O_APPEND)
+        with os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, everthread {__version__}\n{details}\n")
     except OSError:
-        return None
-    return path
-
-
-def _format_traceback(error: Exception) -> str:
-    with contextlib.suppress(Exception):  # an exception whose own `__str__` fails is named by its class
-        return redact("".join(traceback.format_exception(error)))
-    return type(error).__name__
+        return f"{message}\n{details}"
+    return f"{message}\nThe details are in {path}."

@@ -21,13 +21,21 @@ from everthread.cli.options import (
     Tenant,
     Until,
     format_age,
-    format_duration,
     format_iso,
     number_option,
     parse_time,
     with_store,
 )
-from everthread.cli.output import console, format_share, page_output, print_json, shorten_id, visible
+from everthread.cli.output import (
+    console,
+    format_share,
+    page_output,
+    print_json,
+    print_more,
+    print_text,
+    shorten_id,
+    visible,
+)
 from everthread.conversation.thread_state import load_title
 from everthread.core.messages import (
     REASONING_BLOCKS,
@@ -77,18 +85,6 @@ MAX_SHOWN = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "retu
 COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow", "system": "bold magenta"}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
-    """What `show` shows: a thread, its newest session (`tip`), and messages or one stored output."""
-
-    session: Session
-    tip: Session
-    messages: list[StoredMessage]
-    names: Mapping[str, str]
-    """Tool call id -> the tool's name."""
-    output: str | None = None
-
-
 def show(
     session_id: SessionId,
     context: Annotated[bool, typer.Option("--context", help="What the model sees now, with its summary.")] = False,
@@ -109,37 +105,52 @@ def show(
     if sum((context, message is not None, output is not None)) > 1:
         raise InputError("--context, --message and --output exclude each other")
 
-    async def work(opened: Store) -> SessionView:
+    async def work(opened: Store) -> tuple[Session, Session, list[StoredMessage], dict[str, str], str | None]:
         session = await opened.resolve(session_id, tenant=tenant)
         tip = await opened.session(await opened.get_compression_tip(session.id))
         if output is not None:
-            return SessionView(session, tip, [], {}, await _load_output(opened, session, output))
+            return session, tip, [], {}, await _load_output(opened, session, output)
         if message is not None:
-            return await _view_message(opened, session, tip, message)
+            history = await opened.history(session.id)
+            return session, tip, [await _load_message(opened, session, history, message)], _tool_names(history), None
         load, session_to_load = (opened.messages, tip.id) if context else (opened.history, session.id)
         messages = await load(session_to_load, start=offset, limit=limit)
-        return SessionView(session, tip, messages, _tool_names(item.body for item in messages))
+        return session, tip, messages, _tool_names(messages), None
 
-    view = with_store(store, work)
+    session, tip, messages, names, text = with_store(store, work)
+    if not raw:
+        session, tip = (replace(one, title=redact_value(one.title)) for one in (session, tip))
+        tip, text = replace(tip, system=redact_value(tip.system)), redact_value(text)
+        messages = [replace(item, body=redact_value(item.body)) for item in messages]
     if as_json:
-        print_json(_view_as_json(view, context=context, raw=raw))
+        shown: dict[str, Any] = {"system": tip.system} if context else {}
+        shown |= {"messages": [_message_as_json(item) for item in messages]}
+        heading = {"thread": session.thread, "session": tip.id, "title": session.title, "model": tip.model}
+        print_json(heading | (shown if text is None else {"output": text}))
         return
     with page_output():
-        if view.output is not None:
-            _print_text(_redact_unless(view.output, raw=raw), None)
+        if text is not None:
+            console.out(visible(text))
             return
-        _print_heading(view, context=context, raw=raw, full=full)
-        for item in view.messages:
-            _print_message(item, view.names, raw=raw, full=full or message is not None)
+        facts = (excerpt(session.title, 100), shorten_id(session.thread), session.kind, tip.model)
+        print_text((" · ".join(filter(None, (*facts, "live" if tip.live else "ended"))), "bold"))
+        if context and tip.system is not None:
+            print_text(("\nsystem", COLOURS["system"]))
+            _print_part(content_text(tip.system), None if full else MAX_SHOWN["said"])
+        if not messages:
+            print_text("no messages")
+        for item in messages:
+            _print_message(item, names, full=full or message is not None)
 
 
-async def _view_message(store: Store, session: Session, tip: Session, message_id: int) -> SessionView:
+async def _load_message(
+    store: Store, session: Session, history: Sequence[StoredMessage], message_id: int
+) -> StoredMessage:
     """A message of this thread, or of the thread it branched from."""
     message = await store.message(message_id, tenant=session.tenant)
-    history = await store.history(session.id)
     if (await store.session(message.session)).thread != session.thread and message_id not in (m.id for m in history):
         raise UnknownIdError(f"thread {shorten_id(session.thread)} has no message {message_id}")
-    return SessionView(session, tip, [message], _tool_names(item.body for item in history))
+    return message
 
 
 async def _load_output(store: Store, session: Session, output_id: str) -> str:
@@ -148,55 +159,26 @@ async def _load_output(store: Store, session: Session, output_id: str) -> str:
     return await store.output(output_id, tenant=session.tenant)
 
 
-def _tool_names(bodies: Iterable[Message]) -> dict[str, str]:
-    return {call.id: call.name for body in bodies for call in calls_of(body)}
+def _tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
+    return {call.id: call.name for item in messages for call in calls_of(item.body)}
 
 
-def _redact_unless(value: Any, *, raw: bool) -> Any:
-    return value if raw else redact_value(value)
+def _message_as_json(item: StoredMessage) -> dict[str, Any]:
+    values = {name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")}
+    return values | {"created": format_iso(item.created), "body": item.body}
 
 
-def _view_as_json(view: SessionView, *, context: bool, raw: bool) -> dict[str, Any]:
-    heading = {
-        "thread": view.session.thread,
-        "session": view.tip.id,
-        "title": _redact_unless(view.session.title, raw=raw),
-        "model": view.tip.model,
-    }
-    if view.output is not None:
-        return heading | {"output": _redact_unless(view.output, raw=raw)}
-    system = {"system": _redact_unless(view.tip.system, raw=raw)} if context else {}
-    messages = [
-        {name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")}
-        | {"created": format_iso(item.created), "body": _redact_unless(item.body, raw=raw)}
-        for item in view.messages
-    ]
-    return heading | system | {"messages": messages}
-
-
-def _print_heading(view: SessionView, *, context: bool, raw: bool, full: bool) -> None:
-    title = excerpt(_redact_unless(view.session.title, raw=raw), 100)
-    facts = [shorten_id(view.session.thread), view.session.kind, view.tip.model, "live" if view.tip.live else "ended"]
-    console.print(Text(" · ".join(visible(fact) for fact in (title, *facts) if fact), "bold"), soft_wrap=True)
-    if context and view.tip.system is not None:
-        console.print(Text("\nsystem", COLOURS["system"]))
-        _print_text(content_text(_redact_unless(view.tip.system, raw=raw)), None if full else MAX_SHOWN["said"])
-    if not view.messages:
-        console.print("no messages")
-
-
-def _print_message(item: StoredMessage, names: Mapping[str, str], *, raw: bool, full: bool) -> None:
+def _print_message(item: StoredMessage, names: Mapping[str, str], *, full: bool) -> None:
     role = excerpt(str(item.body.get("role")), 20)
     kind = "" if item.kind == "message" else item.kind
     tokens = "" if item.tokens is None else f"{item.tokens:,} tokens"
     facts = [f"#{item.id}", kind, format_age(item.created, time.time()), tokens]
-    heading = Text.assemble("\n", (role, COLOURS.get(role, "bold")), "  ", (" · ".join(filter(None, facts)), "dim"))
-    console.print(heading, soft_wrap=True)
-    for sort, text in message_parts(_redact_unless(item.body, raw=raw), names):
-        _print_text(text, None if full else MAX_SHOWN[sort])
+    print_text("\n", (role, COLOURS.get(role, "bold")), "  ", (" · ".join(filter(None, facts)), "dim"))
+    for sort, text in _message_parts(item.body, names):
+        _print_part(text, None if full else MAX_SHOWN[sort])
 
 
-def message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The parts of a message in reading order: thoughts, text, images, calls, results."""
     for thought in _thoughts(body):
         yield "thought", f"(thinking) {thought}"
@@ -213,19 +195,17 @@ def message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str
 
 def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
     blocks: Sequence[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS]
-    texts = (part.get("thinking") or part.get("text") for part in blocks)
-    for thought in (body.get("reasoning_content"), *texts):
+    for thought in (body.get("reasoning_content"), *(part.get("thinking") or part.get("text") for part in blocks)):
         if isinstance(thought, str) and thought:
             yield thought
 
 
-def _print_text(text: str, most: tuple[int, int] | None) -> None:
+def _print_part(text: str, most: tuple[int, int] | None) -> None:
     """Print a text, cut to `most` characters and lines, with a note of what was cut."""
     start = text if most is None else "\n".join(text[: most[0]].split("\n")[: most[1]])
     console.out(visible(start))
     if len(start) < len(text):
-        more = f"… {len(text) - len(start):,} more characters (--full shows them)"
-        console.print(Text(more, "dim"), soft_wrap=True)
+        print_text((f"… {len(text) - len(start):,} more characters (--full shows them)", "dim"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,21 +249,18 @@ async def load_family(store: Store, thread: str) -> list[FamilySession]:
 def _member_as_json(member: FamilySession) -> dict[str, Any]:
     session, compaction = member.session, member.compaction
     names = ("id", "thread", "parent", "kind", "model", "messages", "end_reason", "branched_at")
-    plain = {name: getattr(session, name) for name in names}
-    plain |= {"title": member.title, "started": format_iso(session.started), "ended": format_iso(session.ended)}
-    if compaction is None:
-        return plain | {"compaction": None}
-    record = compaction.record
-    figures = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
-    return plain | {
-        "compaction": {name: getattr(record, name) for name in figures}
-        | {
+    plain = {name: getattr(session, name) for name in names} | {"title": member.title, "compaction": None}
+    plain |= {"started": format_iso(session.started), "ended": format_iso(session.ended)}
+    if compaction is not None:
+        record = compaction.record
+        figures = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
+        plain["compaction"] = {name: getattr(record, name) for name in figures} | {
             "covered": len(record.covered),
             "cost": None if record.cost is None else float(record.cost),
             "warnings": list(record.warnings),
             "reverted": format_iso(compaction.reverted),
         }
-    }
+    return plain
 
 
 def _draw_tree(members: list[FamilySession], now: float) -> Tree:
@@ -314,7 +291,7 @@ def _label(member: FamilySession, now: float) -> Text:
         label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
         saved = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
         author = f", by {excerpt(record.author, 30)}" if record.author else ""
-        label.append(f" ({saved} saved{author}, {format_duration(record.duration)})", "dim")
+        label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label
 
 
@@ -368,25 +345,21 @@ def search(
         print_json({"hits": [_hit_as_json(hit) for hit in hits], "offset": offset, "more": more, "near": bool(near)})
         return
     if not hits:
-        console.print("nothing found")
+        print_text("nothing found")
     if near:
-        console.print("No message holds every word. The closest:", style="dim")
+        print_text(("No message holds every word. The closest:", "dim"))
     for hit in hits:
-        _print_hit(hit, text, now)
+        number = f"#{hit.message}" if hit.message is not None else hit.output
+        facts = (shorten_id(hit.session), number, hit.role, hit.tool, format_age(hit.created, now))
+        print_text((" · ".join(filter(None, facts)), "dim"))
+        print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), text))
     if more:
-        console.print(f"… there are more (--offset {offset + limit} shows them)")
+        print_more(offset + limit)
 
 
 def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
     names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
     return {name: getattr(hit, name) for name in names} | {"created": format_iso(hit.created)}
-
-
-def _print_hit(hit: SearchHit, query: str, now: float) -> None:
-    number = f"#{hit.message}" if hit.message is not None else hit.output or ""
-    facts = [shorten_id(hit.session), number, hit.role, hit.tool, format_age(hit.created, now)]
-    console.print(Text(" · ".join(visible(fact) for fact in facts if fact), "dim"), soft_wrap=True)
-    console.print(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), query), soft_wrap=True)
 
 
 def _highlight(snippet: Text, query: str) -> Text:

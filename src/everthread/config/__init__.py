@@ -7,12 +7,10 @@ successor. Secrets come from the environment: the file names the variable (`api_
 
 from __future__ import annotations
 
-import copy
 import difflib
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -91,24 +89,21 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
         # A subclass of SafeLoader: it builds plain values only.
         data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506  # nosec B506
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{source}: is not valid YAML: {_one_line(error)}") from error
+        raise ConfigError(f"{source}: is not valid YAML: {' '.join(str(error).split())}") from error
     if data is None:
         return Config()
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: must hold keys and values, not a {type(data).__name__}")
-    for removed in find_removed(data):
-        _warn(source, removed)
+    for key in drop_removed(data):
+        if (source, key) not in _warned:
+            _warned.add((source, key))
+            fix = "`everthread config check --fix` removes it."
+            _LOG.warning("%s: %s is no longer used: %s. %s", source, key, REMOVED[key], fix)
     try:
-        return Config.model_validate(without_removed(data))
+        return Config.model_validate(data)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in _describe_problems(error))
         raise ConfigError(f"{source}: {error.error_count()} setting(s) cannot be used:\n{problems}") from error
-
-
-def _warn(source: str, removed: RemovedKey) -> None:
-    if (source, removed.key) not in _warned:
-        _warned.add((source, removed.key))
-        _LOG.warning("%s: %s", source, removed)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -157,53 +152,25 @@ def _format_value(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+REMOVED = {
+    "compression.keep_important": "compression.user_words says how much of the user's words is kept",
+    "gateway.adapters": "examples/telegram_bot.py and examples/webhook.py connect chats to threads over the API",
+    "recall.embeddings": "recall ranks by full text alone, set with recall.closeness",
+}
+"""Keys of an earlier version, and what completes the sentence "… is no longer used:"."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedKey:
-    """A key of an earlier version. `successor` completes the sentence "… is no longer used:"."""
-
-    key: str
-    successor: str
-
-    def __str__(self) -> str:
-        return f"{self.key} is no longer used: {self.successor}. `everthread config check --fix` removes it."
+def drop_removed(values: Any) -> list[str]:
+    """Remove the keys that this version no longer has from a parsed configuration; return their full paths."""
+    return [key for key in REMOVED if remove_key(values, key)]
 
 
-REMOVED = (
-    RemovedKey("compression.keep_important", "compression.user_words says how much of the user's words is kept"),
-    RemovedKey(
-        "gateway.adapters", "examples/telegram_bot.py and examples/webhook.py connect chats to threads over the API"
-    ),
-    RemovedKey("recall.embeddings", "recall ranks by full text alone, set with recall.closeness"),
-)
-
-
-def find_removed(values: Any) -> Iterator[RemovedKey]:
-    """The removed keys in a parsed configuration."""
-    for removed in REMOVED:
-        *sections, last = removed.key.split(".")
-        section = values
-        for step in sections:
-            section = section.get(step) if isinstance(section, Mapping) else None
-        if isinstance(section, Mapping) and last in section:
-            yield removed
-
-
-def without_removed(values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a parsed configuration without its removed keys."""
-    values = copy.deepcopy(values)
-    for removed in find_removed(values):
-        remove_key(values, removed.key)
-    return values
-
-
-def remove_key(values: Any, key: str) -> None:
-    """Remove a key by its full path, in place, where it is there."""
+def remove_key(values: Any, key: str) -> bool:
+    """Remove a key by its full path, in place; False where it is not there."""
     *sections, last = key.split(".")
     for section in sections:
         values = values.get(section) if isinstance(values, dict) else None
-    if isinstance(values, dict):
-        values.pop(last, None)
+    if not isinstance(values, dict) or last not in values:
+        return False
+    del values[last]
+    return True

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from everthread.config import find_removed, parse_config, remove_key, without_removed
+from everthread.config import drop_removed, parse_config, remove_key
 from everthread.errors import ConfigError
 
 _BOM = "\ufeff"
@@ -56,14 +56,13 @@ def drop_removed_keys(path: Path) -> list[str]:
         values = yaml.safe_load(old) or {}
     except yaml.YAMLError:
         return []  # loading the file reports the error
-    keys = [removed.key for removed in find_removed(values)]
+    keys = drop_removed(values)
     if not keys:
         return []
     document = _load(old, path)
-    for key in keys:
-        remove_key(document, key)
+    drop_removed(document)
     new = _dump(document, old)
-    if yaml.safe_load(new) != without_removed(values):
+    if yaml.safe_load(new) != values:
         raise ConfigError(f"{path}: is written in a way that cannot be changed safely; take {', '.join(keys)} out")
     _replace_file(path, new)
     return keys

@@ -19,14 +19,15 @@ from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize, strip_marks
 from everthread.core.types import Api, Request, StreamingModel, System
-from everthread.errors import EverthreadError, InputError, NoStoreError
+from everthread.errors import ConfigError, EverthreadError, InputError, NoStoreError
 
 if TYPE_CHECKING:
     from everthread.compaction.engine import ContextEngine, Services
     from everthread.conversation.options import Route, SummarizerContext
-    from everthread.providers.catalog import EndpointReport
+    from everthread.providers.catalog import EndpointReport, Window
     from everthread.providers.resilience import ModelEvent
     from everthread.providers.resolve import Choice
+    from everthread.store.store import Store
 
 
 T = TypeVar("T")
@@ -187,35 +188,48 @@ def closing_of(model: StreamingModel) -> Closing:
 
 
 def choice_of(
-    section: ModelOptions | SummaryModelOptions,
-    model: str | None = None,
-    *,
-    api: Api | None = None,
-    environment: Mapping[str, str] = os.environ,
+    section: ModelOptions | SummaryModelOptions, model: str | None = None, *, api: Api | None = None
 ) -> Choice:
     """The model of a section of the configuration, or the named one, and its provider."""
     from everthread.providers.resolve import choose
 
     configured = section.default if isinstance(section, ModelOptions) else section.model
     return choose(
-        model or configured, environment=environment, api=api, provider=section.provider, base_url=section.base_url,
+        model or configured, environment=os.environ, api=api, provider=section.provider, base_url=section.base_url,
         api_key_env=section.api_key_env,
     )  # fmt: skip
 
 
-def lacks_key(choice: Choice, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the model needs a key whose variable is not set."""
-    return choice.key_env is not None and not environment.get(choice.key_env, "").strip()
+def check_choice(section: ModelOptions | SummaryModelOptions, model: str | None = None) -> tuple[Choice | None, str]:
+    """The model as `choice_of` finds it, and why it cannot be used: empty where it can."""
+    try:
+        choice = choice_of(section, model)
+    except ConfigError as error:
+        return None, str(error)
+    has_key = choice.key_env is None or os.environ.get(choice.key_env, "").strip()
+    return choice, "" if has_key else f"{choice.key_env} is not set"
 
 
-def endpoint_of(
-    choice: Choice, environment: Mapping[str, str] = os.environ
-) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
+def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
     """A function that asks the model's server for its window."""
     from everthread.providers.catalog import ask_endpoint
 
-    key = environment.get(choice.key_env or "", "").strip() or None
+    key = os.environ.get(choice.key_env or "", "").strip() or None
     return lambda: ask_endpoint(choice.base_url, choice.model, api=choice.api, api_key=key)
+
+
+async def load_window(choice: Choice, setting: int | None, store: Store | None, *, offline: bool = False) -> Window:
+    """A model's window as it would be used: configured, learnt, as its server says, or catalogued."""
+    from everthread.providers.catalog import LearntLimit, Window, resolve_window
+    from everthread.providers.local import DEFAULT_WINDOW
+
+    if choice.provider == "local":
+        size = setting or DEFAULT_WINDOW
+        return Window(size, "setting", f"{size:,} tokens, as the model is started here")
+    stored = None if store is None else (await store.limits_for(choice.base_url, choice.model)).window
+    learnt = None if stored is None else LearntLimit(stored.limit, stored.source)
+    ask = None if offline else endpoint_of(choice)
+    return await resolve_window(choice.model, setting=setting, learnt=learnt, ask=ask)
 
 
 async def route_to(

@@ -26,8 +26,6 @@ def open_store(url: str | Path, *, create: bool = True, away_seconds: float | No
     `create=False`: a missing store is an error (`NoStoreError`). `away_seconds`: how long a read waits for a server
     that does not answer; None: half a minute.
     """
-    from everthread.store.store import Store
-
     database = _database(url)
     database.prepare(create=create)
     return Store(database, away_seconds=away_seconds)
@@ -48,16 +46,6 @@ def migrate_store(url: str | Path, *, backup: str | None = None) -> tuple[str, i
     return database.location, before, latest_version(database.dialect.name)
 
 
-def store_file(url: str | Path) -> Path | None:
-    """The file of a SQLite store; None for others."""
-    text = str(url)
-    scheme = urlsplit(text).scheme
-    if scheme != "sqlite" and not isinstance(url, Path) and "://" in text:
-        return None
-    path = unquote(text.removeprefix("sqlite://").removeprefix("/")) if scheme == "sqlite" else text
-    return Path(path).expanduser()
-
-
 def _database(url: str | Path) -> Database:
     text = str(url)
     scheme = urlsplit(text).scheme
@@ -70,9 +58,9 @@ def _database(url: str | Path) -> Database:
                 "pip install everthread[postgres]"
             ) from error
         return PostgresDatabase(text)
-    file = store_file(url)
-    if file is not None:
-        from everthread.store.sqlite import SqliteDatabase
+    if scheme != "sqlite" and not isinstance(url, Path) and "://" in text:
+        raise ConfigError(f"store url {text!r} is not sqlite:///path, postgresql://user@host/database or a file")
+    from everthread.store.sqlite import SqliteDatabase
 
-        return SqliteDatabase(file)
-    raise ConfigError(f"store url {text!r} is not sqlite:///path, postgresql://user@host/database or a file")
+    path = unquote(text.removeprefix("sqlite://").removeprefix("/")) if scheme == "sqlite" else text
+    return SqliteDatabase(Path(path).expanduser())

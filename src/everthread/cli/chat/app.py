@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,20 +17,14 @@ from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, w
 from everthread.agent.loop import Agent
 from everthread.cli.chat.editor import ChatCompleter
 from everthread.cli.chat.input import Asker, InputReader, Interrupts, LineReader, StoppedError, at_terminal, hide_typing
-from everthread.cli.chat.render import BAD, QUIET, Screen, Status, ToolLines, render_event, style_markup
-from everthread.cli.options import (
-    NO_ID,
-    PLATFORM,
-    find_latest_thread,
-    format_age,
-    list_recent_threads,
-)
-from everthread.cli.output import console, format_cost, format_share, report_unexpected, shorten_id, visible
+from everthread.cli.chat.render import BAD, QUIET, Screen, Status, style_markup
+from everthread.cli.options import NO_ID, PLATFORM, find_latest_thread, format_age, list_recent_threads
+from everthread.cli.output import console, format_cost, format_share, print_text, report_unexpected, shorten_id, visible
 from everthread.cli.session_views import short_title
 from everthread.config import Config, config_path, home_directory
 from everthread.config.file import set_keys
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Notice
+from everthread.conversation.events import CompactionDone, CompactionVoid, Event, Listener, Notice
 from everthread.conversation.requests import Answer
 from everthread.conversation.thread_state import load_thread_usage
 from everthread.core.cache_control import caching_line
@@ -37,9 +32,9 @@ from everthread.core.messages import Message, count_noun, excerpt, text_of
 from everthread.core.redaction import redact
 from everthread.core.transcript import user_text
 from everthread.core.types import StreamDelta
-from everthread.errors import ConfigError, EverthreadError, InputError
+from everthread.errors import EverthreadError, InputError
 from everthread.factory import open_agent
-from everthread.factory.models import choice_of, lacks_key
+from everthread.factory.models import check_choice
 from everthread.providers.local import SMOLLM2, pull
 from everthread.store.models import NewSession
 from everthread.store.sql.usage import sum_usage, usage_row
@@ -62,63 +57,68 @@ Without a key: the small model on this machine, `everthread models pull`, then `
 LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
 
 
-def explain_default(config: Config, model: str) -> str:
-    """Why this model was chosen though the configuration names none; empty where it names one."""
-    try:
-        choice = choice_of(config.model)
-    except ConfigError:
-        return ""
-    return choice.why if choice.model == model else ""
-
-
-def find_model_problem(config: Config, model: str | None) -> str | None:
-    """Why the model cannot be used: none is named, or its key is missing. None where it can."""
-    try:
-        choice = choice_of(config.model, model)
-    except ConfigError as error:
-        return str(error)
-    if lacks_key(choice):
-        return f"{choice.model} needs a key, and the environment variable {choice.key_env} is not set."
-    return None
+def find_model_problem(config: Config, model: str | None) -> str:
+    """Why the model cannot be used: none is named, or its key is missing. Empty where it can."""
+    choice, trouble = check_choice(config.model, model)
+    return f"{choice.model} needs a key, and {trouble}." if choice and trouble else trouble
 
 
 def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
     """The model to use. Where none can be used, print what to do and offer the local one."""
     problem = find_model_problem(config, model)
-    if problem is None:
+    if not problem:
         return model
     advice = MODEL_HELP.format(path=config_path(), local=LOCAL_MODEL)
     if not ask:
         raise InputError(f"{problem}\n\n{advice}")
-    console.print(Text(f"{visible(problem)}\n\n{advice}\n"), soft_wrap=True)
+    print_text(f"{problem}\n\n{advice}\n")
     if find_spec("xllamacpp") is None:
         raise InputError("no model can be used yet (for the local model: pip install 'everthread[local]')")
     is_fetched = SMOLLM2.path(home_directory()).is_file()
     download = "" if is_fetched else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
-    console.print(Text(f"{LOCAL_MODEL_OFFER}{download}"))
+    print_text(f"{LOCAL_MODEL_OFFER}{download}")
     if not typer.confirm("Use the small model on this machine now?", default=False):
         raise typer.Exit(2)
-    pull(home_directory(), say=lambda words: console.print(Text(visible(words), "dim"), soft_wrap=True))
+    pull(home_directory(), say=lambda words: print_text((words, "dim")))
     if config.model.default is None and set_keys(config_path(), {"model.default": LOCAL_MODEL}):
-        console.print(Text(f"{LOCAL_MODEL} is used from now on (model.default); `everthread init` changes it.", "dim"))
+        print_text((f"{LOCAL_MODEL} is used from now on (model.default); `everthread init` changes it.", "dim"))
     return LOCAL_MODEL
 
 
-async def choose_resumed_model(
-    store: Store, resume: str, config: Config, model: str | None, *, ask: bool
-) -> str | None:
-    """The model to continue a thread with: the named one, else the thread's own if usable, else the default.
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The options of `chat` and `run`, as they are used."""
 
-    If neither is usable, the error says what the thread's own model lacks.
+    config: Config
+    model: str | None
+    thread: str | None
+    workspace: Path
+    ask: bool
+    """Somebody can be asked."""
+    repeated: str
+    """The option that a later command needs to reach the same server."""
+
+
+async def open_terminal_agent(
+    start: StartOptions, store: Store, resume: str | None, approve: Approvals, *, listener: Listener | None = None
+) -> Agent:
+    """Open an agent for `chat` or `run`, in a new thread or in the one to resume.
+
+    A thread goes on with the named model, else with its own if that is usable, else with the default; if neither is
+    usable, the error says what the thread's own model lacks.
     """
-    if model is None:
+    config, model = start.config, start.model
+    if resume is not None:
         session = await store.resolve(resume)
         tip = await store.session(await store.get_compression_tip(session.id))
-        name = tip.model or session.model
-        is_usable = find_model_problem(config, name) is None
-        if name and (is_usable or find_model_problem(config, None) is not None):
-            model = name
-    return choose_model(config, model, ask=ask)
+        own = tip.model or session.model
+        if model is None and own and (not find_model_problem(config, own) or find_model_problem(config, None)):
+            model = own
+        model = choose_model(config, model, ask=start.ask)
+    return await open_agent(
+        config, model=model, resume=resume, workspace=start.workspace, approve=approve, store=store, listener=listener,
+        session=None if resume else NewSession(platform=PLATFORM),
+    )  # fmt: skip
 
 
 def last_exchange(messages: Sequence[Message]) -> Text | None:
@@ -131,18 +131,21 @@ def last_exchange(messages: Sequence[Message]) -> Text | None:
     return exchange if exchange.plain else None
 
 
-def render_greeting(conversation: Conversation, config: Config, workspace: Path, *, resumed: bool) -> Text:
+def render_greeting(conversation: Conversation, start: StartOptions, *, resumed: bool) -> Text:
     """The model, its window, the workspace, prompt caching and the thread."""
-    route, size = conversation.route, f"{conversation.window:,}"
+    config, route, size = start.config, conversation.route, f"{conversation.window:,}"
     window = route.source if route.source.startswith(size) else f"{size} tokens ({route.source})"
     lines = [f"Everthread · {visible(route.name)} · {visible(window)}"]
     caching = caching_line(route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl)
     lines += [caching] if caching else []
-    if not resumed and config.model.default is None and (why := explain_default(config, route.name)):
-        lines.append(f"{visible(route.name)}: {why}; `everthread init` changes it")
+    choice, _ = check_choice(config.model)
+    if not resumed and config.model.default is None and choice and choice.model == route.name and choice.why:
+        lines.append(f"{visible(route.name)}: {choice.why}; `everthread init` changes it")
     thread = f"thread {shorten_id(conversation.id)}"
     count = count_noun(len(conversation.messages), "message")
-    lines.append(f"continuing {thread}: {count} in context" if resumed else f"{thread} · {visible(str(workspace))}")
+    lines.append(
+        f"continuing {thread}: {count} in context" if resumed else f"{thread} · {visible(str(start.workspace))}"
+    )
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
 
@@ -160,7 +163,6 @@ class Chat:
     def __init__(self, screen: Screen, status: Status, reader: InputReader) -> None:
         self.screen, self.status, self.reader = screen, status, reader
         self.interrupts = Interrupts(reader.interrupt, lambda words: screen.print(Text(words, QUIET)))
-        self.tools = ToolLines()
         self._turn_shows_events = False
         self._hidden_events: tuple[type[Event], ...] = ()
 
@@ -168,7 +170,7 @@ class Chat:
         """Listen to the agent. Events of a turn are shown with the turn; others at once."""
         self.status.update(event)
         if not self._turn_shows_events and not isinstance(event, self._hidden_events):
-            self._show(event)
+            self.screen.event(event)
 
     async def talk(self, agent: Agent) -> None:
         """Read and answer until the end of the input, two Ctrl-C at the prompt, or /exit."""
@@ -210,7 +212,7 @@ class Chat:
         finally:
             self._turn_shows_events = False
             self._hidden_events = ()
-            self.tools.clear()
+            self.screen.tools.clear()
 
     async def turn(self, agent: Agent, text: str) -> Answer | None:
         """Run one turn and show it as it streams."""
@@ -224,12 +226,12 @@ class Chat:
                         case StreamDelta(kind="text" | "refusal"):
                             self.screen.text(item.text)
                         case StreamDelta(kind="reasoning"):
-                            self.screen.thought(item.text)
+                            self.screen.show_waiting("thinking …")
                         case StreamDelta(kind="call") if item.name:
                             self.screen.settle()
                             self.screen.show_waiting(f"⚙ {visible(item.name)} …")
                         case Event():
-                            self._show(item)
+                            self.screen.event(item, idle="…")
                         case Answer():
                             answer = item
         finally:
@@ -254,19 +256,6 @@ class Chat:
         lists_all = name == "help" and not argument
         answer = style_markup(f"{result.text}\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}" if lists_all else result.text)
         self.screen.print(Text.assemble(("✗ ", BAD), answer) if result.failed else answer)
-
-    def _show(self, event: Event) -> None:
-        if isinstance(event, Notice) and event.passing and self.screen.rich:
-            self.screen.settle()
-            self.screen.show_waiting(f"! {visible(event.text)}")  # one line, replaced by the next one
-            return
-        line = self.tools.render(event) or render_event(event)
-        if line is not None:
-            self.screen.settle()
-            self.screen.print(line)
-        if running := self.tools.running:
-            self.screen.settle()
-            self.screen.show_waiting(running)
 
     async def load_status(self, agent: Agent) -> None:
         """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
@@ -301,14 +290,12 @@ async def render_farewell(store: Store, thread: str, options: str = "") -> Text 
 MAX_LISTED_THREADS = 10
 
 
-async def run_chat(
-    config: Config, store: Store, model: str | None, resume: str | None, workspace: Path, *, pick: bool, yes: bool,
-    options: str = "",
-) -> None:  # fmt: skip
-    """Run a chat from the greeting to the farewell, then close the store. `options`: see `render_farewell`."""
+async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) -> None:
+    """Run a chat from the greeting to the farewell, then close the store."""
+    resume = start.thread
     try:
         screen, status = Screen(console), Status()
-        reader = _open_reader(screen, status, workspace)
+        reader = _open_reader(screen, status, start.workspace)
         if resume == NO_ID:
             resume = (
                 await _pick_thread(store, reader) if pick and reader.interactive else await find_latest_thread(store)
@@ -322,20 +309,14 @@ async def run_chat(
             screen.print(Text(f"written to {RULES_FILE}: {visible(str(rule))}", "dim"))
 
         approve = Approvals(read_rules(home_directory()), ask, everything=yes, keep=save_rule)
-        if resume is not None:
-            model = await choose_resumed_model(store, resume, config, model, ask=at_terminal())
-        agent = await open_agent(
-            config, model=model, resume=resume, workspace=workspace, approve=approve, store=store,
-            listener=chat.on_event, session=None if resume else NewSession(platform=PLATFORM),
-        )  # fmt: skip
-        async with agent:
+        async with await open_terminal_agent(start, store, resume, approve, listener=chat.on_event) as agent:
             await chat.load_status(agent)
-            screen.print(render_greeting(agent.conversation, config, workspace, resumed=resume is not None))
+            screen.print(render_greeting(agent.conversation, start, resumed=resume is not None))
             if resume is not None and (exchange := last_exchange(agent.conversation.messages)):
                 screen.print(exchange)
             await chat.talk(agent)
             thread = agent.conversation.id
-        if farewell := await render_farewell(store, thread, options):
+        if farewell := await render_farewell(store, thread, start.repeated):
             screen.print(farewell)
         elif resume is None:
             await store.delete_thread(thread)  # the thread is empty
@@ -362,7 +343,7 @@ async def _pick_thread(store: Store, reader: InputReader) -> str:
     for number, row in enumerate(rows, 1):
         facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {count_noun(row.messages, 'message')}  "
         title = await short_title(store, row.first)
-        console.print(Text.assemble((f"{number:>3}  ", "bold"), facts, (title, "cyan")))
+        print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
     try:
         typed = (await reader.ask(f"Which one? [1-{len(rows)}, Enter for 1]: ")).strip() or "1"
     except (KeyboardInterrupt, EOFError):

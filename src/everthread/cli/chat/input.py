@@ -52,13 +52,9 @@ class LineReader:
 
     def __init__(self, console: Console, *, interactive: bool) -> None:
         self._console = console
-        self._interactive = interactive
+        self.interactive = interactive
         self._lines: asyncio.Queue[str | type[BaseException]] = asyncio.Queue()
         self._started = False
-
-    @property
-    def interactive(self) -> bool:
-        return self._interactive
 
     async def read(self) -> str:
         text, prompt = "", PROMPT
@@ -79,7 +75,7 @@ class LineReader:
             self._started = True
             # A daemon: a read that never returns must not keep the program from ending.
             threading.Thread(target=self._read_stdin, args=(asyncio.get_running_loop(),), daemon=True).start()
-        if self._interactive:
+        if self.interactive:
             self._console.print(Text(prompt), end="")
         line = await self._lines.get()
         if isinstance(line, str):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.segment import Segment, Segments
 from rich.text import Text
 
 from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.output import format_cost, hang, visible
+from everthread.cli.output import format_cost, visible
 from everthread.compaction.summary import Verification
 from everthread.compaction.tool_calls import Action, action_of, outcome_of
 from everthread.conversation.events import (
@@ -59,13 +59,12 @@ def render_event(event: Event) -> Text | None:
         case Delegated():
             inner = render_event(event.event)
             return Text.assemble("  ", inner) if inner else None
-        case _:
-            line = _describe_compaction(event) or _describe_event(event)
-            return None if line is None else Text(f"{line[0]} {visible(line[1])}", line[2])
+    line = _describe_event(event)
+    return None if line is None else Text(f"{line[0]} {visible(line[1])}", line[2])
 
 
-def _describe_compaction(event: Event) -> tuple[str, str, str] | None:
-    """The mark, the words and the style for a step of a compaction; None for other events."""
+def _describe_event(event: Event) -> tuple[str, str, str] | None:  # noqa: C901, PLR0912 - a case for each event
+    """The mark, the words and the style."""
     match event:
         case CompactionStarted(background=False):
             return "◇", f"compacting {event.tokens:,} tokens ({event.reason}) …", QUIET
@@ -77,13 +76,6 @@ def _describe_compaction(event: Event) -> tuple[str, str, str] | None:
             return "$", f"the compaction waits: {event.why}", QUIET
         case CompactionFailed():
             return "✗", f"the compaction failed: {event.error}", BAD
-        case _:
-            return None
-
-
-def _describe_event(event: Event) -> tuple[str, str, str] | None:
-    """The mark, the words and the style for any other event; None for events that only change figures."""
-    match event:
         case Recovery():
             return "↻", f"{event.problem}: {event.action} (attempt {event.attempt})", BAD
         case LimitLearnt():
@@ -94,12 +86,10 @@ def _describe_event(event: Event) -> tuple[str, str, str] | None:
         case Recalled():
             return "⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET
         case ToolsChanged():
-            saving = (
-                f"{len(event.left_out)} of {count_noun(event.given, 'tool')} left out, {event.tokens_saved:,} tokens"
-            )
+            counts = f"{len(event.left_out)} of {count_noun(event.given, 'tool')} left out"
             changes = (("out", event.gone), ("back", event.back))
             names = "; ".join(f"{word}: {', '.join(tools)}" for word, tools in changes if tools)
-            return "⚒", f"{saving} saved ({event.why}; {names})", QUIET
+            return "⚒", f"{counts}, {event.tokens_saved:,} tokens saved ({event.why}; {names})", QUIET
         case Notice():
             return "!", event.text, BAD
         case TurnEnded(reason="max_rounds"):
@@ -294,26 +284,31 @@ MARGIN = 3
 
 
 class Screen:
-    """Shows the text of a turn. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
+    """Shows a turn. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rich = console.is_terminal and not console.is_dumb_terminal
         self.beside: Callable[[Callable[[], None]], None] | None = None
         """Set while the user types: prints above the line that is being typed."""
+        self.tools = ToolLines()
         self._blocks = Blocks()
         self._live: Live | None = None
-        self._has_text = self._has_thought = self._has_block = False
+        self._waiting, self._since = "", 0.0
+        self._has_text = self._has_block = False
 
     def print(self, line: RenderableType) -> None:
         """Print a line of its own, above the unfinished block."""
         if not self.rich:
             self._end_line()
-        wrapped = hang(line, self.console) if isinstance(line, Text) else line
+
+        def show() -> None:
+            self.console.print(line, soft_wrap=not self.console.is_terminal)
+
         if self.beside is not None:
-            self.beside(lambda: self.console.print(wrapped, soft_wrap=True))
+            self.beside(show)
         else:
-            self.console.print(wrapped, soft_wrap=True)
+            show()
 
     def text(self, piece: str) -> None:
         """Show the next piece of an answer."""
@@ -321,34 +316,44 @@ class Screen:
         if not self.rich:
             self.console.out(visible(piece), end="", highlight=False)
             return
-        self._has_thought = False
+        self._waiting = ""
         for block in self._blocks.feed(visible(piece)):
             self._print_block(block)
-        self._show(_UnfinishedBlock(self))
+        self._draw()
 
-    def thought(self, piece: str) -> None:
-        """Show once that the model reasons; the reasoning itself is not shown."""
-        if piece and self.rich and not (self._has_thought or self._has_text):
-            self._has_thought = True
-            self._show(Text("thinking …", "dim italic"))
+    def event(self, event: Event, *, idle: str = "") -> None:
+        """Show an event's line, and then what is waited for: the tools that run, or `idle`."""
+        if isinstance(event, Notice) and event.passing and self.rich:
+            self.settle()
+            self.show_waiting(f"! {visible(event.text)}")  # one line, replaced by the next one
+            return
+        line = self.tools.render(event) or render_event(event)
+        if line is not None:
+            self.settle()
+            self.print(line)
+        if words := self.tools.running or (idle if line is not None else ""):
+            self.settle()
+            self.show_waiting(words)
 
     def show_waiting(self, words: str) -> None:
-        """Show that something runs, until anything else is shown."""
-        if self.rich and not self._blocks.rest:
-            self._show(_Waiting(words))
+        """Show that something runs, and for how long, until anything else is shown."""
+        if self.rich and not self._has_text:
+            if words != self._waiting:
+                self._waiting, self._since = words, time.monotonic()
+            self._draw()
 
     def settle(self) -> None:
         """Print what is unfinished as it is: the answer is over, or something else follows."""
         blocks = [block for block in self._blocks.finish() if block.strip()]
+        self._waiting = ""
         if self._live is not None:
-            self._live.update("", refresh=True)
             self._live.stop()
             self._live = None
         for block in blocks:
             self._print_block(block)
         if not self.rich:
             self._end_line()
-        self._has_text = self._has_thought = self._has_block = False
+        self._has_text = self._has_block = False
 
     def _print_block(self, block: str) -> None:
         """Print a block for good, with an empty line between blocks."""
@@ -365,49 +370,27 @@ class Screen:
         lines = lines if most is None else lines[-most:]
         return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
-    def render_unfinished(self) -> list[RenderableType]:
-        """The end of the unfinished block, as much as fits."""
+    def _render_unfinished(self) -> RenderableType:
+        """What is drawn anew with every frame: the end of the unfinished block, or what is waited for."""
         room = max(self.console.height - MARGIN, 4)
         text = self._blocks.tail(room)
-        if not text.strip():
-            return []
-        block = self._render_block(text, room)
-        return [Text(""), block] if self._has_block else [block]
+        if text.strip():
+            block = self._render_block(text, room)
+            return Group(Text(""), block) if self._has_block else block
+        seconds = time.monotonic() - self._since
+        return Text(f"{self._waiting} ({seconds:.0f} s)" if self._waiting and seconds >= 1 else self._waiting, "dim")
 
-    def _show(self, content: RenderableType) -> None:
-        if self.beside is not None:
-            return  # the user types there
-        if self._live is None:
-            self._live = Live(console=self.console, refresh_per_second=FRAMES, transient=True, auto_refresh=True,
-                              redirect_stdout=False, redirect_stderr=False, vertical_overflow="crop")  # fmt: skip
+    def _draw(self) -> None:
+        if self._live is None and self.beside is None:  # else the user types there
+            self._live = Live(console=self.console, refresh_per_second=FRAMES, transient=True,
+                              get_renderable=self._render_unfinished, redirect_stdout=False, redirect_stderr=False,
+                              vertical_overflow="crop")  # fmt: skip
             self._live.start()
-        self._live.update(content)
 
     def _end_line(self) -> None:
         if self._has_text:
             self.console.out("", highlight=False)
             self._has_text = False
-
-
-class _Waiting:
-    """Words with the seconds since they were first shown, drawn anew with every frame."""
-
-    def __init__(self, words: str) -> None:
-        self._words, self._start = words, time.monotonic()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        seconds = time.monotonic() - self._start
-        yield Text(f"{self._words} ({seconds:.0f} s)" if seconds >= 1 else self._words, "dim")
-
-
-class _UnfinishedBlock:
-    """Renders the unfinished block once a frame, not with every piece of text."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self._screen.render_unfinished()
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from everthread.cli.options import AsJson, number_option, resolve_window_option
-from everthread.cli.output import console, print_json, print_notes, print_table, visible
+from everthread.cli.output import print_json, print_notes, print_table, print_text
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
@@ -79,7 +79,7 @@ def compress(
         for result in done:
             _print_result(recording, result)
             if show and result.summary:
-                console.print(visible(result.summary), markup=False, soft_wrap=True)
+                print_text(result.summary)
 
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
@@ -117,7 +117,7 @@ def _result_as_json(result: Compaction) -> dict[str, Any]:
 
 def _print_result(recording: ConversationFile, result: Compaction) -> None:
     if not result.changed and result.reason != "preview":
-        console.print(f"nothing was changed: {result.reason}", markup=False, soft_wrap=True)
+        print_text(f"nothing was changed: {result.reason}")
         return
     rows = [(phase.name, phase.before, phase.after, phase.note) for phase in result.phases]
     print_table(recording.source, ["phase", "tokens before>", "after>", "what~"], rows)
@@ -135,15 +135,12 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
             ],
         )
     for line in (*result.steps, *(f"warning: {warning}" for warning in result.warnings)):
-        console.print(f"  {excerpt(line, 200)}", markup=False, soft_wrap=True)
+        print_text(f"  {excerpt(line, 200)}")
     stored = len(result.to_store) + len(result.nodes)
     if stored:
-        console.print(f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it", soft_wrap=True)
+        print_text(f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it")
     verb = "would be" if result.reason == "preview" else "are"
     author = f" by {result.author}" if result.author else ""
     how = f"{len(result.covered):,} messages {verb} summarised{author}" if result.covered else "old outputs made short"
-    console.print(
-        f"[bold]{result.tokens_before:,} → {result.tokens_after:,}[/bold] tokens; {how} in "
-        f"{result.duration * 1000:.0f} ms",
-        soft_wrap=True,
-    )
+    figures = f"{result.tokens_before:,} → {result.tokens_after:,}"
+    print_text((figures, "bold"), f" tokens; {how} in {result.duration * 1000:.0f} ms")

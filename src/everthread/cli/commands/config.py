@@ -74,7 +74,7 @@ def find_start_problems(config: Config) -> Iterator[str]:
     """What would fail at start: the engine, the auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
     from everthread.factory.gateway import upstreams_of, with_keys
-    from everthread.factory.models import choice_of, lacks_key
+    from everthread.factory.models import check_choice
     from everthread.gateway.middleware import is_loopback
 
     try:
@@ -83,12 +83,10 @@ def find_start_problems(config: Config) -> Iterator[str]:
         yield f"context.engine: {error}"
     writer = config.auxiliary.compression
     if writer.model and writer.provider != "main":
-        try:
-            choice = choice_of(writer)
-            if lacks_key(choice):
-                yield f"auxiliary.compression: {writer.model} needs a key, and {choice.key_env} is not set"
-        except EverthreadError as error:
-            yield f"auxiliary.compression: {error}"
+        choice, trouble = check_choice(writer)
+        if trouble:
+            needs_key = f"{writer.model} needs a key, and " if choice else ""
+            yield f"auxiliary.compression: {needs_key}{trouble}"
     gateway = config.gateway
     if gateway.auth == "none" and not is_loopback(gateway.host):
         yield (

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from everthread.cli.options import AsJson, number_option, resolve_window_option
-from everthread.cli.output import console, format_share, print_json, print_notes, print_table
+from everthread.cli.output import MOST_ROWS, format_share, print_json, print_notes, print_table, print_text
 from everthread.core.messages import Message, Messages, calls_of, excerpt, results_of, text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
 from everthread.core.validation import repair, validate_messages
 from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
-
-MAX_LISTED_MESSAGES = 20
 
 
 def inspect(
@@ -32,7 +29,7 @@ def inspect(
     if as_json:
         print_json(report)
     else:
-        _print_report(report, None if every else MAX_LISTED_MESSAGES)
+        _print_report(report, None if every else MOST_ROWS)
 
 
 def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:
@@ -73,48 +70,26 @@ def _turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
 
 
 def _print_report(report: dict[str, Any], most: int | None) -> None:
-    console.print(
-        f"[bold]{escape(report['source'])}[/bold]: {report['messages']:,} messages ({report['api']}), "
-        f"{len(report['turns']):,} turns, {len(report['groups']):,} tool groups, "
-        f"{len(report['summaries']):,} summaries",
-        soft_wrap=True,
+    counts = f"{len(report['turns']):,} turns, {len(report['groups']):,} tool groups"
+    print_text(
+        (report["source"], "bold"),
+        f": {report['messages']:,} messages ({report['api']}), {counts}, {len(report['summaries']):,} summaries",
     )
-    rows = [(turn["start"], turn["messages"], turn["groups"], turn["user"]) for turn in report["turns"]]
-    _print_rows("turns", ["from>", "messages>", "tool groups>", "the user…"], rows, most)
+    turns = [(turn["start"], turn["messages"], turn["groups"], turn["user"]) for turn in report["turns"]]
+    print_table("turns", ["from>", "messages>", "tool groups>", "the user…"], turns, most=most)
     open_groups = [(g["assistant"], ", ".join(g["missing"])) for g in report["groups"] if g["missing"]]
     if open_groups:
-        _print_rows("groups with open calls", ["#>", "unanswered~"], open_groups, most)
+        print_table("groups with open calls", ["#>", "unanswered~"], open_groups, most=most)
     for api, problems in report["problems"].items():
         if problems:
-            _print_rows(
-                f"problems for {api}",
-                ["#>", "rule", "what~"],
-                [(p["index"], p["rule"], p["message"]) for p in problems],
-                most,
-            )
+            rows = [(one["index"], one["rule"], one["message"]) for one in problems]
+            print_table(f"problems for {api}", ["#>", "rule", "what~"], rows, most=most)
         else:
-            console.print(f"valid for {api}")
+            print_text(f"valid for {api}")
     if report["repair"]:
-        _print_rows("repair would do", ["what~"], [(action,) for action in report["repair"]], most)
+        print_table("repair would do", ["what~"], [(action,) for action in report["repair"]], most=most)
     else:
-        console.print("repair would change nothing")
-
-
-def _print_rows(title: str, columns: list[str], rows: list[tuple[Any, ...]], most: int | None) -> None:
-    print_table(title, columns, rows[:most])
-    if most is not None and len(rows) > most:
-        console.print(f"… and {len(rows) - most:,} more (--all shows them)\n")
-
-
-@dataclass(frozen=True, slots=True)
-class MessageTokens:
-    """The size of one message: its index, role, tools, tokens and first words."""
-
-    index: int
-    role: str
-    tools: str
-    tokens: int
-    text: str
+        print_text("repair would change nothing")
 
 
 def tokens(
@@ -130,11 +105,7 @@ def tokens(
     print_notes(recording.warnings)
     model = model or recording.request.model or None
     size, source = resolve_window_option(window)
-    report = count_tokens(recording, TokenCounter(model)) | {
-        "model": model,
-        "window": size,
-        "window_source": source,
-    }
+    report = count_tokens(recording, TokenCounter(model)) | {"model": model, "window": size, "window_source": source}
     if as_json:
         rows = report["messages"] if messages else []
         print_json({**report, "biggest": report["biggest"][:top], "messages": rows})
@@ -147,23 +118,23 @@ def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str
     request = recording.request
     names = {call.id: call.name for message in request.messages for call in calls_of(message)}
     rows = [_count_message(index, message, names, counter) for index, message in enumerate(request.messages)]
-    roles: Counter[str] = Counter()
-    tools: Counter[str] = Counter()
+    by_role: dict[str, dict[str, int]] = {}
+    by_tool: Counter[str] = Counter()
     for row, message in zip(rows, request.messages, strict=True):
-        roles[row.role] += row.tokens
-        tools.update(_split_by_tool(message, row.tokens, names))
+        role = by_role.setdefault(row["role"], {"messages": 0, "tokens": 0})
+        role["messages"] += 1
+        role["tokens"] += row["tokens"]
+        by_tool.update(_split_by_tool(message, row["tokens"], names))
     return {
         "source": recording.source,
         "api": recording.api,
         "total": counter.request(request.messages, system=request.system, tools=request.tools),
         "system": counter.system(request.system),
         "tool_schemas": counter.tools(request.tools),
-        "by_role": {
-            role: {"messages": sum(row.role == role for row in rows), "tokens": n} for role, n in roles.items()
-        },
-        "by_tool": dict(tools.most_common()),
-        "biggest": [asdict(row) for row in sorted(rows, key=lambda row: -row.tokens)],
-        "messages": [asdict(row) for row in rows],
+        "by_role": by_role,
+        "by_tool": dict(by_tool.most_common()),
+        "biggest": sorted(rows, key=lambda row: -int(row["tokens"])),
+        "messages": rows,
     }
 
 
@@ -178,48 +149,40 @@ def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict
     return shares
 
 
-def _count_message(index: int, message: Message, names: dict[str, str], counter: TokenCounter) -> MessageTokens:
+def _count_message(index: int, message: Message, names: dict[str, str], counter: TokenCounter) -> dict[str, Any]:
     calls, results = calls_of(message), results_of(message)
     tools = [call.name for call in calls] + [result.name or names.get(result.call_id, "") for result in results]
     text = text_of(message) or " ".join(result.text for result in results) or " ".join(call.arguments for call in calls)
-    names_of_tools = ", ".join(dict.fromkeys(name for name in tools if name))
-    return MessageTokens(index, message["role"], names_of_tools, counter.message(message), excerpt(text))
+    return {
+        "index": index,
+        "role": message["role"],
+        "tools": ", ".join(dict.fromkeys(filter(None, tools))),
+        "tokens": counter.message(message),
+        "text": excerpt(text),
+    }
 
 
 def _print_tokens(source: str, report: dict[str, Any], *, top: int, every: bool) -> None:
     total, window = report["total"], report["window"]
-    rows = [
-        (role, entry["messages"], entry["tokens"], format_share(entry["tokens"], total))
-        for role, entry in report["by_role"].items()
+
+    def with_share(tokens: int) -> tuple[int, str]:
+        return tokens, format_share(tokens, total)
+
+    rows: list[tuple[object, ...]] = [
+        (role, entry["messages"], *with_share(entry["tokens"])) for role, entry in report["by_role"].items()
     ]
-    rows += [
-        (name, "", report[key], format_share(report[key], total))
-        for name, key in (("system prompt", "system"), ("tool schemas", "tool_schemas"))
-        if report[key]
-    ]
+    rest = (("system prompt", report["system"]), ("tool schemas", report["tool_schemas"]))
+    rows += [(name, "", *with_share(tokens)) for name, tokens in rest if tokens]
     print_table(source, ["role", "messages>", "tokens>", "share>"], rows)
     if report["by_tool"]:
-        print_table(
-            "by tool",
-            ["tool", "tokens>", "share>"],
-            [(name, n, format_share(n, total)) for name, n in report["by_tool"].items()],
-        )
+        tools = [(name, *with_share(tokens)) for name, tokens in report["by_tool"].items()]
+        print_table("by tool", ["tool", "tokens>", "share>"], tools)
     messages = report["messages"] if every else report["biggest"][:top]
     if messages:
         print_table(
             "every message" if every else "the biggest messages",
             ["#>", "role", "tool", "tokens>", "share>", "begins…"],
-            [
-                (
-                    row["index"],
-                    row["role"],
-                    row["tools"],
-                    row["tokens"],
-                    format_share(row["tokens"], total),
-                    row["text"],
-                )
-                for row in messages
-            ],
+            [(row["index"], row["role"], row["tools"], *with_share(row["tokens"]), row["text"]) for row in messages],
         )
     where = "" if report["window_source"] == "option" else f", {report['window_source']}"
-    console.print(f"[bold]{total:,}[/bold] tokens, {format_share(total, window)} of a window of {window:,}{where}")
+    print_text((f"{total:,}", "bold"), f" tokens, {format_share(total, window)} of a window of {window:,}{where}")

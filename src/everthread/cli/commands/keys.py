@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from everthread.cli.options import AsJson, StoreUrl, Tenant, format_age, format_iso, number_option, with_store
-from everthread.cli.output import console, print_json, print_table, print_text, visible
+from everthread.cli.output import print_json, print_table, print_text, visible
 from everthread.core.pricing import format_dollars
 from everthread.errors import InputError
 
@@ -77,7 +77,7 @@ def list_keys(
         print_json({"keys": [_key_as_json(key) for key in keys]})
         return
     if not keys:
-        console.print("There is no key. Make one with `everthread keys create`.")
+        print_text("There is no key. Make one with `everthread keys create`.")
         return
     columns = ["id", "name…", "tenant…", "scopes", "mode", "requests>", "tokens>", "dollars>", "last used"]
     print_table("Keys, and today's use of their limits", columns, [_key_row(key, now) for key in keys])
@@ -117,22 +117,17 @@ def _describe_scopes(scopes: frozenset[str]) -> str:
 
 def _key_row(one: StoredKey, now: float) -> list[object]:
     key, used, limits = one.key, one.today, one.key.limits
-    last = (
-        "revoked" if one.revoked is not None else "never" if one.last_used is None else format_age(one.last_used, now)
-    )
-    dollars = (
-        format_dollars(used.dollars)
-        if limits.dollars is None
-        else f"{format_dollars(used.dollars)} / {format_dollars(limits.dollars)}"
-    )
+    last = "never" if one.last_used is None else format_age(one.last_used, now)
     return [
         f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), key.mode or "",
-        _format_use(used.requests, limits.requests), _format_use(used.tokens, limits.tokens), dollars, last,
+        _format_use(used.requests, limits.requests), _format_use(used.tokens, limits.tokens),
+        _format_use(used.dollars, limits.dollars), last if one.revoked is None else "revoked",
     ]  # fmt: skip
 
 
-def _format_use(used: int, limit: int | None) -> str:
-    return f"{used:,}" if limit is None else f"{used:,} / {limit:,}"
+def _format_use(used: int | Decimal, limit: int | Decimal | None) -> str:
+    values = (used,) if limit is None else (used, limit)
+    return " / ".join(format_dollars(value) if isinstance(value, Decimal) else f"{value:,}" for value in values)
 
 
 def _key_as_json(one: StoredKey) -> dict[str, Any]:

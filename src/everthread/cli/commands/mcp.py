@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everthread.cli.options import StoreUrl, store_address, watch_end_signals
+from everthread.cli.options import StoreUrl, watch_end_signals, with_store
 from everthread.cli.output import visible
 from everthread.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-
-    from everthread.gateway.mcp import LookupReach
     from everthread.store.store import Store
 
 
@@ -43,32 +39,27 @@ def mcp(
         raise ConfigError(
             f"`everthread mcp` needs a package that is not here ({error}): pip install 'everthread[mcp]'"
         ) from error
-    from everthread import factory
-    from everthread.gateway.mcp import LookupTools
+    from everthread.store.models import DEFAULT_TENANT
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     address = _parse_address(http) if http is not None else None
-    opened = factory.open_store(store_address(store))
 
-    async def run() -> None:
-        try:
-            app = server.make_server(LookupTools(opened), await _reach(opened, tenant, thread))
-            await (_listen(app, *address) if address else server.serve_streams(app))
-        finally:
-            await opened.close()
+    async def run(opened: Store) -> None:
+        reach = server.LookupReach(tenant or DEFAULT_TENANT)
+        if thread is not None:
+            session = await opened.resolve(thread, tenant=tenant)
+            reach = server.LookupReach(session.tenant, session.thread, confined=True)
+        app = server.make_server(server.LookupTools(opened), reach)
+        if address is None:
+            await server.serve_streams(app)
+            return
+        ended = watch_end_signals()
+        async with server.serve_http(app, *address) as url:
+            typer.echo(visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."), err=True)
+            await ended.wait()
 
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run())
-
-
-async def _reach(store: Store, tenant: str | None, thread: str | None) -> LookupReach:
-    from everthread.gateway.mcp import LookupReach
-    from everthread.store.models import DEFAULT_TENANT
-
-    if thread is None:
-        return LookupReach(tenant or DEFAULT_TENANT)
-    session = await store.resolve(thread, tenant=tenant)
-    return LookupReach(session.tenant, session.thread, confined=True)
+        with_store(store, run, create=True)
 
 
 def _parse_address(text: str) -> tuple[str, int]:
@@ -84,12 +75,3 @@ def _parse_address(text: str) -> tuple[str, int]:
             "keys, which answers at /mcp"
         )
     return host, int(port)
-
-
-async def _listen(app: Server[Any], host: str, port: int) -> None:
-    from everthread.gateway.mcp import serve_http
-
-    ended = watch_end_signals()
-    async with serve_http(app, host, port) as url:
-        typer.echo(visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."), err=True)
-        await ended.wait()

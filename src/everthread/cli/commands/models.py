@@ -40,16 +40,14 @@ def list_models(
 
     entries = [entry for entry in families() if plain_name(text) in entry.family]
     if as_json:
-        print_json({"models": [_without_exact(entry) for entry in entries]})
+        names = [field.name for field in dataclasses.fields(entries[0]) if field.name != "exact"] if entries else []
+        print_json({"models": [{name: getattr(entry, name) for name in names} for entry in entries]})
         return
     rows = [
         (entry.family, entry.window or "-", entry.max_output or "-", entry.cache or "-", entry.cache_min or "-")
         for entry in entries
     ]
-    print_table("Catalogue", _COLUMNS, rows)
-
-
-_COLUMNS = ("family", "window>", "output>", "cache", "from>")
+    print_table("Catalogue", ["family", "window>", "output>", "cache", "from>"], rows)
 
 
 @app.command()
@@ -60,14 +58,17 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
-    from everthread.factory.models import choice_of
+    from everthread.factory.models import choice_of, load_window
 
     config = load_config()
     options = config.model if name is None or name == config.model.default else type(config.model)()
     choice = choice_of(options, name)
-    setting = options.context_length
-    window, limits = with_store(store, _make_lookup(choice, setting, offline=offline), or_empty=True)
-    facts = _describe_model(choice, window, limits)
+
+    async def work(opened: Store) -> tuple[Window, list[ModelLimit]]:
+        window = await load_window(choice, options.context_length, opened, offline=offline)
+        return window, [limit for limit in await opened.limits() if limit.model == choice.model]
+
+    facts = _describe_model(choice, *with_store(store, work, or_empty=True))
     if as_json:
         print_json(facts)
         return
@@ -94,43 +95,19 @@ def forget(
     typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")
 
 
-def _make_lookup(choice: Choice, setting: int | None, *, offline: bool) -> Any:
-    """A function that loads a model's window and every limit that was learnt for it."""
-
-    async def work(store: Store) -> tuple[Window, list[ModelLimit]]:
-        from everthread.factory.models import endpoint_of
-        from everthread.providers.catalog import LearntLimit, resolve_window
-
-        if choice.provider == "local":
-            return _resolve_local_window(setting), []
-        stored = (await store.limits_for(choice.base_url, choice.model)).window
-        learnt = None if stored is None else LearntLimit(stored.limit, stored.source)
-        limits = [limit for limit in await store.limits() if limit.model == choice.model]
-        ask = None if offline else endpoint_of(choice)
-        return await resolve_window(choice.model, setting=setting, learnt=learnt, ask=ask), limits
-
-    return work
-
-
-def _resolve_local_window(setting: int | None) -> Window:
-    from everthread.providers.catalog import Window
-    from everthread.providers.local import DEFAULT_WINDOW
-
-    if setting is not None:
-        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
-    return Window(DEFAULT_WINDOW, "default", f"{DEFAULT_WINDOW:,} tokens, as it is started here")
-
-
 def _describe_model(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str, Any]:
     from everthread.providers.catalog import known_model
+    from everthread.providers.local import SMOLLM2
 
-    entry = known_model(choice.model)
+    entry, file = known_model(choice.model), SMOLLM2.path(home_directory())
+    local = f"{file}" if file.is_file() else f"{file} (not there yet: everthread models pull)"
+    has_key = choice.key_env and os.environ.get(choice.key_env, "").strip()
     return {
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
-        "address": choice.base_url or _describe_local_file(),
-        "key": _describe_key(choice.key_env),
+        "address": choice.base_url or local,
+        "key": f"{choice.key_env} ({'set' if has_key else 'not set'})" if choice.key_env else "none needed",
         "window": window.tokens,
         "window_source": window.sentence,
         "window_note": window.note,
@@ -154,23 +131,6 @@ def _list_prices(choice: Choice) -> dict[str, float] | None:
         return None
     fields: dict[str, Decimal | None] = dataclasses.asdict(prices)
     return {key: float(value) for key, value in fields.items() if value is not None}
-
-
-def _describe_local_file() -> str:
-    from everthread.providers.local import SMOLLM2
-
-    path = SMOLLM2.path(home_directory())
-    return f"{path}" if path.is_file() else f"{path} (not there yet: everthread models pull)"
-
-
-def _describe_key(variable: str | None) -> str:
-    if variable is None:
-        return "none needed"
-    return f"{variable} ({'set' if os.environ.get(variable, '').strip() else 'not set'})"
-
-
-def _without_exact(entry: Any) -> dict[str, Any]:
-    return {key: value for key, value in dataclasses.asdict(entry).items() if key != "exact"}
 
 
 def _format_fact(value: Any) -> str:

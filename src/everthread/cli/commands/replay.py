@@ -151,9 +151,9 @@ def _compare_thresholds(
             at_share = replace(options, threshold=share, threshold_tokens=None, models={})
             step = progress(number, f"{log.source} at {share:.0%}")
             replays[share].append(play(log, options=at_share, compared=False, judged=True, progress=step, **arguments))
-    rows = [(share, *_sum_figures(results)) for share, results in replays.items()]
+    rows: list[dict[str, Any]] = [{"threshold": share} | _sum_figures(all_) for share, all_ in replays.items()]
     if as_json:
-        print_json({"thresholds": [dict(zip(("threshold", *FIGURES), row, strict=True)) for row in rows]})
+        print_json({"thresholds": rows})
         return
     weighed = "weighed in dollars" if options.economics else "at the threshold only"
     title = f"{count_noun(len(logs), 'conversation')}, {replays[shares[0]][0].model}, compaction {weighed}"
@@ -164,15 +164,11 @@ def _compare_thresholds(
     )
     print_text(
         "Where each of the user's messages, files, commands, errors and ids is at the end: in the context, found by a "
-        "search, or lost. "
-        "Summaries are written without a model here; a model's would cost its own tokens."
+        "search, or lost. Summaries are written without a model here; a model's would cost its own tokens."
     )
 
 
-FIGURES = ("dollars", "mean_context", "peak", "compactions", "in_context", "by_recall", "lost")
-
-
-def _sum_figures(replays: Sequence[Replay]) -> tuple[float | None, int, int, int, float, float, float]:
+def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
     from everthread.lab.replay.result import total
 
     ways = [one.ours for one in replays]
@@ -180,18 +176,19 @@ def _sum_figures(replays: Sequence[Replay]) -> tuple[float | None, int, int, int
     prompts = [call.use.prompt for way in ways for call in way.calls]
     facts = [way.facts for way in ways if way.facts is not None]
     count = max(sum(one.total for one in facts), 1)
-    shares = (sum(getattr(one, name) for one in facts) / count for name in ("retained", "recoverable", "lost"))
-    in_context, by_recall, lost = (round(share, 4) for share in shares)
-    compactions = sum(len(one.compactions) for one in replays)
-    mean = round(sum(prompts) / max(len(prompts), 1))
-    dollars = None if cost is None else round(float(cost), 4)
-    return dollars, mean, max(prompts, default=0), compactions, in_context, by_recall, lost
+    shares = {"in_context": "retained", "by_recall": "recoverable", "lost": "lost"}
+    return {
+        "dollars": None if cost is None else round(float(cost), 4),
+        "mean_context": round(sum(prompts) / max(len(prompts), 1)),
+        "peak": max(prompts, default=0),
+        "compactions": sum(len(one.compactions) for one in replays),
+    } | {name: round(sum(getattr(one, field) for one in facts) / count, 4) for name, field in shares.items()}
 
 
-def _format_row(row: tuple[Any, ...]) -> list[object]:
-    threshold, dollars, mean, peak, compactions, *shares = row
-    cost = format_dollars(dollars)
-    return [f"{threshold:.0%}", cost, mean, peak, compactions, *(f"{share:.1%}" for share in shares)]
+def _format_row(row: dict[str, Any]) -> list[object]:
+    figures = (row["mean_context"], row["peak"], row["compactions"])
+    shares = (f"{row[name]:.1%}" for name in ("in_context", "by_recall", "lost"))
+    return [f"{row['threshold']:.0%}", format_dollars(row["dollars"]), *figures, *shares]
 
 
 WAY_COLUMNS = (

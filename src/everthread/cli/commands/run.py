@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.text import Text
 
 from everthread.agent.approval import Approvals, read_rules
-from everthread.agent.events import ToolStarted, TurnEnded
+from everthread.agent.events import TurnEnded
 from everthread.agent.loop import Agent
-from everthread.cli.chat.app import choose_model, choose_resumed_model, run_chat
+from everthread.cli.chat.app import StartOptions, choose_model, open_terminal_agent, run_chat
 from everthread.cli.chat.input import Asker, Interrupts, LineReader, StoppedError, at_terminal
-from everthread.cli.chat.render import Screen, ToolLines, render_event
+from everthread.cli.chat.render import Screen
 from everthread.cli.options import (
     NO_ID,
-    PLATFORM,
     BaseUrl,
     Continue,
     Model,
@@ -36,14 +35,13 @@ from everthread.cli.options import (
     with_base_url,
 )
 from everthread.cli.output import json_text, report_unexpected, shorten_id, visible
-from everthread.config import Config, home_directory, load_config
+from everthread.config import home_directory, load_config
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import Event, Notice
+from everthread.conversation.events import Event
 from everthread.conversation.requests import Answer
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
-from everthread.factory import open_agent, open_store
-from everthread.store.models import NewSession
+from everthread.factory import open_store
 from everthread.store.store import Store
 
 
@@ -56,29 +54,16 @@ class TextOutput:
     def __init__(self, *, quiet: bool, options: str) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
         self._quiet, self._options = quiet, options
-        self._tools = ToolLines()
         self._thread = ""
 
     def begin(self, conversation: Conversation) -> None:
         self._thread = conversation.id
-        self._show_waiting("…")
+        if not self._quiet:
+            self.screen.show_waiting("…")
 
     def item(self, item: StreamDelta | Event) -> None:
-        if self._quiet or isinstance(item, StreamDelta):
-            return
-        if isinstance(item, Notice) and item.passing and self.screen.rich:
-            self._show_waiting(f"! {visible(item.text)}")
-            return
-        line = self._tools.render(item) or render_event(item)
-        if line is not None:
-            self.screen.settle()
-            self.screen.print(line)
-        if line is not None or isinstance(item, ToolStarted):
-            self._show_waiting(self._tools.running or "…")
-
-    def _show_waiting(self, words: str) -> None:
-        if not self._quiet:
-            self.screen.show_waiting(words)
+        if isinstance(item, Event) and not self._quiet:
+            self.screen.event(item, idle="…")
 
     def end(self, answer: Answer) -> None:
         self.screen.settle()
@@ -141,26 +126,25 @@ def run(
 
     Without a terminal, what needs approval is refused, unless --yes or a rule in approvals.txt allows it.
     """
-    directory, text = _resolve_workspace(workspace), _read_task(task)
-    config = with_base_url(load_config(), base_url)
-    thread = NO_ID if continue_ and resume is None else resume
-    model = model if thread else choose_model(config, model, ask=False)
-    output: Output = JsonOutput() if as_json else TextOutput(quiet=quiet, options=repeat_base_url(base_url))
+    text = _read_task(task)
+    start = _read_options(workspace, base_url, resume, continue_, model, ask=False)
+    output: Output = JsonOutput() if as_json else TextOutput(quiet=quiet, options=start.repeated)
     opened = open_store(store_address(store))
-    if not asyncio.run(_run(config, opened, output, text, model, thread, directory, yes=yes)):
+    if not asyncio.run(_run(start, opened, output, text, yes=yes)):
         raise typer.Exit(1)
 
 
-def repeat_base_url(base_url: str | None) -> str:
-    """The option that a later command needs to reach the same server."""
-    return "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
-
-
-def _resolve_workspace(workspace: str) -> Path:
+def _read_options(
+    workspace: str, base_url: str | None, resume: str | None, continue_: bool, model: str | None, *, ask: bool
+) -> StartOptions:
     directory = Path(workspace).expanduser().resolve()
     if not directory.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
-    return directory
+    config = with_base_url(load_config(), base_url)
+    thread = NO_ID if continue_ and resume is None else resume
+    model = model if thread else choose_model(config, model, ask=ask)
+    repeated = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
+    return StartOptions(config, model, thread, directory, ask, repeated)
 
 
 def _read_task(argument: str) -> str:
@@ -173,21 +157,11 @@ def _read_task(argument: str) -> str:
     return text.strip()
 
 
-async def _run(
-    config: Config, store: Store, output: Output, task: str, model: str | None, resume: str | None, workspace: Path,
-    *, yes: bool,
-) -> bool:  # fmt: skip
+async def _run(start: StartOptions, store: Store, output: Output, task: str, *, yes: bool) -> bool:
     """Run the task; True where it was answered."""
     try:
-        if resume == NO_ID:
-            resume = await find_latest_thread(store)
-        if resume is not None:
-            model = await choose_resumed_model(store, resume, config, model, ask=False)
-        agent = await open_agent(
-            config, model=model, resume=resume, workspace=workspace, approve=_open_approvals(output, yes=yes),
-            store=store, session=None if resume else NewSession(platform=PLATFORM),
-        )  # fmt: skip
-        async with agent:
+        thread = await find_latest_thread(store) if start.thread == NO_ID else start.thread
+        async with await open_terminal_agent(start, store, thread, _open_approvals(output, yes=yes)) as agent:
             return await _run_turn(agent, output, task)
     finally:
         await store.close()
@@ -246,10 +220,6 @@ def chat(
     store: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
-    directory = _resolve_workspace(workspace)
-    config = with_base_url(load_config(), base_url)
-    thread = NO_ID if continue_ and resume is None else resume
-    model = model if thread else choose_model(config, model, ask=at_terminal())
+    start = _read_options(workspace, base_url, resume, continue_, model, ask=at_terminal())
     opened = open_store(store_address(store))
-    options = repeat_base_url(base_url)
-    asyncio.run(run_chat(config, opened, model, thread, directory, pick=not continue_, yes=yes, options=options))
+    asyncio.run(run_chat(start, opened, pick=not continue_, yes=yes))

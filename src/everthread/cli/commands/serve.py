@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
 import tempfile
 import webbrowser
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,11 +19,12 @@ import typer
 from everthread.cli.options import StoreUrl, number_option, watch_end_signals, with_store
 from everthread.cli.output import json_text, visible
 from everthread.config import Config, load_config
-from everthread.errors import ConfigError, InputError
+from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.gateway.base import Auth, Mode
     from everthread.gateway.router import Upstream
+    from everthread.gateway.server import Gateway
     from everthread.store.store import Store
 
 
@@ -69,15 +69,14 @@ def serve(
     from everthread.gateway.observability import set_up_logs
 
     config = load_config()
-    upstreams = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []] or upstreams_of(
-        config, mode
-    )
-    upstreams = with_keys(upstreams, auth or config.gateway.auth)
+    named = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []]
+    auth = auth or config.gateway.auth
+    upstreams = with_keys(named or upstreams_of(config, mode), auth)
     task = ServeTask(config, upstreams, host or config.gateway.host, auth, log, verbose=verbose, quiet=quiet or as_json)
     set_up_logs(log, verbose=verbose, quiet=task.quiet)
     port = config.gateway.port if port is None else port
     count = workers or config.gateway.workers
-    text = StartText(upstreams, config, auth or config.gateway.auth, as_json=as_json)
+    text = StartText(task, as_json=as_json)
     asyncio.run(_serve_alone(task, port, text) if count == 1 else _serve_with_workers(task, port, count, text))
 
 
@@ -88,22 +87,23 @@ class ServeTask:
     config: Config
     upstreams: list[Upstream]
     host: str
-    auth: Auth | None
+    auth: Auth
     log: Literal["text", "json"]
     verbose: bool
     quiet: bool
 
+    def open(self, **how: Any) -> AbstractAsyncContextManager[Gateway]:
+        from everthread.factory.gateway import open_gateway
+        from everthread.lab.replay.runner import run_trial
+
+        return open_gateway(
+            self.config, host=self.host, upstreams=self.upstreams, auth=self.auth, trial=run_trial, warm=True, **how
+        )
+
 
 async def _serve_alone(task: ServeTask, port: int, start_text: StartText) -> None:
-    from everthread.factory.gateway import open_gateway
-    from everthread.lab.replay.runner import run_trial
-
     ended = watch_end_signals()
-    opened = open_gateway(
-        task.config, host=task.host, port=port, upstreams=task.upstreams, auth=task.auth, trial=run_trial,
-        announce=start_text.announce, warm=True,
-    )  # fmt: skip
-    async with opened as gateway:
+    async with task.open(port=port, announce=start_text.announce) as gateway:
         start_text.begin(gateway.url, gateway.page())
         await ended.wait()
 
@@ -155,18 +155,13 @@ def serve_worker() -> None:
 
 
 async def _serve_in_worker(listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]) -> None:
-    from everthread.factory.gateway import open_gateway
     from everthread.gateway.observability import set_up_logs
     from everthread.gateway.supervisor import WorkerPlace, report, until_ended
-    from everthread.lab.replay.runner import run_trial
 
     task, count, links, is_first = arguments
     set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
-    opened = open_gateway(
-        task.config, host=task.host, upstreams=task.upstreams, auth=task.auth, trial=run_trial,
-        announce=lambda path: report(link=path), worker=WorkerPlace(listener, count, links), warm=True,
-    )  # fmt: skip
-    async with opened as gateway:
+    place = WorkerPlace(listener, count, links)
+    async with task.open(announce=lambda path: report(link=path), worker=place) as gateway:
         report(ready=True, page=gateway.page() if is_first else None)
         await until_ended()
 
@@ -174,36 +169,29 @@ async def _serve_in_worker(listener: socket.socket, arguments: tuple[ServeTask, 
 class StartText:
     """Prints the gateway's address at the start, and later links that open its pages."""
 
-    def __init__(self, upstreams: list[Upstream], config: Config, auth: Auth, *, as_json: bool) -> None:
-        self._upstreams = upstreams
-        self._config = config
-        self._auth = auth
-        self._as_json = as_json
-        self._url = ""
+    def __init__(self, task: ServeTask, *, as_json: bool) -> None:
+        self._task, self._as_json, self._url = task, as_json, ""
 
     def begin(self, url: str, page: str | None, workers: int = 1) -> None:
-        is_open = name_loopback(url) != url
-        url, page = name_loopback(url), None if page is None else name_loopback(page)
-        self._url = url
+        is_open, upstreams = name_loopback(url) != url, self._task.upstreams
+        self._url = url = name_loopback(url)
+        page = None if page is None else name_loopback(page)
         if self._as_json:
-            upstreams = [{"name": one.name, "url": one.root, "mode": one.mode} for one in self._upstreams]
-            typer.echo(json_text({"url": url, "upstreams": upstreams, "page": page, "workers": workers}))
+            served = [{"name": one.name, "url": one.root, "mode": one.mode} for one in upstreams]
+            typer.echo(json_text({"url": url, "upstreams": served, "page": page, "workers": workers}))
             return
-        width = max(len(one.name) for one in self._upstreams)
+        auth, width = self._task.auth, max(len(one.name) for one in upstreams)
         where = f"port {urlsplit(url).port} of every address of this machine" if is_open else url
         lines = [f"Everthread listens on {where}{f' with {workers} workers' if workers > 1 else ''} in front of"]
-        lines += [
-            f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, self._auth)}"
-            for one in self._upstreams
-        ]
+        lines += [f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, auth)}" for one in upstreams]
         lines += ["Set in a client:", f"  OPENAI_BASE_URL={url}/v1", f"  ANTHROPIC_BASE_URL={url}"]
         if is_open:
             lines.append(f"On another machine, put this one's name or address for {urlsplit(url).hostname}.")
-        lines.append(describe_writer(self._config))
+        lines.append(describe_writer(self._task.config))
         if page is None:
             lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
         else:
-            lines.append(f"See your context{' (the link works once)' if self._auth == 'none' else ''}: {page}")
+            lines.append(f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}")
         lines.append("Ctrl-C ends it.")
         typer.echo(visible("\n".join(lines)))
 
@@ -243,31 +231,19 @@ def _describe_key(upstream: Upstream, auth: Auth) -> str:
 
 def describe_writer(config: Config) -> str:
     """Who writes the summaries of proxied clients."""
+    from everthread.factory.models import check_choice
+
     if not config.compression.enabled:
         return "compression.enabled is false: nothing is compacted."
     auxiliary = config.auxiliary.compression
     if auxiliary.model:
-        trouble = _auxiliary_trouble(config)
+        _, trouble = check_choice(auxiliary) if auxiliary.provider != "main" else (None, "")
         if trouble:
             return f"Summaries are written by the journal, for {auxiliary.model} cannot be used: {trouble}."
         return f"Summaries are written by {auxiliary.model}, else by the journal, which calls no model."
     if auxiliary.provider == "main":
         return "Summaries are written by the client's own model, else by the journal, which calls no model."
     return "Summaries are written by the journal, which calls no model."
-
-
-def _auxiliary_trouble(config: Config) -> str:
-    """Why the configured auxiliary model cannot be used; empty where it can."""
-    from everthread.factory.models import choice_of, lacks_key
-
-    options = config.auxiliary.compression
-    if options.provider == "main":
-        return ""
-    try:
-        choice = choice_of(options, options.model, environment=os.environ)
-    except ConfigError as error:
-        return str(error)
-    return f"{choice.key_env} is not set" if lacks_key(choice, os.environ) else ""
 
 
 def dashboard(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from everthread.cli import session_views
 from everthread.cli.options import (
@@ -28,15 +28,15 @@ from everthread.cli.options import (
     with_store,
 )
 from everthread.cli.output import (
-    console,
+    MOST_ROWS,
     format_size,
     json_text,
     print_json,
+    print_more,
     print_notes,
     print_table,
     print_text,
     shorten_id,
-    visible,
 )
 from everthread.cli.session_views import list_thread_ids, short_title, state_of
 from everthread.core.messages import count_noun, excerpt
@@ -48,11 +48,10 @@ if TYPE_CHECKING:
     from everthread.store.store import Store
 
 
-Write = Callable[[str], int]
-MOST_LOST = 20
-"""Lost items of a damaged store that are named."""
+app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
 
 
+@app.command()
 def export(
     session_ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="Sessions' ids or their first characters.")
@@ -85,12 +84,9 @@ def export(
     with _open_target(output) as write:
         exported = with_store(store, work)
     if output is not None:
-        typer.echo(
-            f"{count_noun(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {visible(output)}"
-        )
+        print_text(f"{count_noun(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {output}")
     if lost:
-        for item in lost[:MOST_LOST]:
-            typer.echo(f"cannot be read: {visible(item)}", err=True)
+        print_notes(lost, "cannot be read")
         summary = f"The store is damaged: {count_noun(len(lost), 'item')} could not be read, all else was written."
         typer.echo(summary, err=True)
         raise typer.Exit(1)
@@ -107,7 +103,7 @@ async def _threads_to_export(store: Store, session_ids: list[str] | None, tenant
 
 
 @contextmanager
-def _open_target(file: str | None) -> Iterator[Write]:
+def _open_target(file: str | None) -> Iterator[Callable[[str], int]]:
     """Write to standard output, or to a new file readable by the user alone, which is removed after a failure."""
     if file is None:
         yield lambda text: sys.stdout.buffer.write(text.encode())
@@ -130,6 +126,7 @@ def _open_target(file: str | None) -> Iterator[Write]:
         raise
 
 
+@app.command("import")
 def import_(
     files: Annotated[
         list[str] | None,
@@ -157,8 +154,7 @@ def import_(
     if as_json:
         print_json({"threads": [thread for thread, _ in imported], "skipped": skipped, "notes": notes})
         return
-    for line in skipped:
-        typer.echo(visible(f"skipped: {line}"), err=True)
+    print_notes(skipped, "skipped")
     print_notes(notes)
     new = sum(count for _, count in imported)
     ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
@@ -205,21 +201,15 @@ def _read_import(file: str) -> list[dict[str, Any]] | Log:
     source, text = read_text(file)
     if not text.strip():
         raise TranscriptError(f"{source}: is empty")
-    if not _is_export(text, EXPORT):
-        log = parse_log(text, source)
-        if not log.messages:
-            raise TranscriptError(f"{source}: holds no message")
+    head, lines = None, text.strip().split("\n")
+    with contextlib.suppress(ValueError, RecursionError):  # the first line says what it is: a later one may be damaged
+        head = json.loads(lines[0])
+    if isinstance(head, dict) and head.get("type") == EXPORT:
+        return [_parse_line(source, number, line) for number, line in enumerate(lines, 1)]
+    log = parse_log(text, source)
+    if log.messages:
         return log
-    return [_parse_line(source, number, line) for number, line in enumerate(text.rstrip().split("\n"), 1)]
-
-
-def _is_export(text: str, kind: str) -> bool:
-    """Look at the first line alone: a later one may be damaged."""
-    try:
-        first = json.loads(text.lstrip().split("\n", 1)[0])
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and first.get("type") == kind
+    raise TranscriptError(f"{source}: holds no message")
 
 
 def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
@@ -230,9 +220,6 @@ def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise TranscriptError(f"{source}: line {number} is not a line of an export; nothing was imported")
     return value
-
-
-app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +256,7 @@ class ListRow:
         }
 
 
+@app.command("list")
 def listing(
     every: Annotated[bool, typer.Option("--all", help="Every session, continuations and reverted ones too.")] = False,
     limit: Limit = 20,
@@ -292,31 +280,29 @@ def listing(
         print_json({"sessions": [row.as_json() for row in rows], "offset": offset, "more": more})
         return
     if not rows:
-        console.print("no sessions" if offset else "no sessions yet")
+        print_text("no sessions" if offset else "no sessions yet")
         return
     _print_list(rows, time.time(), every=every)
     if more:
-        console.print(f"… there are more (--offset {offset + limit} shows them)")
+        print_more(offset + limit)
 
 
 def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
-    cells: dict[str, list[object]] = {
+    columns: dict[str, list[object]] = {
         "title…": [row.label or "(no title)" for row in rows],
         "id": [shorten_id(row.session.id) for row in rows],
         "last used": [format_age(row.last, now) for row in rows],
         "messages>": [row.messages for row in rows],
+        "tokens>": [row.tokens for row in rows],
+        "compactions>": [row.compactions for row in rows],
+        "side calls>": [row.side_calls for row in rows],
+        "kind": [row.session.label for row in rows],
+        "state": [row.state for row in rows],
     }
-    if not every:
-        cells["tokens>"] = [row.tokens for row in rows]
-    # A column in which every row has the usual value is left out.
-    for name, usual, values in (
-        ("compactions>", None if every else 0, [row.compactions for row in rows]),
-        ("side calls>", 0, [row.side_calls for row in rows]),
-        ("kind", "main", [row.session.label for row in rows]),
-        ("state", "live", [row.state for row in rows]),
-    ):
-        cells |= {name: [*values]} if set(values) != {usual} else {}
-    print_table("sessions" if every else "threads", [*cells], zip(*cells.values(), strict=True))
+    # A column in which every row has the usual value, or none is counted, is left out.
+    usual = {"tokens>": None, "compactions>": None if every else 0, "side calls>": 0, "kind": "main", "state": "live"}
+    shown = [name for name, values in columns.items() if name not in usual or set(values) != {usual[name]}]
+    print_table("sessions" if every else "threads", shown, zip(*(columns[name] for name in shown), strict=True))
 
 
 async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
@@ -332,6 +318,7 @@ async def _session_row(store: Store, session: Session) -> ListRow:
     return ListRow(session, state_of(session), session.messages, last, await short_title(store, session))
 
 
+@app.command()
 def state(
     session_id: SessionId,
     every: Annotated[bool, typer.Option("--all", help="Files that were only read, too; every row.")] = False,
@@ -350,31 +337,28 @@ def state(
     if as_json:
         print_json(figures)
         return
-    most = None if every else 20
     branch = f"branch {figures['branch']}" if figures["branch"] else ""
     facts = (count_noun(figures["messages"], "message"), figures["directory"], branch)
-    title = ", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts)))
-    print_text(Text(visible(title), "bold"))
+    print_text((", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts))), "bold"))
     files = figures["files"] if every else changed_files(figures)
-    tables: list[tuple[str, list[str], list[tuple[object, ...]]]] = [
-        ("files", ["file…", "last", "turn>"], [(one["path"], one["last"], one["turn"]) for one in files]),
-        (
-            "commands and tests",
-            ["command…", "outcome~", "turn>"],
-            [(one["command"], one["outcome"], one["turn"]) for one in figures["commands"]],
-        ),
-        ("open errors", ["of…", "error~"], [(one["source"], " ".join(one["lines"])) for one in figures["open_errors"]]),
-        ("running", ["process~"], [(process,) for process in figures["processes"]]),
-        ("to do", ["what~", "state"], [(one["text"], one["status"]) for one in figures["todo"]]),
+    errors = [{"of": one["source"], "error": " ".join(one["lines"])} for one in figures["open_errors"]]
+    processes = [{"process": one} for one in figures["processes"]]
+    tables: list[tuple[str, dict[str, str], list[Any]]] = [
+        ("files", {"file…": "path", "last": "last", "turn>": "turn"}, files),
+        ("commands and tests", {"command…": "command", "outcome~": "outcome", "turn>": "turn"}, figures["commands"]),
+        ("open errors", {"of…": "of", "error~": "error"}, errors),
+        ("running", {"process~": "process"}, processes),
+        ("to do", {"what~": "text", "state": "status"}, figures["todo"]),
     ]
     for name, columns, rows in tables:
         if rows:
-            count = f", the last {most} of {len(rows):,}" if most and len(rows) > most else ""
-            print_table(f"{name}{count}", columns, rows[:most])
+            cells = ([one[key] for key in columns.values()] for one in rows)
+            print_table(name, [*columns], cells, most=None if every else MOST_ROWS)
     if not any(rows for _, _, rows in tables):
         print_text("no tool was called in this thread")
 
 
+@app.command()
 def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Undo a thread's last compaction: all its messages are back in the context."""
 
@@ -386,9 +370,10 @@ def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, a
         print_json({"thread": session.thread, "session": session.id, "messages": session.messages})
     else:
         text = f"thread {shorten_id(session.thread)} goes on in session {shorten_id(session.id)}"
-        console.print(Text(f"undone: {text}, with {count_noun(session.messages, 'message')}"), soft_wrap=True)
+        print_text(f"undone: {text}, with {count_noun(session.messages, 'message')}")
 
 
+@app.command()
 def delete(
     session_id: SessionId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -416,15 +401,8 @@ def delete(
     if as_json:
         print_json({"thread": thread, "sessions": count})
     else:
-        console.print(Text(f"deleted: {description}, {count_noun(count, 'session')}"), soft_wrap=True)
+        print_text(f"deleted: {description}, {count_noun(count, 'session')}")
 
 
-app.command("list")(listing)
-app.command("state")(state)
-app.command("show")(session_views.show)
-app.command("tree")(session_views.tree)
-app.command("search")(session_views.search)
-app.command("export")(export)
-app.command("import")(import_)
-app.command("undo")(undo)
-app.command("delete")(delete)
+for name in ("show", "tree", "search"):
+    app.command(name)(getattr(session_views, name))

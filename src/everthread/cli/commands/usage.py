@@ -23,7 +23,7 @@ from everthread.cli.options import (
     parse_time,
     with_store,
 )
-from everthread.cli.output import console, format_cost, format_share, print_bars, print_json, print_table, shorten_id
+from everthread.cli.output import format_cost, format_share, print_bars, print_json, print_table, print_text, shorten_id
 from everthread.conversation.thread_state import load_thread_usage
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
@@ -71,7 +71,9 @@ def usage(
         _print_usage(thread, rows, records if calls else [], now)
 
 
-BUCKETS: dict[str, Callable[[UsageRow], object]] = {
+FIGURES: dict[str, Callable[[UsageRow], object]] = {
+    "calls": lambda row: row.calls,
+    "prompt": lambda row: row.prompt,
     "input": lambda row: row.input,
     "cache read": lambda row: row.cache_read,
     "cache write": lambda row: row.cache_write,
@@ -80,7 +82,12 @@ BUCKETS: dict[str, Callable[[UsageRow], object]] = {
     "cache hits": lambda row: format_share(row.cache_read, row.prompt),
     "cost": format_cost,
 }
-LINES: dict[str, Callable[[UsageRow], object]] = {"calls": lambda row: row.calls, **BUCKETS}
+BUCKETS = ("input", "cache read", "cache write", "output", "reasoning", "cache hits", "cost")
+COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
+
+
+def _cells(row: UsageRow, names: Sequence[str]) -> list[object]:
+    return [FIGURES[name](row) for name in names]
 
 
 def _call_as_json(record: UsageRecord) -> dict[str, Any]:
@@ -95,42 +102,27 @@ def _call_as_json(record: UsageRecord) -> dict[str, Any]:
 
 def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float) -> None:
     if not any(row.calls for row in rows):
-        console.print("no calls to a model are recorded")
+        print_text("no calls to a model are recorded")
         return
     title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
-    lines = [(name, *(cell_of(row) for row in rows)) for name, cell_of in LINES.items()]
+    lines = [(name, *(FIGURES[name](row) for row in rows)) for name in ("calls", *BUCKETS)]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
     if total.unpriced:
-        console.print(f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price")
+        print_text(f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price")
     if records:
-        calls = [(record, usage_row(record)) for record in records]
         table = [
-            (
-                format_age(record.created, now),
-                record.model,
-                record.task,
-                *(cell_of(row) for cell_of in BUCKETS.values()),
-            )
-            for record, row in calls
+            (format_age(record.created, now), record.model, record.task, *_cells(usage_row(record), BUCKETS))
+            for record in records
         ]
         print_table("calls", ["when", "model…", "task", *(f"{name}>" for name in BUCKETS)], table)
         estimated = sum(record.estimated for record in records)
         if estimated:
-            console.print(
-                f"{estimated:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them"
-            )
+            print_text(f"{estimated:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them")
 
 
 MOST_DAYS, MOST_WEEKS = 62, 400
 """Up to 62 days a bar is a day, up to 400 days a week, beyond that a month."""
-COLUMNS: dict[str, Callable[[UsageRow], object]] = {
-    "calls": lambda row: row.calls,
-    "prompt": lambda row: row.prompt,
-    "cache hits": lambda row: format_share(row.cache_read, row.prompt),
-    "output": lambda row: row.output,
-    "cost": format_cost,
-}
 COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "lookups")
 
 
@@ -166,27 +158,26 @@ def _insights_as_json(figures: Insights) -> dict[str, Any]:
 
 
 def _print_insights(figures: Insights, first: date, days: int) -> None:
-    console.print(f"[bold]{count_noun(days, 'day')} from {first} on[/bold] (UTC)")
+    print_text((f"{count_noun(days, 'day')} from {first} on", "bold"), " (UTC)")
     counts = [count_noun(getattr(figures, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
-    console.print(f"{', '.join(counts)}, {count_noun(figures.tokens_saved, 'token')} saved", soft_wrap=True)
+    print_text(f"{', '.join(counts)}, {count_noun(figures.tokens_saved, 'token')} saved")
     if figures.lookups:
-        console.print(f"{count_noun(figures.lookups, 'lookup')} of what had left the context", soft_wrap=True)
+        print_text(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
     total = figures.total
     if total.calls:
-        console.print(
+        print_text(
             f"{count_noun(total.calls, 'call')}, {total.prompt + total.output:,} tokens, cost {format_cost(total)}, "
-            f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n",
-            soft_wrap=True,
+            f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n"
         )
         unit, rows = group_by_period(figures.by_day, first, days)
         print_bars(f"tokens by {unit}", [(row.key, row.prompt + row.output, format_cost(row)) for row in rows])
     else:
-        console.print("no calls to a model are recorded")
+        print_text("no calls to a model are recorded")
     for name in ("model", "platform", "task"):
         lines: list[UsageRow] = getattr(figures, f"by_{name}")
         if lines:
             by_size = sorted(lines, key=lambda row: -(row.prompt + row.output))
-            table = [(row.key or "-", *(cell_of(row) for cell_of in COLUMNS.values())) for row in by_size]
+            table = [(row.key or "-", *_cells(row, COLUMNS)) for row in by_size]
             print_table(f"by {name}", [f"{name}…", *(f"{column}>" for column in COLUMNS)], table)
     if figures.by_tool:
         rows_of_tools = [(row.tool, row.results, row.tokens) for row in figures.by_tool]

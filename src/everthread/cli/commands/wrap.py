@@ -23,6 +23,7 @@ from everthread.config import load_config
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
+    from everthread.gateway.base import Auth
     from everthread.gateway.dashboard.views import CostComparison
     from everthread.store.models import Insights
 
@@ -152,7 +153,12 @@ def wrap(
     this process is changed: variables, flags, a configuration in a temporary folder.
     """
     if listed:
-        _list(as_json=as_json)
+        rows = [(row.name, shutil.which(row.program) is not None, row.note) for row in CLIENTS.values()]
+        if as_json:
+            typer.echo(json_text([dict(zip(("client", "installed", "note"), row, strict=True)) for row in rows]))
+            return
+        for name, is_installed, note in rows:
+            typer.echo(f"{name:9} {'installed' if is_installed else '–':9}  {note}")
         return
     row = CLIENTS.get(client)
     if row is None:
@@ -160,28 +166,21 @@ def wrap(
     if mcp and not row.takes_mcp:
         takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
         raise InputError(f"{row.name} takes no MCP server for one run; these do: {takers}")
-    with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
+    with tempfile.TemporaryDirectory(prefix="everthread-") as name:
+        folder, url = Path(name), gateway and gateway.rstrip("/")
         if printed:
-            url = gateway or UNKNOWN
-            variables, arguments = _settings(row, url, Path(folder), mcp=mcp)
+            variables, arguments = _settings(row, url or UNKNOWN, folder, mcp=mcp)
             settings = {"program": row.program, "variables": variables, "arguments": arguments}
-            typer.echo(json_text(settings) if as_json else settings_text(row, Path(folder), url, mcp=mcp))
+            typer.echo(json_text(settings) if as_json else settings_text(row, folder, url or UNKNOWN, mcp=mcp))
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
-        code = asyncio.run(_run(row, gateway, upstream or [], context.args, Path(folder), log, mcp=mcp))
+        if url:
+            code = asyncio.run(_start(row, url, context.args, folder, mcp=mcp))
+            typer.echo(visible(f"Everthread: what went through the gateway is at {url}/"), err=True)
+        else:
+            code = asyncio.run(_run(row, upstream or [], context.args, folder, log, mcp=mcp))
     raise typer.Exit(code)
-
-
-def _list(*, as_json: bool) -> None:
-    rows = [(row.name, shutil.which(row.program) is not None, row.note) for row in CLIENTS.values()]
-    if as_json:
-        typer.echo(
-            json_text([{"client": name, "installed": is_installed, "note": note} for name, is_installed, note in rows])
-        )
-        return
-    for name, is_installed, note in rows:
-        typer.echo(f"{name:9} {'installed' if is_installed else '–':9}  {note}")
 
 
 def _settings(row: ClientRow, url: str, folder: Path, *, mcp: bool) -> tuple[dict[str, str], list[str]]:
@@ -207,46 +206,29 @@ def settings_text(row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool
 
 
 async def _run(
-    row: ClientRow,
-    running: str | None,
-    upstreams: list[str],
-    words: list[str],
-    folder: Path,
-    log: Path | None,
-    *,
-    mcp: bool,
+    row: ClientRow, upstreams: list[str], words: list[str], folder: Path, log: Path | None, *, mcp: bool
 ) -> int:
+    """Run it with a gateway of its own, and print the receipt."""
     from everthread.factory.gateway import open_gateway, page_reader
     from everthread.factory.store import open_store, store_url
     from everthread.gateway.observability import set_up_logs
 
     config = load_config()
     set_up_logs("text", verbose=False, quiet=True, file=log)
-    if running is not None:
-        url, since = running.rstrip("/"), time.time()
-        before = await read_figures(url, since)
-        code = await _start(row, url, words, folder, mcp=mcp)
-        typer.echo(visible(remote_receipt(row.name, url, before, await read_figures(url, since))), err=True)
-        return code
     routes = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
+    # A client shows its credential to the provider, not to an MCP server: that one asks for none here.
+    auth: Auth = "none" if mcp else "passthrough"
     store = await asyncio.to_thread(open_store, store_url(config))
     started_at = time.time()
     try:
-        async with open_gateway(
-            # A client shows its credential to the provider, not to an MCP server: that one asks for none here.
-            config,
-            host="127.0.0.1",
-            port=0,
-            auth="none" if mcp else "passthrough",
-            store=store,
-            upstreams=routes,
-        ) as opened:
-            code = await _start(row, opened.url, words, folder, mcp=mcp)
+        opened = open_gateway(config, host="127.0.0.1", port=0, auth=auth, store=store, upstreams=routes)
+        async with opened as gateway:
+            code = await _start(row, gateway.url, words, folder, mcp=mcp)
         insights = await store.insights(since=started_at, until=time.time() + 1, platform="gateway")
         saved = await page_reader(config, store).savings(started_at)
     finally:
         await store.close()
-    typer.echo(visible(receipt(row.name, ReceiptFigures.of(insights), saved)), err=True)
+    typer.echo(visible(receipt(row.name, insights, saved)), err=True)
     return code
 
 
@@ -265,85 +247,21 @@ async def _start(row: ClientRow, url: str, words: list[str], folder: Path, *, mc
     return await process.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptFigures:
-    """What went through a gateway in a time."""
-
-    calls: int
-    prompt: int
-    output: int
-    cost: float | None
-    """None where a price is unknown."""
-    compactions: int
-    tokens_saved: int
-
-    @classmethod
-    def of(cls, insights: Insights) -> ReceiptFigures:
-        total = insights.total
-        cost = None if total.unpriced else float(total.cost)
-        return cls(total.calls, total.prompt, total.output, cost, insights.compactions, insights.tokens_saved)
-
-    @classmethod
-    def read(cls, answer: Any) -> ReceiptFigures:
-        """From what the API answers."""
-        total = answer["total"]
-        calls, prompt, output = (int(total[name]) for name in ("calls", "prompt", "output"))
-        cost = None if total["unpriced_calls"] else float(total["known_cost"])
-        return cls(calls, prompt, output, cost, int(answer["compactions"]), int(answer["tokens_saved"]))
-
-    def since(self, before: ReceiptFigures) -> ReceiptFigures:
-        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
-        return ReceiptFigures(
-            self.calls - before.calls, self.prompt - before.prompt, self.output - before.output, cost,
-            self.compactions - before.compactions, self.tokens_saved - before.tokens_saved,
-        )  # fmt: skip
-
-
-_DAY = 86_400
-_KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
-"""Where a client's key for the gateway may be, which sees its tenant's figures."""
-_SECONDS = 10
 _CENT = 0.01
 
 
-async def read_figures(url: str, since: float) -> ReceiptFigures | str:
-    """All that went through a running gateway from the day of `since` on; or why that is not known."""
-    import httpx2
-
-    key = next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
-    days = int(time.time() // _DAY - since // _DAY) + 1
-    try:
-        async with httpx2.AsyncClient(timeout=_SECONDS) as http:
-            answer = await http.get(
-                f"{url}/api/insights", params={"days": days}, headers={"authorization": f"Bearer {key}"} if key else {}
-            )
-        return ReceiptFigures.read(answer.json()) if answer.status_code == 200 else f"it answers {answer.status_code}"
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return f"{type(error).__name__}: {error}"
-    except (ValueError, KeyError, TypeError):
-        return "it answers something else"
-
-
-def remote_receipt(name: str, url: str, before: ReceiptFigures | str, after: ReceiptFigures | str) -> str:
-    """The receipt of a gateway that serves others too, or why there is none."""
-    if isinstance(before, str) or isinstance(after, str):
-        why = before if isinstance(before, str) else after
-        return f"Everthread: no receipt, the figures of {url} cannot be read here ({why}). Look there: {url}/"
-    summary = receipt(name, after.since(before)).partition("\n")[0]
-    return f"{summary} That is all that went through {url} meanwhile.\nLook: {url}/"
-
-
-def receipt(name: str, total: ReceiptFigures, saved: CostComparison | None = None) -> str:
+def receipt(name: str, insights: Insights, saved: CostComparison) -> str:
     """What the gateway did for it, in one line and where to look."""
+    total = insights.total
     if not total.calls:
         return f"Everthread: {name} made no call through it."
-    cost = f", ${total.cost:,.2f}" if total.cost is not None else ""
-    effect = f"{total.tokens_saved:,} tokens taken out" if total.compactions else "nothing had to be taken out"
-    if saved is not None and saved.beyond:
+    cost = "" if total.unpriced else f", ${total.cost:,.2f}"
+    effect = f"{insights.tokens_saved:,} tokens taken out" if insights.compactions else "nothing had to be taken out"
+    if saved.beyond:
         effect += f", {saved.beyond:,} calls would not have fitted the window without"
-    if saved is not None and abs(saved.saved) >= _CENT:
+    if abs(saved.saved) >= _CENT:
         effect += f", ${saved.saved:,.2f} saved" if saved.saved > 0 else f", ${-saved.saved:,.2f} more than without"
     return (
         f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
-        f"{total.compactions:,} compactions, {effect}.\nLook: everthread sessions list, or everthread dashboard."
+        f"{insights.compactions:,} compactions, {effect}.\nLook: everthread sessions list, or everthread dashboard."
     )
