@@ -16,7 +16,7 @@ from pexpect.fdpexpect import fdspawn
 from tests.cli.zygote import Zygote
 
 SIZE = (30, 110)
-WAIT = 30.0
+WAIT = 120.0
 WHERE = "\x1b[6n"
 """`Where is the cursor?` A terminal answers; a person never sees it."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])")
