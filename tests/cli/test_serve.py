@@ -65,7 +65,7 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
         assert lines[6] == "Summaries are written by the journal, which calls no model."
         link = lines[7].removeprefix("See your context (the link works once): ")
         assert link.startswith(f"{url}/dashboard/login?code=")
-        with httpx2.Client(follow_redirects=True) as browser:
+        with httpx2.Client(follow_redirects=True, timeout=60) as browser:
             assert "You are in." in browser.get(link).text
             assert "No conversation yet" in browser.get(url).text
             assert "was used already" in httpx2.get(link, timeout=60).text

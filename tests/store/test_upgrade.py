@@ -114,7 +114,7 @@ async def test_a_proxied_thread_goes_on_with_the_rewrites_it_had(
             [Upstream("lab", provider.url)],
         )
         async with (
-            open_gateway(config, auth="none", store=store, upstreams=upstreams, mode="managed") as gateway,
+            open_gateway(config, auth="none", store=store, upstreams=upstreams) as gateway,
             httpx2.AsyncClient(timeout=60) as http,
         ):
             for turn in range(16):

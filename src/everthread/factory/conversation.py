@@ -177,7 +177,7 @@ async def open_conversation(
     here is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
-    from everthread.conversation.options import NoHooks, Setup, ignore_event
+    from everthread.conversation.options import Hooks, Setup, ignore_event
 
     settings = config or load_config()
     if window is not None:
@@ -200,7 +200,7 @@ async def open_conversation(
             on_route(route)
         setup = Setup(
             opened_store, route, EngineChoice.of(settings), _summarizers(summarizer, settings, opened.append),
-            session_options(settings), system, listener or ignore_event, hooks or NoHooks(), closing=opened,
+            session_options(settings), system, listener or ignore_event, hooks or Hooks(), closing=opened,
             summary_key=await opened_store.shared_secret(SUMMARY_KEY),
         )  # fmt: skip
         conversation = await Conversation.open(setup, resume=resume, new=session, tools=tools)

@@ -158,11 +158,9 @@ async def open_gateway(
     host: str | None = None,
     port: int | None = None,
     upstreams: Sequence[Upstream] | None = None,
-    mode: Mode | None = None,
     auth: Auth | None = None,
     store: Store | None = None,
     authenticator: Authenticator | None = None,
-    native: NativeApp | None = None,
     trial: Trial | None = None,
     announce: Callable[[str], None] | None = None,
     worker: WorkerPlace | None = None,
@@ -182,7 +180,7 @@ async def open_gateway(
     settings = config or load_config()
     options = settings.gateway
     auth_mode, address = auth or options.auth, host or options.host
-    routes = list(upstreams) if upstreams is not None else upstreams_of(settings, mode)
+    routes = list(upstreams) if upstreams is not None else upstreams_of(settings)
     if worker is None:  # the supervisor did it for its workers
         routes = with_keys(routes, auth_mode)
     ending = asyncio.Event()
@@ -198,11 +196,11 @@ async def open_gateway(
         limits, watch = Limits(**options.limits.model_dump()), _make_watch(store)
         workers = worker.count if worker else 1
         manager, proxy = await _open_proxy(settings, store, routes, stack, limits=limits, watch=watch, workers=workers)
-        if native is None and options.native.enabled:
-            app = native_app(settings, store, limits, keyless=authenticator is None)
-            stack.push_async_callback(app.close)
-            await app.start()
-            native = app
+        native: NativeApp | None = None
+        if options.native.enabled:
+            native = native_app(settings, store, limits, keyless=authenticator is None)
+            stack.push_async_callback(native.close)
+            await native.start()
         sites = SitePolicy(options.allowed_origins, (address, *options.allowed_hosts), has_keys=auth_mode == "keys")
         pages: Dashboard | None = None
         if options.dashboard.enabled:

@@ -15,7 +15,6 @@ from rich.text import Text
 from everthread.agent import commands
 from everthread.agent.approval import RULES_FILE, Approvals, Rule, read_rules, write_rule
 from everthread.agent.loop import Agent
-from everthread.cli.chat.editor import ChatCompleter
 from everthread.cli.chat.input import Asker, InputReader, Interrupts, LineReader, StoppedError, at_terminal, hide_typing
 from everthread.cli.chat.render import BAD, QUIET, Screen, Status, style_markup
 from everthread.cli.options import NO_ID, PLATFORM, find_latest_thread, format_age, list_recent_threads
@@ -297,9 +296,8 @@ async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) 
         screen, status = Screen(console), Status()
         reader = _open_reader(screen, status, start.workspace)
         if resume == NO_ID:
-            resume = (
-                await _pick_thread(store, reader) if pick and reader.interactive else await find_latest_thread(store)
-            )
+            can_pick = pick and reader.interactive
+            resume = await _pick_thread(store, reader) if can_pick else await find_latest_thread(store)
         chat = Chat(screen, status, reader)
         # Without a terminal nobody can be asked, and what needs approval is refused.
         ask = Asker(screen, reader, chat.interrupts.interrupt) if reader.interactive else None
@@ -328,7 +326,7 @@ def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader
     """The editor where the terminal can show one, else a reader of lines."""
     if not (screen.rich and at_terminal()):
         return LineReader(console, interactive=at_terminal())
-    from everthread.cli.chat.editor import Editor, history_file
+    from everthread.cli.chat.editor import ChatCompleter, Editor, history_file
 
     slash = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
     return Editor(screen, ChatCompleter([*slash, EXIT_COMMAND], workspace), history_file(home_directory()), status.line)

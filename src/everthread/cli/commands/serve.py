@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import tempfile
-import webbrowser
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -275,6 +274,8 @@ def dashboard(
             if not as_json:
                 typer.echo("The link works once. Ctrl-C ends it.")
             if open_browser:
+                import webbrowser
+
                 webbrowser.open(link)
             await ended.wait()
 

@@ -185,9 +185,7 @@ def _import_all(
                 source = "standard input" if file == "-" else file
                 reason = str(error) if str(error).startswith(file) else f"{source}: {error}"
                 if not skip_bad:
-                    raise TranscriptError(
-                        f"{reason.removesuffix('; nothing was imported')}; nothing was imported"
-                    ) from error
+                    raise TranscriptError(f"{reason}; nothing was imported") from error
                 skipped.append(reason)
         return imported
 
@@ -216,9 +214,9 @@ def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise TranscriptError(f"{source}: line {number} is not JSON: {error}; nothing was imported") from error
+        raise TranscriptError(f"{source}: line {number} is not JSON: {error}") from error
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise TranscriptError(f"{source}: line {number} is not a line of an export; nothing was imported")
+        raise TranscriptError(f"{source}: line {number} is not a line of an export")
     return value
 
 
