@@ -63,10 +63,11 @@ def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(wrap
 def test_a_gateway_that_runs_is_used_and_named_at_the_end(wrap: Any, tmp_path: Path) -> None:
     path = stand_in(tmp_path)
     with provider() as served:
-        done = wrap("qwen", "--gateway", f"{served.url}/", PATH=path)
+        url = served.url
+        done = wrap("qwen", "--gateway", f"{url}/", PATH=path)
     assert done.returncode == 3, done.stderr
     assert "You said: Hello []" in done.stdout
-    assert f"what went through the gateway is at {served.url}/" in done.stderr
+    assert f"what went through the gateway is at {url}/" in done.stderr
 
 
 @pytest.mark.parametrize("client", [row.name for row in CLIENTS.values() if row.variables or row.arguments])

@@ -52,11 +52,14 @@ PRELOADED = (
     "everthread.conversation.conversation",
 )
 
+READY = b"ready"
+
 
 def serve(connection: socket.socket) -> None:
     for name in PRELOADED:
         __import__(name)
     _warm()
+    connection.sendall(READY)
     while True:
         head, streams, _, _ = socket.recv_fds(connection, 8, 3)
         if not head:
@@ -126,6 +129,7 @@ class Zygote:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        _exactly(connection, len(READY))  # a test's own times begin when its commands can
 
     def run(self, arguments: Sequence[str | bytes], environment: dict[str, str], streams: Sequence[int]) -> int:
         self.start(arguments, environment, streams)
