@@ -33,6 +33,7 @@ def mcp(
 
     A client starts it by itself: claude mcp add everthread -- everthread mcp
     """
+    address = _parse_address(http) if http is not None else None
     try:
         from everthread.gateway import mcp as server
     except ImportError as error:
@@ -42,7 +43,6 @@ def mcp(
     from everthread.store.models import DEFAULT_TENANT
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    address = _parse_address(http) if http is not None else None
 
     async def run(opened: Store) -> None:
         reach = server.LookupReach(tenant or DEFAULT_TENANT)
