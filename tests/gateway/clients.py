@@ -63,7 +63,7 @@ class Gate:
         alone: bool = False,
         **options: Any,
     ) -> ProxyManager:
-        async def window(_api: Api, _model: str, _upstream: str) -> int:
+        async def window(_api: Api, _model: str, _upstream: str, _betas: str) -> int:
             return self.window
 
         def engine(services: Services) -> ContextEngine:

@@ -16,7 +16,7 @@ from everthread.errors import EngineError
 from everthread.factory import open_store
 from everthread.factory.gateway import open_gateway
 from everthread.testing import ScriptedSummarizer
-from tests.gateway.house import FILLER, HELLO, ask_claude, house
+from tests.gateway.house import CLAUDE, FILLER, HELLO, ask_claude, house
 from tests.gateway.raw import Heard, raw_upstream
 
 
@@ -65,3 +65,22 @@ async def test_a_model_that_failed_rests_for_every_request() -> None:
         chain = SummarizerChain([writer], floor=DeferringFloor(), clock=lambda: 100.0, rest_until=rests)
         await chain.summarize(SummaryRequest([], [], 100))
     assert [len(writer.requests) for writer in writers] == [1, 0, 0]
+
+
+async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(tmp_path: Path) -> None:
+    """Claude's window is 200,000 tokens, or a million where the request asks for it."""
+    async with house(tmp_path, window=6_000) as here:
+        url = await here.gateway(settings="compression: {economics: false, background: false}")
+        client = here.claude(url, await here.key())
+        history: list[Any] = []
+        for number in range(6):
+            history += [
+                {"role": "user", "content": f"Entry {number}: {FILLER * 30}"},
+                {"role": "assistant", "content": "Yes."},
+            ]
+        history.append({"role": "user", "content": "And now?"})
+        asked: Any = {"model": CLAUDE, "max_tokens": 100, "messages": history}
+        betas = {"anthropic-beta": "context-1m-2025-08-07"}
+        long = await client.messages.with_raw_response.create(**asked, extra_headers=betas)
+        short = await client.messages.with_raw_response.create(**asked)
+        assert [answer.headers["x-everthread-compactions"] for answer in (long, short)] == ["0", "1"]

@@ -49,6 +49,13 @@ async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
     assert await resolved(learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
 
 
+async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_says() -> None:
+    betas = window_headers({"Anthropic-Beta": "context-1m-2025-08-07, other"})
+    assert await resolved("claude-sonnet-4-5", ask=says_9000, betas=betas) == (1_000_000, "request")
+    assert await resolved("claude-sonnet-4-5", setting=50_000, betas=betas) == (50_000, "setting")
+    assert await resolved("gpt-4o", betas=betas) == (128_000, "catalogue")
+
+
 async def test_else_the_endpoint_then_the_catalogue_then_a_guess_that_is_told() -> None:
     assert await resolved(ask=says_9000) == (9_000, "endpoint")
     assert await resolved(ask=says_nothing) == (128_000, "catalogue")

@@ -413,11 +413,11 @@ async def _make_manager(
         config, stack.push_async_callback, floor=DeferringFloor(), seconds=SUMMARY_SHARE * seconds
     )
 
-    async def resolve(api: Api, model: str, upstream: str) -> int:
+    async def resolve(api: Api, model: str, upstream: str, betas: str) -> int:
         address = upstream if api == "anthropic" else f"{upstream}/v1"
         setting = config.model.context_length if model == config.model.default else None
         ask = functools.partial(ask_endpoint, address, model, api=api, api_key=keys.get(upstream))
-        return (await resolve_window(model, setting=setting, ask=ask)).tokens
+        return (await resolve_window(model, setting=setting, ask=ask, betas=betas)).tokens
 
     settings = {"engine": engine.options, "compression": config.compression.model_dump()}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]

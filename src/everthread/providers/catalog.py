@@ -213,7 +213,7 @@ def _size(value: Any) -> int | None:
 
 DEFAULT_WINDOW = 128_000
 
-WindowSource = Literal["setting", "learnt", "endpoint", "catalogue", "default"]
+WindowSource = Literal["setting", "learnt", "request", "endpoint", "catalogue", "default"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,18 +238,29 @@ class Window:
         return self.sentence
 
 
+BETA_HEADER = "anthropic-beta"
+LONG_CONTEXT_BETA, LONG_CONTEXT = "context-1m", 1_000_000
+"""By which a client of Claude asks for a longer window, and what it gets."""
+
+
 async def resolve_window(
     model: str,
     *,
     setting: int | None = None,
     learnt: LearntLimit | None = None,
     ask: Callable[[], Awaitable[EndpointReport]] | None = None,
+    betas: str = "",
 ) -> Window:
-    """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides."""
+    """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides.
+
+    `betas`: the `window_headers` of the request; a long context that it asks for is no model's own.
+    """
     if learnt is not None and (setting is None or learnt.limit < setting):
         return Window(learnt.limit, "learnt", f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}")
     if setting is not None:
         return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
+    if LONG_CONTEXT_BETA in betas and "claude" in model.lower():
+        return Window(LONG_CONTEXT, "request", f"{LONG_CONTEXT:,} tokens, by the header {BETA_HEADER}")
     report = await ask() if ask else EndpointReport(None)
     if report.window is not None:
         return Window(report.window, "endpoint", f"{report.window:,} tokens, as the server says: {report.where}")
@@ -266,9 +277,6 @@ def catalogue_window(model: str, *, note: str = "") -> Window:
         )
         return Window(DEFAULT_WINDOW, "default", sentence, note)
     return Window(known.window, "catalogue", f"{known.window:,} tokens, from the catalogue ({known.family})", note)
-
-
-BETA_HEADER = "anthropic-beta"
 
 
 def window_headers(headers: Mapping[str, str] | None) -> str:

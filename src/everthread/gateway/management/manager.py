@@ -97,8 +97,8 @@ class ManagerSetup:
     engine_key: str
     """Names the engine with its options: a rewrite is only for those who would have made the same."""
     summarizer: Callable[[SummarizerContext], Summarizer]
-    window: Callable[[Api, str, str], Awaitable[int]]
-    """Of a model at an address: `window(api, model, upstream)`; asked once for each."""
+    window: Callable[[Api, str, str, str], Awaitable[int]]
+    """Of a model at an address: `window(api, model, upstream, betas)`; asked once for each."""
     options: SessionOptions = field(default_factory=SessionOptions)
     cache_markers: bool = True
     """Set marks for Claude clients that set none."""
@@ -324,7 +324,9 @@ class ProxyManager:
         if key not in self._windows:
             if len(self._windows) >= _MOST_WINDOWS:
                 self._windows.clear()
-            self._windows[key] = await self.setup.window(incoming.api, turn.model, incoming.upstream)
+            self._windows[key] = await self.setup.window(
+                incoming.api, turn.model, incoming.upstream, turn.limit_key.headers
+            )
         return self._windows[key]
 
     async def _load_memory(self, match: ThreadMatch) -> Any:
