@@ -7,10 +7,9 @@ object around the real one. Everything here is a guess from text: where nothing 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from everthread.core.messages import json_value
 
@@ -19,6 +18,21 @@ _JSON_CHARS = 1_000_000
 _BODIES = ("output", "stdout", "content", "result", "text", "body")
 _EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
 _ERRORS = ("error", "stderr", "errors", "error_message")
+
+
+T = TypeVar("T")
+
+
+class ReadOnce(Generic[T]):
+    """`functools.cached_property` without its lock, which costs as much as such a reading."""
+
+    def __init__(self, read: Callable[[Any], T]) -> None:
+        self._read, self._name = read, read.__name__
+
+    def __get__(self, owner: Any, _kind: Any) -> T:
+        value: T = self._read(owner)
+        owner.__dict__[self._name] = value
+        return value
 
 
 @dataclass
@@ -31,17 +45,17 @@ class UnwrappedOutput:
     data: Any = None
     _stated: str | None = None
 
-    @cached_property
+    @ReadOnce
     def code(self) -> int | None:
         """The exit code, of the object around the output or as the output states it."""
         return exit_code(self.body) if self.exit_code is None else self.exit_code
 
-    @cached_property
+    @ReadOnce
     def halt(self) -> str:
         """Why the call did not finish (`find_halt`)."""
         return find_halt(self.body)
 
-    @cached_property
+    @ReadOnce
     def tests(self) -> str:
         """What a test run reports in it (`count_tests`)."""
         return count_tests(self.body)
