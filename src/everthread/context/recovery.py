@@ -202,6 +202,26 @@ class ModelLimits:
         """The largest answer the model was found to allow; None where nothing is known."""
         return (await self._fresh(key)).output
 
+    async def learn_refusal(  # noqa: PLR0913 - what is known of a refusal
+        self,
+        key: LimitKey,
+        verdict: ErrorVerdict,
+        *,
+        window: int,
+        tokens: int,
+        output_cap: int | None,
+        status: int | None,
+        body: Any,
+    ) -> LearntWindow | None:
+        """What the refusal of a prompt of so many tokens teaches of the window; None where that is nothing."""
+        if verdict.kind == "payload_too_large":
+            return None
+        if verdict.kind == "max_tokens_too_large":
+            if verdict.context_limit is None:
+                return None
+            tokens += output_cap or 0
+        return await self.learn_window(key, verdict, window, tokens, believed=is_overflow_error(status, body))
+
     async def learn_window(
         self, key: LimitKey, verdict: ErrorVerdict, window: int, sent: int, *, believed: bool = True
     ) -> LearntWindow | None:

@@ -18,7 +18,6 @@ from everthread.context.recovery import (
     TOO_LARGE,
     RecoveryAttempts,
     RecoveryStep,
-    is_overflow_error,
     lasting_cap,
     slim_messages,
 )
@@ -452,13 +451,12 @@ async def _learn_limit(
     live: ConversationState, verdict: ErrorVerdict, error: Exception, requested_cap: int | None
 ) -> None:
     """What the refusal teaches of the window."""
-    if live.answering != live.route.name or verdict.kind == "payload_too_large":
+    if live.answering != live.route.name:
         return  # another model stepped in: its limit says nothing about the window of this one
-    if verdict.kind == "max_tokens_too_large" and verdict.context_limit is None:
-        return
-    believed = is_overflow_error(getattr(error, "status", None), getattr(error, "body", None))
-    size = live.tokens + (requested_cap or 0 if verdict.kind == "max_tokens_too_large" else 0)
-    limit = await live.limits.learn_window(live.limit_key, verdict, live.window, size, believed=believed)
+    limit = await live.limits.learn_refusal(
+        live.limit_key, verdict, window=live.window, tokens=live.tokens, output_cap=requested_cap,
+        status=getattr(error, "status", None), body=getattr(error, "body", None),
+    )  # fmt: skip
     if limit is not None:
         live.fit(limit.tokens)
         live.emit(events.LimitLearnt(live.session.id, live.route.name, limit.tokens, limit.source, stored=limit.stored))

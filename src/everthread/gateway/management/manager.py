@@ -39,7 +39,6 @@ from everthread.context.recovery import (
     TOO_LARGE,
     ModelLimits,
     RecoveryStep,
-    is_overflow_error,
     lasting_cap,
 )
 from everthread.context.worker import DEFAULT_COMPACTION_SECONDS, PROCESSES, CompactionWorker, EngineSetup
@@ -699,15 +698,10 @@ class ProxyManager:
 
     async def _learn(self, turn: ManagedTurn, verdict: ErrorVerdict, status: int, body: bytes) -> None:
         """Learn the window from a refusal."""
-        if verdict.kind == "payload_too_large":
-            return
-        if verdict.kind == "max_tokens_too_large" and verdict.context_limit is None:
-            return
-        tokens = self.tokens(turn, turn.used)
-        if verdict.kind == "max_tokens_too_large":
-            tokens += turn.output_cap or turn.requested_cap or 0
-        believed = is_overflow_error(status, body)
-        learnt = await self.limits.learn_window(turn.limit_key, verdict, turn.window, tokens, believed=believed)
+        learnt = await self.limits.learn_refusal(
+            turn.limit_key, verdict, window=turn.window, tokens=self.tokens(turn, turn.used),
+            output_cap=turn.output_cap or turn.requested_cap, status=status, body=body,
+        )  # fmt: skip
         if learnt is not None:
             turn.window = learnt.tokens
             event = LimitLearnt(turn.match.thread, turn.model, learnt.tokens, learnt.source, stored=learnt.stored)
