@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from everthread.cli.commands.wrap import CLIENTS, receipt, settings_text
+from everthread.cli.commands.wrap import CLIENTS, ReceiptFigures, receipt, settings_text
 from everthread.gateway.dashboard.views import CostComparison
 from everthread.store.models import CallRow, Insights, UsageRow
 from tests.cli.served import provider
@@ -60,14 +63,32 @@ def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(wrap
     assert "Everthread: 1 calls" in done.stderr
 
 
-def test_a_gateway_that_runs_is_used_and_named_at_the_end(wrap: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("auth", "words"), [("none", "Everthread: 1 calls"), ("passthrough", "no receipt, the figures of http")]
+)
+def test_a_running_gateway_is_asked_for_the_receipt(auth: str, words: str, wrap: Any, tmp_path: Path) -> None:
     path = stand_in(tmp_path)
-    with provider() as served:
-        url = served.url
+    with provider() as served, gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url:
         done = wrap("qwen", "--gateway", f"{url}/", PATH=path)
     assert done.returncode == 3, done.stderr
     assert "You said: Hello []" in done.stdout
-    assert f"what went through the gateway is at {url}/" in done.stderr
+    assert words in done.stderr
+
+
+@contextmanager
+def gateway(folder: Path, *words: str) -> Iterator[str]:
+    """A gateway that runs already; where."""
+    command = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--json", *words]
+    environment = {**os.environ, "EVERTHREAD_HOME": str(folder / "home")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        text = ""
+        while '"url"' not in text or not text.rstrip().endswith("}"):
+            text += process.stdout.readline()
+        try:
+            yield json.loads(text)["url"]
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("client", [row.name for row in CLIENTS.values() if row.variables or row.arguments])
@@ -87,7 +108,7 @@ def test_our_mcp_server_is_attached_where_asked_for(client: str, wrap: Any) -> N
 
 def test_the_receipt_says_what_was_saved() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
-    found = Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000)
+    found = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
     saved = CostComparison(cost=1.0, without=1.42, calls=3)
     assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, saved)
     assert "$0.10 more than without" in receipt("claude", found, replace(saved, without=0.9))

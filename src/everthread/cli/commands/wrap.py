@@ -176,8 +176,7 @@ def wrap(
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
         if url:
-            code = asyncio.run(_start(row, url, context.args, folder, mcp=mcp))
-            typer.echo(visible(f"Everthread: what went through the gateway is at {url}/"), err=True)
+            code = asyncio.run(_run_behind(row, url, context.args, folder, mcp=mcp))
         else:
             code = asyncio.run(_run(row, upstream or [], context.args, folder, log, mcp=mcp))
     raise typer.Exit(code)
@@ -228,7 +227,16 @@ async def _run(
         saved = await page_reader(config, store).savings(started_at)
     finally:
         await store.close()
-    typer.echo(visible(receipt(row.name, insights, saved)), err=True)
+    typer.echo(visible(receipt(row.name, ReceiptFigures.of(insights), saved)), err=True)
+    return code
+
+
+async def _run_behind(row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool) -> int:
+    """Run it behind a gateway that is there already, and print what that one tells."""
+    since = time.time()
+    before = await read_figures(url, since)
+    code = await _start(row, url, words, folder, mcp=mcp)
+    typer.echo(visible(remote_receipt(row.name, url, before, await read_figures(url, since))), err=True)
     return code
 
 
@@ -247,21 +255,85 @@ async def _start(row: ClientRow, url: str, words: list[str], folder: Path, *, mc
     return await process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class ReceiptFigures:
+    """What went through a gateway in a time."""
+
+    calls: int
+    prompt: int
+    output: int
+    cost: float | None
+    """None where a price is unknown."""
+    compactions: int
+    tokens_saved: int
+
+    @classmethod
+    def of(cls, insights: Insights) -> ReceiptFigures:
+        total = insights.total
+        cost = None if total.unpriced else float(total.cost)
+        return cls(total.calls, total.prompt, total.output, cost, insights.compactions, insights.tokens_saved)
+
+    @classmethod
+    def read(cls, answer: Any) -> ReceiptFigures:
+        """From what the API answers."""
+        total = answer["total"]
+        calls, prompt, output = (int(total[name]) for name in ("calls", "prompt", "output"))
+        cost = None if total["unpriced_calls"] else float(total["known_cost"])
+        return cls(calls, prompt, output, cost, int(answer["compactions"]), int(answer["tokens_saved"]))
+
+    def since(self, before: ReceiptFigures) -> ReceiptFigures:
+        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
+        return ReceiptFigures(
+            self.calls - before.calls, self.prompt - before.prompt, self.output - before.output, cost,
+            self.compactions - before.compactions, self.tokens_saved - before.tokens_saved,
+        )  # fmt: skip
+
+
+_DAY = 86_400
+_KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+"""Where a client's key for the gateway may be, which sees its tenant's figures."""
+_SECONDS = 10
 _CENT = 0.01
 
 
-def receipt(name: str, insights: Insights, saved: CostComparison) -> str:
+async def read_figures(url: str, since: float) -> ReceiptFigures | str:
+    """All that went through a running gateway from the day of `since` on; or why that is not known."""
+    import httpx2
+
+    key = next((os.environ[name] for name in _KEYS if os.environ.get(name)), "")
+    days = int(time.time() // _DAY - since // _DAY) + 1
+    try:
+        async with httpx2.AsyncClient(timeout=_SECONDS) as http:
+            answer = await http.get(
+                f"{url}/api/insights", params={"days": days}, headers={"authorization": f"Bearer {key}"} if key else {}
+            )
+        return ReceiptFigures.read(answer.json()) if answer.status_code == 200 else f"it answers {answer.status_code}"
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError):
+        return "it answers something else"
+
+
+def remote_receipt(name: str, url: str, before: ReceiptFigures | str, after: ReceiptFigures | str) -> str:
+    """The receipt of a gateway that serves others too, or why there is none."""
+    if isinstance(before, str) or isinstance(after, str):
+        why = before if isinstance(before, str) else after
+        return f"Everthread: no receipt, the figures of {url} cannot be read here ({why}). Look there: {url}/"
+    summary = receipt(name, after.since(before)).partition("\n")[0]
+    return f"{summary} That is all that went through {url} meanwhile.\nLook: {url}/"
+
+
+def receipt(name: str, total: ReceiptFigures, saved: CostComparison | None = None) -> str:
     """What the gateway did for it, in one line and where to look."""
-    total = insights.total
     if not total.calls:
         return f"Everthread: {name} made no call through it."
-    cost = "" if total.unpriced else f", ${total.cost:,.2f}"
-    effect = f"{insights.tokens_saved:,} tokens taken out" if insights.compactions else "nothing had to be taken out"
-    if saved.beyond:
+    cost = f", ${total.cost:,.2f}" if total.cost is not None else ""
+    effect = f"{total.tokens_saved:,} tokens taken out" if total.compactions else "nothing had to be taken out"
+    if saved is not None and saved.beyond:
         effect += f", {saved.beyond:,} calls would not have fitted the window without"
-    if abs(saved.saved) >= _CENT:
+    if saved is not None and abs(saved.saved) >= _CENT:
         effect += f", ${saved.saved:,.2f} saved" if saved.saved > 0 else f", ${-saved.saved:,.2f} more than without"
     return (
         f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
-        f"{insights.compactions:,} compactions, {effect}.\nLook: everthread sessions list, or everthread dashboard."
+        f"{total.compactions:,} compactions, {effect}.\nLook: everthread sessions list, or everthread dashboard."
     )
