@@ -1,7 +1,8 @@
 """The shape of the code, read from the tree: sizes, names, protocols, and how many modules a request passes.
 
 A module is passed when one of its functions runs, in any thread, from the request to its answer; what runs at import is
-not counted. Protocols are held against every class of `src`: an implementation inherits it, or has all its members.
+not counted. Protocols are held against every class of `src`: an implementation inherits it, or has all its members;
+a module may be one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +75,7 @@ class ClassFound:
 def run() -> list[Row]:
     files = {path: path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
     classes = [found for path, text in files.items() for found in _classes(path, ast.parse(text))]
-    return [*_sizes(files), *_names(files, classes), *_protocols(classes), *_flows()]
+    return [*_sizes(files), *_names(files, classes), *_protocols(classes, files), *_flows()]
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -181,7 +182,8 @@ def _listed(names: list[str], most: int = 12) -> str:
 # --- protocols --------------------------------------------------------------------------------------------------------
 
 
-def _protocols(classes: list[ClassFound]) -> Iterator[Row]:
+def _protocols(classes: list[ClassFound], files: Mapping[Path, str]) -> Iterator[Row]:
+    modules = {_module(path): _defined_names(text) for path, text in files.items()}
     by_name: dict[str, list[ClassFound]] = defaultdict(list)
     for found in classes:
         by_name[found.name].append(found)
@@ -198,11 +200,25 @@ def _protocols(classes: list[ClassFound]) -> Iterator[Row]:
             if not found.is_protocol
             and (protocol.name in found.bases or (wanted and wanted <= _all_members(found, by_name)))
         ]
+        implementations += [name for name, defined in modules.items() if wanted and wanted <= defined]
         if len(implementations) < 2 and protocol.name not in public:
             lonely.append(f"{protocol.module}.{protocol.name}")
     yield Row(
         "protocols with fewer than two implementations, outside the public names", _listed(lonely), "0", not lonely
     )
+
+
+def _defined_names(text: str) -> set[str]:
+    """The names that a module has: a module too can be what a protocol describes."""
+    names: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names
 
 
 def _all_members(found: ClassFound, by_name: dict[str, list[ClassFound]], depth: int = 5) -> set[str]:

@@ -89,11 +89,13 @@ def test_gerunds_and_participles_are_told_from_nouns(name: str, verbal: bool) ->
 def test_a_protocol_with_one_implementation_is_named() -> None:
     text = "class P(Protocol):\n    def go(self): ...\nclass A:\n    def go(self): ...\n"
     found = list(shape._classes(shape.PACKAGE / "x.py", ast.parse(text)))
-    (row,) = shape._protocols(found)
+    (row,) = shape._protocols(found, {})
     assert row.figure == "1 (x.P)"
     again = [*found, *shape._classes(shape.PACKAGE / "y.py", ast.parse("class B(P): ..."))]
-    (row,) = shape._protocols(again)
+    (row,) = shape._protocols(again, {})
     assert row.met
+    (row,) = shape._protocols(found, {shape.PACKAGE / "z.py": "def go(): ..."})
+    assert row.met, "a module is one"
 
 
 def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
