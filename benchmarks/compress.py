@@ -17,11 +17,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.retained.recordings import ASIDE, CODING, THREADS, recording
+from benchmarks.retained.recordings import ASIDE, CODING, recording, thread
 from benchmarks.retained.stories import story
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
@@ -34,7 +34,7 @@ from examples.long_session import Session
 
 MODEL = "gpt-4o"
 WINDOW = 200_000
-ROUNDS = 3
+ROUNDS = 7
 NEW = 20
 """Messages the engine has not read before."""
 FIRST_GOAL, NEW_GOAL, GROWTH_GOAL = 3.0, 0.5, 1.5
@@ -104,7 +104,7 @@ def _messages(session: str) -> list[Message]:
     if session == LONG:
         return [message for message in recording("coding-long-claude") if message is not None]
     if session == AGENT_LOGS:
-        return [message for name in THREADS[CODING, ASIDE] for message in recording(name) if message is not None]
+        return [one.message for one in takewhile(lambda one: one.number >= 0, thread(CODING, ASIDE))]
     grown = Session()
     number = 0
     while len(grown.messages) < int(session):
