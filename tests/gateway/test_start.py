@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,15 @@ async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(tmp_p
         long = await client.messages.with_raw_response.create(**asked, extra_headers=betas)
         short = await client.messages.with_raw_response.create(**asked)
         assert [answer.headers["x-everthread-compactions"] for answer in (long, short)] == ["0", "1"]
+
+
+def test_what_the_first_requests_need_is_loaded_ahead() -> None:
+    """An import in a request would stop all others."""
+    code = (
+        "import asyncio, sys\n"
+        "from everthread.factory.gateway import preload\n"
+        "asyncio.run(preload())\n"
+        "print(*({'genai_prices', 'splintr', 'everthread.compaction.summarizers.model'} - set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -222,7 +222,7 @@ async def open_gateway(
         stack.callback(ending.set)
         if warm:
             manager.warm()
-            settling = asyncio.create_task(_preload())
+            settling = asyncio.create_task(preload())
             stack.callback(settling.cancel)
         if pages is not None:
             pages.settings = replace(pages.settings, base=gateway.url)
@@ -254,19 +254,26 @@ async def _open_proxy(
     return manager, proxy
 
 
-async def _preload() -> None:
+async def preload() -> None:
     """Load in a thread what the first request would wait for, then freeze the process's memory."""
-    from everthread.core.pricing import CanonicalUsage, cost_of
-    from everthread.core.tokens.tokenizers import load_tokenizer
     from everthread.gateway.server import settle_process
 
     def load() -> None:
-        for module in ("chain", "model", "warm"):  # an import would stop the loop where the first compaction is due
-            importlib.import_module(f"everthread.compaction.summarizers.{module}")
+        import httpx2
+
+        from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
+        from everthread.core.pricing import CanonicalUsage, cost_of
+        from everthread.core.tokens.tokenizers import load_tokenizer
+        from everthread.providers import resolve  # noqa: F401 - for the first summary
+
+        httpx2.Client().close()
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
-    await asyncio.to_thread(load)
+    try:
+        await asyncio.to_thread(load)
+    except Exception as error:  # noqa: BLE001 - requests load it themselves then, and wait for it
+        _LOG.warning("the gateway is not warmed up: %s: %s", type(error).__name__, error)
     settle_process()
 
 
