@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +19,7 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateway import upstreams_of, with_own_key
+from everthread.gateway import auth
 from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator, issue_key
 from everthread.gateway.base import Auth
 from everthread.gateway.router import Upstream
@@ -291,3 +294,17 @@ def test_with_keys_an_upstream_needs_one_of_ours(
     else:
         with pytest.raises(ConfigError, match="api_key_env"):
             with_own_key(upstream)
+
+
+async def test_a_busy_loop_is_no_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is there when the loop has time again, though the time for it is over."""
+    monkeypatch.setattr(auth, "_LOOKUP_SECONDS", 0.05)
+    store = open_store(tmp_path / "s.db")
+    token, new = issue_key()
+    await store.create_key(new)
+    asked = asyncio.create_task(KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    time.sleep(0.3)  # noqa: ASYNC251 - that is what is tested
+    assert (await asked).key_id == new.id
+    await store.close()
