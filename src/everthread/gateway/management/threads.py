@@ -557,6 +557,7 @@ class ThreadRecorder:
         """Store what is not stored yet of a request, its answer, usage and state."""
         if turn.delay is not None:
             turn.delay.cancel()
+            turn.delay = None
         try:
             if not turn.is_stored and not await self._wait_for_others(turn.match):
                 turn.match = await self._find_again(turn)
@@ -584,6 +585,7 @@ class ThreadRecorder:
                     answer = None
         finally:
             if turn.expected is not None:  # nobody goes on from a point that is not kept
+                turn.expected.hasten = None  # it holds the turn: the body would stay until a search for garbage
                 is_kept = turn.is_stored and not turn.match.is_inside
                 self._threads.fulfil(turn.expected, turn.match.thread if is_kept else None)
 
