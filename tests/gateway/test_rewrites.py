@@ -340,6 +340,9 @@ async def test_other_errors_are_the_clients(tmp_path: Path) -> None:
     await running(tmp_path, run)
 
 
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
 async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
     async with gate(tmp_path, window=200_000) as place:
         assert place.provider is not None
@@ -349,7 +352,7 @@ async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
             client.says(words(600, f"entry {turn}"))
             exchange = await ask(manager, client, place.provider)
             assert exchange.reply is not None, exchange.error
-            assert exchange.sent.rewritten
+            assert exchange.sent.rewritten == (turn > 0)
         last = place.provider.log[-1]
         assert last.cached_tokens > 0.7 * last.prompt_tokens
         assert "cache_control" not in json.dumps(client.messages)
@@ -371,11 +374,38 @@ async def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: 
 
 async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
-        client = Client("anthropic")
-        client.says("Hi")
+        client = Client("anthropic", tools=TOOLS)
+        client.says(words(1_500, "entry"))
         incoming = client.incoming()
         assert (await place.manager(markers=False).prepare(incoming)).sent.body is incoming.raw
         assert (await place.manager(markers=True).prepare(incoming)).sent.body != incoming.raw
+
+    await running(tmp_path, run)
+
+
+@pytest.mark.parametrize(
+    ("count", "has_tools", "is_answered", "is_marked"),
+    [
+        (100, True, True, False),
+        (1_500, False, False, False),
+        (1_500, True, False, True),
+        (1_500, False, True, True),
+    ],
+    ids=["too short to be cached", "a one-shot prompt", "tools are offered", "an answer is there"],
+)
+async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
+    count: int, has_tools: bool, is_answered: bool, is_marked: bool, tmp_path: Path
+) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("anthropic", tools=TOOLS if has_tools else [])
+        client.says(words(count, "entry"))
+        if is_answered:
+            client.messages.append({"role": "assistant", "content": "Fine."})
+            client.says("Go on.")
+        incoming = client.incoming()
+        sent = (await place.manager(markers=True).prepare(incoming)).sent.body
+        assert (b"cache_control" in sent) == is_marked
+        assert is_marked or sent is incoming.raw
 
     await running(tmp_path, run)
 

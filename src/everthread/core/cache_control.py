@@ -24,6 +24,8 @@ Where = Literal["tools", "system", "messages"]
 CACHE_SECONDS = {"5m": 300.0, "1h": 3_600.0}
 """How long a provider keeps a cached prefix that is not asked for, by its `cache_ttl`."""
 
+SHORTEST_CACHED = 1024
+"""Tokens: no Claude model caches a shorter prompt."""
 LOOKBACK = 20
 """How many blocks before a mark the provider looks for an earlier cached prefix."""
 

@@ -19,7 +19,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
@@ -417,7 +417,7 @@ class CallPattern:
 
     def dump(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def load(cls, state: Any) -> CallPattern:

@@ -439,7 +439,7 @@ async def _make_manager(
 
 
 def _make_telemetry() -> Telemetry | None:
-    """The telemetry; None where the extra `otel` is not installed."""
+    """The telemetry; None where the extra `otel` is not installed, or nobody set it up."""
     try:
         from everthread.gateway.telemetry import Telemetry
     except ModuleNotFoundError as error:

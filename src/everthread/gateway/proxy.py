@@ -32,7 +32,7 @@ from everthread.gateway.base import (
     UnmanagedTurn,
 )
 from everthread.gateway.body import ExcessError, OuterFields
-from everthread.gateway.deadlines import run_beside, run_within
+from everthread.gateway.deadlines import run_within
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.errors import Refused, error_body, error_event
 from everthread.gateway.management.compaction_items import PATH as COMPACT_PATH
@@ -56,7 +56,7 @@ from everthread.gateway.observability import (
     printable,
 )
 from everthread.gateway.quotas import PassthroughMeter, charged_model, usage_to_charge
-from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, until_gone
+from everthread.gateway.requests import ClientGone, RequestHead, Upload, read_body, run_while_connected
 from everthread.gateway.router import Routes, Upstream, family_of
 from everthread.gateway.streaming import (
     Filters,
@@ -685,7 +685,7 @@ class Proxy:
         writer = ResponseWriter(send, call, self.metrics, self.limits.write_seconds)
         try:
             caller.admit()
-            await self._serve(call, receive, writer)
+            await self._serve(call, scope, receive, writer)
         except Refused as refused:
             with contextlib.suppress(ClientGone):
                 await writer.refuse(refused)
@@ -714,32 +714,32 @@ class Proxy:
             await asyncio.wait(self._recordings)
         await self._client.close()
 
-    async def _serve(self, call: RequestHead, receive: Receive, writer: ResponseWriter) -> None:
+    async def _serve(self, call: RequestHead, scope: Scope, receive: Receive, writer: ResponseWriter) -> None:
         key = call.caller.share
         compacts = self._services.make_item is not None and call.path == COMPACT_PATH
         if call.conversation is None and not compacts and not (self._routes.differ and call.is_json):
             upload = Upload(receive, call, self.limits.body_seconds)
             with self._arrivals.enter(key):
-                await _run_while_connected(self._pass(call, upload, _model_in(call.path), writer), receive, upload.done)
+                await run_while_connected(self._pass(call, upload, _model_in(call.path), writer), scope)
             return
         with self._bytes.reserve(key) as count:
             with self._arrivals.enter(key):
                 raw = await read_body(receive, call, self.limits, count)
             with self._admission.enter(key):
                 self.metrics.in_flight = self._admission.inside
-                await self._answer(call, raw, receive, writer, compacts=compacts)
+                await self._answer(call, raw, scope, writer, compacts=compacts)
 
     async def _answer(
-        self, call: RequestHead, raw: bytes, receive: Receive, writer: ResponseWriter, *, compacts: bool
+        self, call: RequestHead, raw: bytes, scope: Scope, writer: ResponseWriter, *, compacts: bool
     ) -> None:
         """Answer a request whose body is there."""
         if call.conversation is not None:
-            await _run_while_connected(self._converse(call, raw, writer), receive)
+            await run_while_connected(self._converse(call, raw, writer), scope)
             return
         body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
         model = OuterFields(body or b"").model
         passing = self._compact(call, raw, body, writer) if compacts and body else None
-        await _run_while_connected(passing or self._pass(call, raw, model, writer), receive)
+        await run_while_connected(passing or self._pass(call, raw, model, writer), scope)
 
     async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation
@@ -858,18 +858,6 @@ def _excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
     if objects > _OBJECTS:
         return f"it has more than {_OBJECTS:,} objects"
     return "it has too many values" if outer.is_excessive else ""
-
-
-async def _run_while_connected(
-    work: Coroutine[Any, Any, None], receive: Receive, uploaded: asyncio.Event | None = None
-) -> None:
-    """Do the work while the client is there; its leaving cancels it, and the upstream's part with it."""
-
-    async def watch() -> None:
-        await until_gone(receive, uploaded)
-        raise ClientGone
-
-    await run_beside(work, watch)
 
 
 def _model_in(path: str) -> str | None:

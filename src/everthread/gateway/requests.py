@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Message, Receive, Scope
 
 from everthread.core.types import Api
 from everthread.gateway.base import Limits
-from everthread.gateway.deadlines import run_within
+from everthread.gateway.deadlines import StartedCoroutine, run_within
 from everthread.gateway.encoding import too_large
 from everthread.gateway.errors import Refused
 from everthread.gateway.router import LOGIN_HEADER, PATHS
@@ -28,6 +27,36 @@ KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _CHARACTER, _LINE = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])", rb"(?:_|%5[Ff])"
 _KEY_BYTES = re.compile(rb"(?:e|%65)(?:t|%74)" + _LINE + _CHARACTER + rb"{12}" + _LINE + _CHARACTER + rb"{43}")
 """The same, each character as it is or percent-encoded: a server reads both."""
+
+
+DISCONNECT = "everthread.disconnect"
+"""An extension of the scope: the `DisconnectWatchers` of its connection."""
+T = TypeVar("T")
+
+
+class DisconnectWatchers:
+    """What is called when the client of a connection leaves."""
+
+    def __init__(self, resume_reading: Callable[[], None]) -> None:
+        self._resume_reading = resume_reading
+        self._watchers: set[Callable[[], None]] = set()
+        self._is_ended = False
+
+    def add(self, watcher: Callable[[], None]) -> None:
+        self._watchers.add(watcher)
+        if self._is_ended:
+            asyncio.get_running_loop().call_soon(self.end)
+        else:
+            self._resume_reading()  # after a long body it is paused, and who does not read hears of no end
+
+    def discard(self, watcher: Callable[[], None]) -> None:
+        self._watchers.discard(watcher)
+
+    def end(self) -> None:
+        """The client has left."""
+        self._is_ended = True
+        while self._watchers:
+            self._watchers.pop()()
 
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
@@ -150,17 +179,14 @@ async def body_pieces(receive: Receive) -> AsyncIterator[bytes]:
 
 
 class Upload:
-    """A body that goes on as it comes; `done` when the client said all of it."""
+    """A body that goes on as it comes."""
 
     def __init__(self, receive: Receive, call: RequestHead, seconds: float) -> None:
         self._receive = receive
         self._seconds = seconds
-        self.done = asyncio.Event()
         self.size = 0
         """Bytes that came so far."""
         self.is_there = "content-length" in call.headers or "transfer-encoding" in call.headers
-        if not self.is_there:
-            self.done.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Piece by piece. `Refused` where the next one does not come in time: who stalls holds a place."""
@@ -175,14 +201,26 @@ class Upload:
                 break
             self.size += len(piece)
             yield piece
-        self.done.set()
 
 
-async def until_gone(receive: Receive, uploaded: asyncio.Event | None) -> None:
-    """Returns when the client left."""
-    if uploaded is not None:
-        await uploaded.wait()
-    with contextlib.suppress(ClientGone):
-        while True:
-            async for _ in body_pieces(receive):
-                pass
+async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
+    """The result of the work. `ClientGone` where the client leaves first; that ends the work too."""
+    started = StartedCoroutine(work)
+    if started.is_done:
+        return await started
+    watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
+    limit = asyncio.timeout(None)
+
+    def end() -> None:
+        limit.reschedule(0.0)
+
+    try:
+        async with limit:
+            watchers.add(end)
+            return await started
+    except TimeoutError:
+        if limit.expired():
+            raise ClientGone from None
+        raise
+    finally:
+        watchers.discard(end)

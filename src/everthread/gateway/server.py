@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
+from everthread.gateway.requests import DISCONNECT, DisconnectWatchers
 
 _BACKLOG = 512
 """Connections that wait to be accepted."""
@@ -129,6 +130,8 @@ def http_url(host: str, port: int) -> str:
 
 
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""What uvicorn writes before a response, for a client that waits for it."""
 _MOST_FILES = 65_536
 _MOST_CONNECTIONS = 16_384
 _OTHER_FILES = 128
@@ -150,9 +153,11 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     _clock: asyncio.TimerHandle | None = None
     _in_headers = True
     _header_size = 0
+    _watchers: DisconnectWatchers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        self._watchers = DisconnectWatchers(self.flow.resume_reading)
         self.waiting[self] = None
         if len(self.connections) > self.most_connections:
             longest = next(iter(self.waiting))  # so that one who opens many keeps nobody out
@@ -185,7 +190,9 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self.waiting.pop(self, None)
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("no tunnel is opened here")  # the parser makes an error of it, the client gets 400
+        cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
         super().on_headers_complete()
+        self.cycle.transport = cast("asyncio.Transport", _HeldHead(self.transport, self.loop))
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():  # the parser skipped the body, which is still to come
@@ -202,6 +209,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._stop()
         self.waiting.pop(self, None)
         super().connection_lost(exc)
+        self._watchers.end()
 
     def _parse(self, data: bytes) -> None:
         while True:
@@ -227,6 +235,39 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+
+class _HeldHead:
+    """A response's transport. Its head waits for what follows in the same turn of the loop: both go in one write."""
+
+    __slots__ = ("_head", "_is_begun", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+        self._is_begun = False
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif not self._is_begun and data != _CONTINUE:
+            self._is_begun, self._head = True, data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def _flush(self) -> None:
+        head, self._head = self._head, b""
+        if head:
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 class _ResumedRequest:

@@ -34,9 +34,12 @@ class Telemetry:
     seconds: Histogram
 
     @classmethod
-    def of_process(cls) -> Telemetry:
-        """By the providers that were set up for the process; they do nothing where none was."""
-        return cls.by(trace.get_tracer_provider(), metrics.get_meter_provider())
+    def of_process(cls) -> Telemetry | None:
+        """By the providers that were set up for the process; None where none was."""
+        tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+        if any(hasattr(provider, "shutdown") for provider in (tracers, meters)):  # as all have that do something
+            return cls.by(tracers, meters)
+        return None
 
     @classmethod
     def by(cls, tracers: trace.TracerProvider, meters: metrics.MeterProvider) -> Telemetry:

@@ -161,7 +161,7 @@ class NativeApp:
         with contextlib.suppress(ClientGone):
             try:
                 with self._admission.enter():
-                    answer = await self._answer(call, receive, sender)
+                    answer = await self._answer(call, scope, receive, sender)
             except Refused as refused:
                 answer = error_answer(refused)
             except ClientGone:
@@ -174,7 +174,7 @@ class NativeApp:
             if answer is not None and not sender.started:
                 await sender.answer(answer)
 
-    async def _answer(self, call: RequestHead, receive: Receive, sender: Sender) -> JsonAnswer | None:
+    async def _answer(self, call: RequestHead, scope: Scope, receive: Receive, sender: Sender) -> JsonAnswer | None:
         if call.path == OPENAPI and call.method == "GET":
             return self._document
         endpoint, names = self._route(call)
@@ -182,7 +182,7 @@ class NativeApp:
             call.caller.admit()
         query, body = await read_request(endpoint, call, receive, self._limits)
         request = ApiRequest(
-            call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, receive, sender
+            call.caller, self._may_use_tools(call.caller), names, query, body, call.headers, scope, sender
         )
         try:
             return await endpoint.handler(self._handlers, request)

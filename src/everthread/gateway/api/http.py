@@ -11,15 +11,14 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_view
 from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import Limits
-from everthread.gateway.deadlines import run_beside
 from everthread.gateway.errors import Refused
-from everthread.gateway.requests import ClientGone, RequestHead, read_body, until_gone
+from everthread.gateway.requests import ClientGone, RequestHead, read_body, run_while_connected
 from everthread.store.models import QueuedTurn
 
 
@@ -93,7 +92,7 @@ class ApiRequest:
     query: Any
     body: Any
     headers: Mapping[str, str]
-    receive: Receive
+    scope: Scope
     sender: Sender
 
     @property
@@ -106,12 +105,7 @@ class ApiRequest:
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the work. `ClientGone` where the client leaves first; then the work ends too."""
-
-        async def watch() -> None:
-            await until_gone(self.receive, None)
-            raise ClientGone
-
-        return await run_beside(work, watch)
+        return await run_while_connected(work, self.scope)
 
 
 Handler = Callable[[Any, ApiRequest], Awaitable[JsonAnswer | None]]

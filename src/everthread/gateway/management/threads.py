@@ -650,4 +650,7 @@ class PendingAnswer:
 
 def _match_after(match: ThreadMatch, history: History) -> ThreadMatch:
     """The match of a request once its messages are stored."""
-    return replace(match, matched=len(history), previous=history.digest(len(history)), branch_of=None)
+    length = len(history)
+    return ThreadMatch(
+        match.tenant, match.scope, match.thread, length, history.digest(length), is_inside=match.is_inside
+    )

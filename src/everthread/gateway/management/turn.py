@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from everthread.agent.tools.conversation import RECALL_SCHEMA
 from everthread.context.policy import FADING, ContextOptions, ContextState, PolicyDecision, fading_text
 from everthread.context.recovery import LimitKey, RecoveryAttempts
-from everthread.core.cache_control import cache_route, mark_system, place_marks
+from everthread.core.cache_control import SHORTEST_CACHED, cache_route, mark_system, place_marks
 from everthread.core.messages import content_text, json_value, kind_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Reply, Request
@@ -196,6 +196,13 @@ class ManagedTurn:
     @property
     def rewritable(self) -> bool:
         return self.incoming.mode == "managed" and not self.unmanaged_reason
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether a next call is likely, which reads what this one writes to the cache: a one-shot prompt has none."""
+        if self.frame.tools or self.match.matched:
+            return True
+        return any(isinstance(value, dict) and value.get("role") == "assistant" for value in Values(self.elements))
 
     @property
     def wire_messages(self) -> WireMessages:
@@ -382,7 +389,7 @@ def build_outgoing(turn: ManagedTurn, before: int, after: int, *, ttl: str | Non
     text = turn.text()
     if turn.output_cap is not None:
         text = _set_output_cap(turn.incoming.api, turn.incoming.upstream, text, turn.output_cap)
-    marks = _mark_changes(turn, text, ttl) if ttl is not None else []
+    marks = _mark_changes(turn, text, ttl) if ttl is not None and after >= SHORTEST_CACHED else []
     hold = after > HOLD_SHARE * turn.window
     is_same = text is turn.sliced.text or text == turn.sliced.text
     if is_same and not marks:
@@ -411,6 +418,8 @@ def _mark_changes(turn: ManagedTurn, text: str, ttl: str) -> list[Change]:
     api, upstream = turn.incoming.api, turn.incoming.upstream
     has_marks = turn.has_marks if text is turn.sliced.text else '"cache_control"' in text
     if has_marks or not takes_marks(api, turn.model, upstream):  # a mark anywhere is the client's own way
+        return []
+    if not turn.is_continued:
         return []
     is_same = text is turn.sliced.text
     sliced = turn.sliced if is_same else slice_body(text.encode(), api)
