@@ -191,7 +191,8 @@ async def test_too_many_at_once_are_told_when_to_come_again() -> None:
 
 @pytest.mark.parametrize("path", [MESSAGES, "/v1/other"])
 @pytest.mark.parametrize("begun", [True, False])
-async def test_a_client_that_leaves_ends_the_upstreams_work(path: str, begun: bool) -> None:
+@pytest.mark.parametrize("size", [0, 300_000], ids=["short", "long"])  # after a long body reading was paused
+async def test_a_client_that_leaves_ends_the_upstreams_work(path: str, begun: bool, size: int) -> None:
     manager = Plain()
 
     async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
@@ -200,7 +201,7 @@ async def test_a_client_that_leaves_ends_the_upstreams_work(path: str, begun: bo
 
     async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
         reader, writer = await connect(url)
-        writer.write(post(path, b"{}"))
+        writer.write(post(path, b"{}" + b" " * size))
         if begun:
             await reader.readuntil(b"ping")
         await upstream.requests(1)

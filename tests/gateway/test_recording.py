@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -94,6 +95,19 @@ async def test_a_gateway_alone_stores_a_request_with_its_answer(tmp_path: Path) 
         stored = [text_of(message.body) for message in await store.history(told[THREAD_HEADER])]
         assert stored == ["Where do we go?", "Left or right.", "Left.", "Done."]
         assert [one.usage.input_tokens for one in await store.usage(told[THREAD_HEADER])][-1] == 7
+
+
+async def test_a_request_that_is_stored_is_freed_without_a_search_for_garbage(tmp_path: Path) -> None:
+    async with gateway_alone(tmp_path) as (_, manager, client):
+        client.says("Left.")
+        gc.collect()
+        gc.disable()
+        try:
+            await answer(manager, client, "Done.")
+            await asyncio.sleep(0)
+            assert not [one for one in gc.get_objects() if isinstance(one, ManagedTurn)]
+        finally:
+            gc.enable()
 
 
 async def test_a_gateway_alone_stores_what_is_not_answered_soon(

@@ -37,8 +37,7 @@ T = TypeVar("T")
 class DisconnectWatchers:
     """What is called when the client of a connection leaves."""
 
-    def __init__(self, resume_reading: Callable[[], None]) -> None:
-        self._resume_reading = resume_reading
+    def __init__(self) -> None:
         self._watchers: set[Callable[[], None]] = set()
         self._is_ended = False
 
@@ -46,8 +45,6 @@ class DisconnectWatchers:
         self._watchers.add(watcher)
         if self._is_ended:
             asyncio.get_running_loop().call_soon(self.end)
-        else:
-            self._resume_reading()  # after a long body it is paused, and who does not read hears of no end
 
     def discard(self, watcher: Callable[[], None]) -> None:
         self._watchers.discard(watcher)

@@ -157,7 +157,7 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
-        self._watchers = DisconnectWatchers(self.flow.resume_reading)
+        self._watchers = DisconnectWatchers()
         self.waiting[self] = None
         if len(self.connections) > self.most_connections:
             longest = next(iter(self.waiting))  # so that one who opens many keeps nobody out
@@ -199,6 +199,8 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
             return
         self._header_size = 0
         super().on_message_complete()
+        if not self.pipeline:  # a long body pauses it, and who does not read hears of no end
+            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
