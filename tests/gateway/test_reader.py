@@ -62,6 +62,22 @@ def test_what_is_known_changes_nothing(
             assert seen(knowing.read(api, body)) == seen(RequestReader(SizeCache()).read(api, body))
 
 
+@pytest.mark.parametrize("place", [3, 40, 90, 119])
+def test_bodies_that_differ_between_their_samples_are_told_apart(place: int) -> None:
+    """Only a part of a long body is hashed to find one that begins alike."""
+    knowing = RequestReader(SizeCache())
+    histories = []
+    for changed in ("one", "two"):
+        messages = [{"role": ("user", "assistant")[index % 2], "content": "x" * 1_500} for index in range(120)]
+        messages[place] = {**messages[place], "content": "x" * 700 + changed + "x" * 797}
+        for end in (messages, [*messages, {"role": "user", "content": "More?"}]):
+            body = json.dumps({"model": "m", "messages": end}).encode()
+            read = knowing.read("anthropic", body)
+            assert seen(read) == seen(RequestReader(SizeCache()).read("anthropic", body))
+            histories.append(read.history.digest(len(read.history)))
+    assert len(set(histories)) == 4
+
+
 @pytest.mark.parametrize("end", [b"]", b"", b",]}", b" 1]}", b'],"messages":[]}', b'],"a":1}', b"]} x"])
 def test_a_known_beginning_does_not_excuse_a_broken_end(end: bytes) -> None:
     rest = json.dumps({"a": 1, "tools": TOOLS})[1:].encode()

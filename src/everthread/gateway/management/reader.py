@@ -1,7 +1,8 @@
-"""A request as it is read: whose history it is and how large, of which only what is new costs more than a hash.
+"""A request as it is read: whose history it is and how large, of which only what is new costs more than a comparison.
 
-A body is hashed once, and its hash is taken at marks on the way: two bodies that agree up to a mark agree in every
-message that is complete there. Nothing here is needed to go on: what is forgotten is read again.
+A body that begins alike is found by samples, hashed at marks on the way, and compared with this one: two bodies that
+agree up to a place agree in every message that is complete there. Nothing here is needed to go on: what is forgotten
+is read again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import asyncio
 import itertools
 import time
 from array import array
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from sys import getsizeof
 from typing import Any, Generic, TypeVar
 
 from everthread.core.outputs import table_results
@@ -39,6 +40,8 @@ _STEP = 1024
 _MARKS = 32
 _FINE, _FINE_STEP = 16, 4096
 """So many marks more at the end of a long body, so far apart."""
+_SAMPLE = 512
+"""Characters before a mark that are hashed."""
 _BEGINNINGS_BYTES = 64 * 1024 * 1024
 _RESTS_BYTES = 32 * 1024 * 1024
 _FRAMES_BYTES = 32 * 1024 * 1024
@@ -48,8 +51,6 @@ _DECODED = 5
 """Bytes that a character of JSON takes once it is decoded, about."""
 _MESSAGE_BYTES, _MARK_BYTES = 600, 200
 """What is kept of a message besides, and of a mark."""
-_LONGEST_TAIL = 32 * 1024
-"""Characters between the last mark and the last message that are kept to be compared."""
 _MUCH, _AT_ONCE = 32 * 1024, 0.001
 """New characters from which on others are let in between, and after how many seconds each time."""
 OURS, MARK = "everthread", '"cache_control"'
@@ -62,7 +63,7 @@ _LEAST_REST = 256
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The hashes of a body at its marks."""
+    """The hashes of a body's samples up to each of its marks."""
 
     positions: list[int]
     """How many characters stand before each."""
@@ -114,7 +115,7 @@ class _Body(Generic[T]):
 
 
 class BodyPrefixCache(Generic[T]):
-    """A cache of bodies by how they begin. `find` also says how many characters agree."""
+    """A cache of bodies by how they begin. `find` also says how many characters probably agree."""
 
     def __init__(self, most: int = _BEGINNINGS_BYTES) -> None:
         self._bodies: ByteCache[int, _Body[T]] = ByteCache(most)
@@ -122,7 +123,7 @@ class BodyPrefixCache(Generic[T]):
         self._numbers = itertools.count()
 
     def find(self, marks: Marks) -> tuple[T, int] | None:
-        """What is known of a body that begins alike, and how many characters are alike at least."""
+        """What is known of a body whose samples are alike, and up to where they are."""
         for index in range(len(marks.digests) - 1, -1, -1):
             body = self._by_mark.get(marks.digests[index])
             if body is not None:
@@ -220,8 +221,8 @@ def _shift_spans(spans: Spans, by: int) -> Spans:
     return {name: (start + by, end + by) for name, (start, end) in spans.items()}
 
 
-def marks_of(api: Api, text: str, body: bytes) -> Marks:
-    """The hashes of a body, which says this text, at its marks: close together near its end, where the next grows."""
+def marks_of(api: Api, text: str) -> Marks:
+    """The hashes of a body's samples at its marks: close together near its end, where the next one grows."""
     step = _STEP
     while step * _MARKS < len(text):
         step *= 2
@@ -230,18 +231,10 @@ def marks_of(api: Api, text: str, body: bytes) -> Marks:
     positions = sorted({*range(step, len(text) + 1, step), *fine} - {0})
     running = sha256(api.encode())
     digests = []
-    for piece in _pieces(text, body, positions):
-        running.update(piece)
-        digests.append(running.copy().digest())
+    for position in positions:
+        running.update(text[position - _SAMPLE : position].encode())
+        digests.append(running.digest())
     return Marks(positions, digests)
-
-
-def _pieces(text: str, body: bytes, positions: list[int]) -> Iterator[bytes | memoryview]:
-    spans = zip([0, *positions], positions, strict=False)
-    if len(text) == len(body):
-        view = memoryview(body)
-        return (view[start:end] for start, end in spans)
-    return (text[start:end].encode() for start, end in spans)
 
 
 _MOST = 50_000
@@ -298,22 +291,25 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class _BodyRecord:
-    """A body that was read, for the cache: all but its text, of which only the end of the messages is kept."""
+    """A body that was read, for the cache."""
 
     layout: BodyLayout
     first: int
     history: History
     model: str
     sizes: array[int]
-    tail: str
-    """From a mark to the end of the last message; empty where that is too long."""
+    text: str
+    """Up to the end of the last message."""
     holds: frozenset[str]
 
     def alike(self, text: str, at: int) -> int:
-        """How many characters another text has in common with it, `at` at least."""
-        end = self.layout.ends[-1] if self.layout.ends else 0
-        is_same = bool(self.tail) and at == end - len(self.tail) and text.startswith(self.tail, at)
-        return end + 1 if is_same else at  # an object is complete where it ends, whatever follows
+        """How many characters another text has in common with it, where `at` are expected."""
+        if text.startswith(self.text):
+            return len(self.text) + self.text.endswith("}")  # an object is complete where it ends, whatever follows
+        at = min(at, len(self.text))
+        while text[:at] != self.text[:at]:
+            at //= 2
+        return at
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +358,7 @@ class RequestReader:
             text = body.decode()
         except UnicodeDecodeError as error:
             raise WireError(f"the request is no UTF-8: {error.reason} at byte {error.start}") from None
-        marks = marks_of(api, text, body)
+        marks = marks_of(api, text)
         record, alike = self._beginnings.find(marks) or (None, 0)
         layout = record.layout.until(LIST_FIELD[api], record.alike(text, alike)) if record else None
         rest = TailFields(self._rests)
@@ -391,9 +387,9 @@ class RequestReader:
         done = len(sizes)
         sizes += self._sizes.pieces(api, frame.model, past.pieces[done:], elements[done:])
         start, end = sliced.spans[LIST_FIELD[api]]
-        tail = _tail(text, marks, sliced.layout)
-        new_record = _BodyRecord(sliced.layout, first, past, frame.model, array("Q", sizes), tail, outline.holds)
-        size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements) + len(tail)
+        said = text[: sliced.layout.ends[-1]] if sliced.layout.ends else ""
+        new_record = _BodyRecord(sliced.layout, first, past, frame.model, array("Q", sizes), said, outline.holds)
+        size = _DECODED * (len(text) - end + start) + _MESSAGE_BYTES * len(sliced.elements) + getsizeof(said)
         self._beginnings.keep(marks, new_record, size)
         reminders = [self._pieces.read(api, element) for element in sliced.elements[first + len(elements) :]]
         fixed += sum(self._sizes.pieces(api, frame.model, reminders, sliced.elements[first + len(elements) :]))
@@ -418,13 +414,6 @@ class RequestReader:
         entry = frame, counter.request(frame.messages, system=frame.system, tools=frame.tools)
         self._frames.keep(key, entry, _DECODED * (start + len(sliced.text) - end + sum(len(one.text) for one in lead)))
         return entry
-
-
-def _tail(text: str, marks: Marks, layout: BodyLayout) -> str:
-    end = layout.ends[-1] if layout.ends else 0
-    index = bisect_right(marks.positions, end) - 1
-    at = marks.positions[index] if index >= 0 else end
-    return text[at:end] if end - at <= _LONGEST_TAIL and text[at:end].endswith("}") else ""
 
 
 def _digest(*parts: bytes) -> bytes:
