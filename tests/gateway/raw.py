@@ -133,6 +133,9 @@ class Plain:
         self.sent: list[tuple[Incoming, Outgoing]] = []
         self.told = asyncio.Event()
 
+    def locate(self, _api: str, _body: bytes) -> None:
+        return None
+
     async def prepare(self, incoming: Incoming) -> PlainTurn:
         self.prepared.append(incoming)
         return PlainTurn(self, incoming, await self.outgoing(incoming), self.thread)

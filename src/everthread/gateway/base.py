@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Reply
 from everthread.wire.codecs import CODECS
+
+if TYPE_CHECKING:
+    from everthread.gateway.management.reader import BodyOutline
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"
@@ -87,6 +90,8 @@ class Incoming:
     mode: Mode = "managed"
     account: Account | None = field(default=None, compare=False)
     """The account that is charged for this request."""
+    outline: BodyOutline | None = field(default=None, compare=False, repr=False)
+    """Where its fields and messages are, as the manager found them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,10 @@ class ProxyTurn(Protocol):
 
 class Manager(Protocol):
     """Decides what goes upstream. Whatever it raises, the caller forwards the original bytes instead."""
+
+    def locate(self, api: Api, body: bytes) -> BodyOutline | None:
+        """Where the fields and messages of a body are; None where it cannot be read here."""
+        ...
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn: ...
 

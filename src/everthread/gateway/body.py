@@ -451,17 +451,28 @@ class OuterFields:
 
     `Refused` for a field that matters and stands there twice, or is spelt with escapes to hide that: which of two is
     meant each parser decides for itself, and one model would be charged while another answers.
+
+    `sliced`: the body, where it was taken apart before; `known` of its characters were read with an earlier one.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, sliced: SlicedBody | None = None, known: int = 0) -> None:
         self._body = body
-        self.is_excessive = has_too_many_values(body)
-        self._spans = None if self.is_excessive else _outer_spans(body)
-        if self._spans is None:
+        self._sliced = sliced
+        self.new_size = len(body) - known
+        """Bytes that were not read before, at most."""
+        self.is_excessive = self.new_size > _MOST_ALL_VALUES and has_too_many_values(body)
+        self._spans = None if self.is_excessive or sliced is not None else _outer_spans(body)
+        if self._spans is None and sliced is None:
             _refuse_slowly(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:
         """The field; None where it is absent."""
+        if self._sliced is not None:
+            if name not in self._sliced.fields:
+                return None
+            text, start = self._sliced.text, self._sliced.spans[name][0]
+            at = start if len(text) == len(self._body) else len(text[:start].encode())
+            return Field(self._sliced.fields[name], at)
         if self._spans is None:  # what msgspec does not read, Python's reader may
             return peek_field(self._body, name)
         span = self._spans.get(name)

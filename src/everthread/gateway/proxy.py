@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from everthread.core.messages import calls_of
 from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import redact
-from everthread.core.types import Reply
+from everthread.core.types import Api, Reply
 from everthread.errors import WireError
 from everthread.gateway.auth import Caller
 from everthread.gateway.base import (
@@ -82,6 +82,7 @@ from everthread.gateway.upstream import (
 from everthread.wire.codecs import CODECS
 
 if TYPE_CHECKING:
+    from everthread.gateway.management.reader import BodyOutline
     from everthread.gateway.telemetry import ObservedCall, Telemetry
 
 
@@ -108,6 +109,15 @@ class FailOpenManager:
         self._metrics = metrics
         self._seconds = seconds
         self._watch = watch
+
+    def locate(self, api: Api, body: bytes) -> BodyOutline | None:
+        """Where the fields and messages of a body are; None where that fails."""
+        try:
+            return self._manager.locate(api, body)
+        except Exception as error:  # noqa: BLE001  its fields are read in another way then; it is seen
+            self._metrics.count("failed_open", step="locate")
+            _LOG.error("a body could not be taken apart: %s", type(error).__name__)
+            return None
 
     async def prepare(self, incoming: Incoming) -> FailOpenTurn:
         turn = await self.attempt("prepare", incoming, self._prepare(incoming))
@@ -744,7 +754,10 @@ class Proxy:
     async def _converse(self, call: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         api = call.conversation
         body = decode_body(raw, call.headers.get("content-encoding", ""), self.limits.body_bytes)
-        outer = OuterFields(body or b"")
+        outline = None
+        if api is not None and body and (call.caller.mode or self._routes.mode) != "off":
+            outline = self._services.manager.locate(api, body)
+        outer = OuterFields(body or b"") if outline is None else OuterFields(body or b"", outline.sliced, outline.known)
         model = outer.model
         upstream = self._routes.choose(model, family_of(call.speaks), login=call.has_login)
         mode = call.caller.mode or upstream.mode
@@ -758,7 +771,7 @@ class Proxy:
             return
         caller = call.caller
         incoming = Incoming(
-            api, call.path, call.headers, raw, body or b"", caller.tenant, upstream.root, mode, caller.account
+            api, call.path, call.headers, raw, body or b"", caller.tenant, upstream.root, mode, caller.account, outline
         )  # fmt: skip
         exchange = ProxyExchange(self._services, call, upstream, incoming, outer)
         try:
@@ -850,7 +863,7 @@ def _excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
         return f"its model's name has more than {_MODEL_NAME} characters"
     if len(body) > _RATIO * len(raw) + _RATIO_FREE:
         return f"its body is more than {_RATIO} times as large as it came"
-    if len(body) < _LEAST_EXCESS:
+    if outer.new_size < _LEAST_EXCESS:
         return ""
     objects = len(body) - len(body.replace(b"{", b""))  # a tenth of what `count` takes
     if objects > _MESSAGES and body.count(b'"role"') > _MESSAGES:

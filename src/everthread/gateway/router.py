@@ -102,6 +102,8 @@ class Routes:
                 "the gateway has no upstream; name one with --upstream NAME=URL or under gateway.upstreams"
             )
         self.upstreams = tuple(upstreams)
+        self.mode: Mode = upstreams[0].mode if len({one.mode for one in upstreams}) == 1 else "managed"
+        """The mode of all of them; `managed` where they differ."""
         self._by_login = {
             login: [one for one in upstreams if one.serves_logins is login] or self.upstreams for login in (False, True)
         }

@@ -59,7 +59,7 @@ from everthread.core.pricing import EARLIEST, CanonicalUsage
 from everthread.core.provider_errors import ErrorVerdict, classify_error
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
-from everthread.errors import EverthreadError, StoreError
+from everthread.errors import EverthreadError, StoreError, WireError
 from everthread.gateway.base import RECEIPT_HEADER, THREAD_HEADER, Incoming, Outcome, Outgoing, ProxyTurn, UnmanagedTurn
 from everthread.gateway.body import Values
 from everthread.gateway.deadlines import run_together
@@ -166,10 +166,16 @@ class ProxyManager:
 
     # The moments of a request
 
+    def locate(self, api: Api, body: bytes) -> BodyOutline | None:
+        try:
+            return self._reader.begin(api, body)
+        except WireError:  # whose fault it is is found when its fields are read otherwise
+            return None
+
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
         if incoming.mode == "off":
             return UnmanagedTurn(incoming)
-        outline = self._reader.begin(incoming.api, incoming.body)
+        outline = incoming.outline or self._reader.begin(incoming.api, incoming.body)
         plain = self._strip_own_items(incoming) if OURS in outline.holds else incoming
         expanded = await self._responses.expand_request(plain) if self._emulates_state(incoming) else None
         read = expanded or plain
@@ -204,7 +210,7 @@ class ProxyManager:
             text = expand_items(incoming.body.decode("utf-8", "replace"), key)
         if has_notice(incoming.body):
             text = strip_notices(text or incoming.body.decode("utf-8", "replace"), incoming.api, key) or text
-        return incoming if text is None else replace(incoming, raw=text.encode(), body=text.encode())
+        return incoming if text is None else replace(incoming, raw=text.encode(), body=text.encode(), outline=None)
 
     async def response_headers(self, turn: ManagedTurn) -> Mapping[str, str]:
         """The headers for the client; the thread id is among them once the thread is stored."""

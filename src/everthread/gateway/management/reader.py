@@ -325,6 +325,11 @@ class BodyOutline:
     holds: frozenset[str]
     """Which of `WATCHED` may stand in it."""
 
+    @property
+    def known(self) -> int:
+        """How many of its characters were read with an earlier body."""
+        return self.layout.ends[-1] if self.layout else 0
+
 
 class RequestReader:
     def __init__(self, sizes: SizeCache) -> None:
@@ -341,7 +346,7 @@ class RequestReader:
     async def read_in_steps(self, api: Api, outline: BodyOutline) -> ParsedRequest:
         """Read a body that was located; where much is new, in steps, so that other requests go on."""
         count = len(outline.layout.ends) if outline.layout else 0
-        if len(outline.sliced.text) - (outline.layout.ends[-1] if outline.layout else 0) > _MUCH:
+        if len(outline.sliced.text) - outline.known > _MUCH:
             elements, first = outline.sliced.elements, leading_system(outline.sliced.elements)
             model = self._frame(api, outline.sliced, first, outline.rest.digest)[0].model
             until = time.monotonic() + _AT_ONCE

@@ -43,7 +43,7 @@ class Responses:
         items = [{"role": "user", "content": new}] if isinstance(new, str) else new or []
         full_body = {key: value for key, value in body.items() if key != _FIELD} | {"input": [*before, *items]}
         raw = json.dumps(full_body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-        return replace(incoming, raw=raw, body=raw)
+        return replace(incoming, raw=raw, body=raw, outline=None)
 
     async def keep(self, match: ThreadMatch, reply: Reply, turn: ManagedTurn) -> None:
         """Store an answer under its id, unless the client says `store: false`."""
