@@ -482,7 +482,7 @@ class Store:
             stored = [state.get_state(tx, scope, key) for scope, key in states]
             return *gateway.match_rewrites(tx, *history), stored
 
-        return await self._read(work)
+        return await self._readers.read_short(work)
 
     find_similar_rewrites = reads(gateway.find_similar_rewrites)
 

@@ -399,6 +399,20 @@ class ReaderPool:
             raise
         return result
 
+    async def read_short(self, work: Callable[[Tx], T]) -> T:
+        """As `read`, for a short question: a file is asked in this thread, where to change it would take longer."""
+        if self._closed or self._database.is_remote:
+            return await self.read(work)
+        try:
+            result: T = self._attempt(_ReadJob(work))
+        except EverthreadError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what does not pass is raised by the next try
+            log.info("a short read is tried again: %s", error)
+            self._forget()
+            return await self.read(work)
+        return result
+
     async def _wait_for_server(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
         while self._away_seconds is not None:
             begun = time.monotonic()
