@@ -300,6 +300,8 @@ RARITY_SAMPLE = 1_000
 """How rare a term is, is seen in the newest so many pieces."""
 SPREAD_PIECES = 2_000
 """Where no piece has all words: of each word the newest so many pieces of long texts are put together."""
+SPREAD_THREADS = 50
+"""As many threads as are named in one question."""
 TYPICAL_LENGTH = 400
 """Characters. A match in a longer text says less."""
 ScoredPiece = tuple[float, Piece]
@@ -342,11 +344,16 @@ def _term_weights(tx: Tx, question: IndexQuery) -> list[float]:
     terms = question.weighed
     if len(terms) < 2:
         return [1.0] * len(terms)
-    newest = tx.value("SELECT MAX(id) FROM pieces") or 0
-    sample = IndexQuery(names=question.names[:1], first=newest - RARITY_SAMPLE + 1)
-    counts = [len(tx.match_ids(replace(sample, phrases=(QueryPhrase((term,)),)), RARITY_SAMPLE)) for term in terms]
+    counts = _sample_counts(tx, question, [QueryPhrase((term,)) for term in terms])
     weights = [math.log(1 + RARITY_SAMPLE / (1 + count)) for count in counts]
     return [weight / sum(weights) for weight in weights]
+
+
+def _sample_counts(tx: Tx, question: IndexQuery, phrases: Sequence[QueryPhrase]) -> list[int]:
+    """In how many of the newest pieces each phrase stands."""
+    newest = tx.value("SELECT MAX(id) FROM pieces") or 0
+    sample = IndexQuery(names=question.names[:1], first=newest - RARITY_SAMPLE + 1)
+    return [len(tx.match_ids(replace(sample, phrases=(phrase,)), RARITY_SAMPLE)) for phrase in phrases]
 
 
 def _rank_pieces(
@@ -370,10 +377,17 @@ def _rank_pieces(
 
 
 def _match_spread(tx: Tx, question: IndexQuery) -> list[ScoredPiece]:
-    """Long texts that have every phrase, though no piece of them has all; the newest first."""
+    """Long texts that have every phrase, though no piece of them has all; the newest first.
+
+    The rarest phrase comes first: the others are looked for in its threads only, where they are few.
+    """
     texts: dict[TextKey, Piece] = {}
-    for number, phrase in enumerate(question.phrases):
-        one = replace(question, phrases=(phrase,), names=(*question.names, (LONG_TEXT,)))
+    counts = _sample_counts(tx, question, question.phrases)
+    for number, index in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
+        threads = sorted({piece.thread for piece in texts.values()})
+        within = [tuple(filter_name("thread", name) for name in threads)] if 0 < len(threads) <= SPREAD_THREADS else []
+        names = (*question.names, (LONG_TEXT,), *within)
+        one = replace(question, phrases=(question.phrases[index],), names=names)
         pieces = load_pieces(tx, tx.match_ids(one, SPREAD_PIECES))
         holding = {piece.text: piece for piece in sorted(pieces, reverse=True)}
         texts = holding if number == 0 else {text: piece for text, piece in texts.items() if text in holding}
