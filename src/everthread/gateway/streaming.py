@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from starlette.types import Send
 
@@ -92,13 +92,9 @@ class ResponseWriter:
 
     async def _put(self, message: dict[str, object]) -> None:
         try:
-            await run_within(self._seconds, _send_message(self._send, message))
+            await run_within(self._seconds, cast("Coroutine[Any, Any, None]", self._send(message)))
         except TimeoutError:
             raise ClientGone from None
-
-
-async def _send_message(send: Send, message: dict[str, object]) -> None:
-    await send(message)
 
 
 _MOST = 64 * 1024 * 1024
