@@ -310,3 +310,17 @@ async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(
     [text] = [passage.text for passage in await store.recall(query) if "import of" in passage.text]
     assert "walnut is not" in text
     assert "hazelnut is not" in text
+
+
+async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_texts(store: Store) -> None:
+    sed = call("bash", "c", '{"command": "sed -i s/new Editor()/new Editor(theme)/ test/*.ts"}')
+    work: list[NewMessage] = []
+    for number in range(620):
+        change = f'{{"path": "src/part{number}.ts", "new_str": "return next;"}}'
+        call_id = f"d{number}"
+        work += (call("str_replace_editor", call_id, change), answer("str_replace_editor", call_id, "Tested."))
+    thread = await new_thread(store, sed, *work, *(user(f"Page {number}, please.") for number in range(1_300)))
+    query = RecallQuery(
+        "how was new Editor() replaced in the tests?", "default", thread=thread.id, limit=8, as_page=True
+    )
+    assert any("Editor(theme)" in passage.text for passage in await store.recall(query))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -236,8 +237,6 @@ DECIDING_PLACES = 10
 """One of so many first candidates must be close enough."""
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
 """The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
-PAGE_DEPTH = 6
-"""A page is chosen from so many times as many texts, so that those that repeat others can be left out."""
 _SIDES = {-1: "id < ? AND start = 0 ORDER BY id DESC", 1: "id > ? AND start = 0 ORDER BY id"}
 
 
@@ -276,7 +275,7 @@ def _rank_by_words(
 ) -> RecallRanking:
     weighed = _discount_parts(words)
     weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
-    best = _best_pieces(weights, ROUGH_CANDIDATES)
+    best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
     certain: list[int] = []
     rare: set[int] = set()
     if query.as_page:
@@ -284,13 +283,15 @@ def _rank_by_words(
         weights |= spoken
         rare = weights.keys() & _rarest_pieces(words)
         certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
-    pieces = _load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*certain, *best])), set(certain))
+    best = list(dict.fromkeys([*certain, *best]))
+    pieces = _load_with_neighbours(tx, scope, weights, best, set(certain), words)
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
     scores = _share_scores(pieces, own)
     for piece in pieces if question.spans else ():
         if any(piece.created in span for span in question.spans):
             scores[piece.id] += OF_A_DAY
-    most = max(query.limit * (PAGE_DEPTH if query.as_page else 1), DECIDING_PLACES)
+    # A page leaves out texts that repeat others, so all candidates are ranked for it.
+    most = len(pieces) if query.as_page else max(query.limit, DECIDING_PLACES)
     first = list(islice(_rank_candidates(pieces, scores, query), most))
     if query.as_page:
         by_role = _share_scores(pieces, {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own})
@@ -325,11 +326,33 @@ def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
     return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
 
 
+def _vary_pieces(ordered: Iterable[int], words: Sequence[RecallWord], most: int) -> list[int]:
+    """The first so many pieces; those with the same words have a quarter of the room before others had their turn.
+
+    The name of a tool puts the same words into thousands of calls, and these must not shut out all other pieces.
+    """
+    varied: list[int] = []
+    rest: list[int] = []
+    counts: Counter[tuple[bool, ...]] = Counter()
+    for piece_id in ordered:
+        held = tuple(piece_id in word.pieces for word in words)
+        counts[held] += 1
+        (varied if counts[held] <= most // 4 else rest).append(piece_id)
+        if len(varied) == most:
+            break
+    return [*varied, *rest][:most]
+
+
 def _load_with_neighbours(
-    tx: Tx, scope: IndexQuery, weights: Mapping[int, float], best: Sequence[int], certain: Collection[int]
+    tx: Tx,
+    scope: IndexQuery,
+    weights: Mapping[int, float],
+    best: Sequence[int],
+    certain: Collection[int],
+    words: Sequence[RecallWord],
 ) -> list[Piece]:
     """The best pieces and their neighbours, by thread and in order."""
-    pieces = _keep_best(load_pieces(tx, best, scope.where, scope.values), weights, certain)
+    pieces = _keep_best(load_pieces(tx, best, scope.where, scope.values), weights, certain, words)
     around = _find_neighbours(tx, pieces) - {piece.id for piece in pieces}
     return sorted(
         [*pieces, *load_pieces(tx, sorted(around), scope.where, scope.values)],
@@ -337,7 +360,9 @@ def _load_with_neighbours(
     )
 
 
-def _keep_best(pieces: list[Piece], weights: Mapping[int, float], certain: Collection[int]) -> list[Piece]:
+def _keep_best(
+    pieces: list[Piece], weights: Mapping[int, float], certain: Collection[int], words: Sequence[RecallWord]
+) -> list[Piece]:
     """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
 
     Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
@@ -355,7 +380,8 @@ def _keep_best(pieces: list[Piece], weights: Mapping[int, float], certain: Colle
         near = sum(share * of_message.get((piece.message or 0) + step, 0.0) for step, share in NEAR.items())
         return piece.id in certain, own[piece.id] + near * (piece.message is not None), piece.id
 
-    return sorted(pieces, key=rough_score, reverse=True)[:RECALL_CANDIDATES]
+    by_id = {piece.id: piece for piece in sorted(pieces, key=rough_score, reverse=True)}
+    return [by_id[piece_id] for piece_id in _vary_pieces(by_id, words, RECALL_CANDIDATES)]
 
 
 def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
