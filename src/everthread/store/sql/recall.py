@@ -27,8 +27,8 @@ from everthread.core.search.query import (
     spread,
 )
 from everthread.core.search.terms import encode_term, query_terms
-from everthread.core.transcript import is_lookup
-from everthread.store.database import Query, Tx, placeholders
+from everthread.core.transcript import is_lookup, is_user_message
+from everthread.store.database import Query, Tx, decode_json, placeholders
 from everthread.store.index import IndexQuery, filter_name
 from everthread.store.models import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.search import (
@@ -51,7 +51,7 @@ MOST_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class _ThreadTurns:
-    """The user's messages of a thread: their ids and their times, both in order."""
+    """The user's messages of a thread (`is_user_message`): their ids and their times, both in order."""
 
     last: int = 0
     """The id of the newest message that was read, of any thread."""
@@ -88,15 +88,22 @@ def _read_turns(tx: Tx, thread: str, earlier: _ThreadTurns) -> _ThreadTurns:
     last = tx.value("SELECT MAX(id) FROM messages") or 0
     if last <= earlier.last:
         return earlier
+    of_user = "m.role = 'user' AND m.kind = 'message'"
     # By id where the cache has some: few messages are newer, the thread may have many.
-    of_thread = "thread_id || '' = ?" if earlier.last else "thread_id = ?"
+    of_thread = "m.thread_id || '' = ?" if earlier.last else "m.thread_id = ?"
     rows = tx.all(
-        f"SELECT id, created FROM messages WHERE {of_thread} AND id > ? AND id <= ? AND role = 'user' "
-        "AND kind = 'message' ORDER BY id",
+        f"SELECT m.id, m.created, m.body FROM messages m WHERE {of_thread} AND m.id > ? AND m.id <= ? AND {of_user}",
         (thread, earlier.last, last),
     )
-    times = sorted([*earlier.times, *(row[1] for row in rows)])
-    return _ThreadTurns(last, [*earlier.ids, *(row[0] for row in rows)], times)
+    if not earlier.last and len(list_sources(tx, thread)) > 1:  # a branch goes on counting where it left its parent
+        rows += tx.all(
+            "SELECT m.id, m.created, m.body FROM places p JOIN messages m ON m.id = p.message_id "
+            f"WHERE p.session_id = ? AND m.thread_id <> ? AND {of_user}",
+            (thread, thread),
+        )
+    spoken = sorted(row[:2] for row in rows if is_user_message(decode_json(row[2])))
+    times = sorted([*earlier.times, *(created for _, created in spoken)])
+    return _ThreadTurns(last, [*earlier.ids, *(number for number, _ in spoken)], times)
 
 
 # --- the words of a question ------------------------------------------------------------------------------------------
