@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from everthread.store.models import NewMessage, NewSession, RecallQuery, SearchQuery
@@ -324,3 +325,17 @@ async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_t
         "how was new Editor() replaced in the tests?", "default", thread=thread.id, limit=8, as_page=True
     )
     assert any("Editor(theme)" in passage.text for passage in await store.recall(query))
+
+
+async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(store: Store) -> None:
+    may, june = (datetime(2023, month, 10, tzinfo=UTC).timestamp() for month in (5, 6))
+    talk = [
+        user(f"Odd: the {place} is lovely.", created=moment + 60 * number)
+        for moment, places in ((may, ("harbour", "museum")), (june, ("castle", "garden", "market", "bridge", "tower")))
+        for number, place in enumerate(places)
+    ]
+    thread = await new_thread(store, *talk)
+    query = RecallQuery(
+        "where was Odd in May 2023", "default", thread=thread.id, limit=2, least=0.15, as_page=True, now=june
+    )
+    assert {passage.created < june for passage in await store.recall(query)} == {True}

@@ -293,26 +293,30 @@ def _rank_by_words(
     best = list(dict.fromkeys([*certain, *best]))
     pieces = _load_with_neighbours(tx, scope, weights, best, set(certain), words)
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
-    scores = _share_scores(pieces, own)
-    for piece in pieces if question.spans else ():
-        if any(piece.created in span for span in question.spans):
-            scores[piece.id] += OF_A_DAY
+    of_day = {piece.id for piece in pieces if any(piece.created in span for span in question.spans)}
+    scores = _share_scores(pieces, own, of_day)
     # A page leaves out texts that repeat others, so all candidates are ranked for it.
     most = len(pieces) if query.as_page else max(query.limit, DECIDING_PLACES)
     first = list(islice(_rank_candidates(pieces, scores, query), most))
     if query.as_page:
-        by_role = _share_scores(pieces, {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own})
+        by_role = _share_scores(pieces, {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own}, of_day)
         by_rarest = _rank_candidates([piece for piece in pieces if piece.id in rare], scores, query)
         first = _take_turns([islice(_rank_candidates(pieces, by_role, query), most), first, by_rarest], most)
     # For a page frequent words count if there are no others.
     counted = [word for word in words if word.telling] or [word for word in words if query.as_page]
     wanted = [word.weight for word in counted]
     close = {
-        piece.id: closeness([word.weight for word in counted if piece.id in word.pieces], wanted) for piece in first
+        piece.id: closeness([word.weight for word in counted if _holds_word(piece.id, word, of_day)], wanted)
+        for piece in first
     }
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
     return RecallRanking(first, scores, close, _find_exchanges(pieces) if query.as_page else ())
+
+
+def _holds_word(piece: int, word: RecallWord, of_day: Collection[int]) -> bool:
+    """Whether a piece has a word. What was said on a named day need not say the day."""
+    return piece in word.pieces or (not word.sought.counted and piece in of_day)
 
 
 def _role_weight(piece: Piece) -> float:
@@ -417,13 +421,13 @@ def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
     return neighbours
 
 
-def _share_scores(pieces: Sequence[Piece], own: Mapping[int, float]) -> dict[int, float]:
-    """The score of each piece: its own, and a share of the best piece of each neighbouring text."""
+def _share_scores(pieces: Sequence[Piece], own: Mapping[int, float], of_day: Collection[int]) -> dict[int, float]:
+    """The score of each piece: its own, a share of the best piece of each neighbouring text, and for its day."""
     texts = [list(group) for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)]
     best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
     values = spread(best, list(_number_sittings(text[0] for text in texts)))
     return {
-        piece.id: own.get(piece.id, 0.0) + value - alone
+        piece.id: own.get(piece.id, 0.0) + value - alone + OF_A_DAY * (piece.id in of_day)
         for text, value, alone in zip(texts, values, best, strict=True)
         for piece in text
     }
