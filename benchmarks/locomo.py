@@ -160,7 +160,7 @@ class Kept:
     taken: list[float] = field(default_factory=list)
 
     async def search(self, question: str) -> list[str]:
-        """As the `recall` tool and `/search` do it."""
+        """As the `recall` tool and `everthread mcp` do it."""
         found = await StoreLookup(self.store, DEFAULT_TENANT, self.thread).search(question, limit=10)
         places = [place.id.removeprefix("message:") for place in found.excerpts]
         return [self.names[int(place)] for place in places if place.isdigit()]

@@ -72,6 +72,34 @@ async def test_every_place_is_found_once_page_by_page(tmp_path: Path, mode: Any,
     await with_store(tmp_path, work)
 
 
+async def test_a_message_has_one_turn_number_however_it_is_found(tmp_path: Path) -> None:
+    """What a client injects is no turn, and a branch counts on where it left its parent."""
+    injected: list[Any] = [
+        {"role": "user", "content": "<system-reminder>\nThe date has changed.\n</system-reminder>"},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "3 files"}]},
+    ]
+    walnut: Any = {"role": "user", "content": "The walnut shelf is for the harbour office."}
+
+    async def numbers(store: Store, talk: str) -> set[int | None]:
+        lookup = StoreLookup(store, "default", talk)
+        pages = [await lookup.search(query) for query in ("where is the walnut shelf for?", "walnut")]
+        pages.append(await lookup.search("walnut", mode="regex"))
+        found = {place.id: place.turn for page in pages for place in page.excerpts if "walnut" in place.text}
+        turns = [place.turn for page in pages for place in page.excerpts if "walnut" in place.text]
+        return {*turns, *[(await lookup.read(place)).turn for place in found]}
+
+    async def work(store: Store) -> None:
+        talk = await thread(store, "Good morning.", "We measure the office.")
+        await store.append(talk, [NewMessage(message) for message in injected])
+        left = (await store.messages(talk))[-1].id
+        branch = await store.branch(talk, left, new=NewSession(kind="branch"))
+        for one in (talk, branch.id):
+            await store.append(one, [NewMessage(walnut)])
+            assert await numbers(store, one) == {3}
+
+    await with_store(tmp_path, work)
+
+
 async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         rule = "The theme tests go to coding-agent/test, I run them with npx."

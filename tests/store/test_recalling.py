@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from everthread.store.models import NewMessage, NewSession, RecallQuery, SearchQuery
@@ -310,3 +311,31 @@ async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(
     [text] = [passage.text for passage in await store.recall(query) if "import of" in passage.text]
     assert "walnut is not" in text
     assert "hazelnut is not" in text
+
+
+async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_texts(store: Store) -> None:
+    sed = call("bash", "c", '{"command": "sed -i s/new Editor()/new Editor(theme)/ test/*.ts"}')
+    work: list[NewMessage] = []
+    for number in range(620):
+        change = f'{{"path": "src/part{number}.ts", "new_str": "return next;"}}'
+        call_id = f"d{number}"
+        work += (call("str_replace_editor", call_id, change), answer("str_replace_editor", call_id, "Tested."))
+    thread = await new_thread(store, sed, *work, *(user(f"Page {number}, please.") for number in range(1_300)))
+    query = RecallQuery(
+        "how was new Editor() replaced in the tests?", "default", thread=thread.id, limit=8, as_page=True
+    )
+    assert any("Editor(theme)" in passage.text for passage in await store.recall(query))
+
+
+async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(store: Store) -> None:
+    may, june = (datetime(2023, month, 10, tzinfo=UTC).timestamp() for month in (5, 6))
+    talk = [
+        user(f"Odd: the {place} is lovely.", created=moment + 60 * number)
+        for moment, places in ((may, ("harbour", "museum")), (june, ("castle", "garden", "market", "bridge", "tower")))
+        for number, place in enumerate(places)
+    ]
+    thread = await new_thread(store, *talk)
+    query = RecallQuery(
+        "where was Odd in May 2023", "default", thread=thread.id, limit=2, least=0.15, as_page=True, now=june
+    )
+    assert {passage.created < june for passage in await store.recall(query)} == {True}

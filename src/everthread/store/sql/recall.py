@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -26,8 +27,8 @@ from everthread.core.search.query import (
     spread,
 )
 from everthread.core.search.terms import encode_term, query_terms
-from everthread.core.transcript import is_lookup
-from everthread.store.database import Query, Tx, placeholders
+from everthread.core.transcript import is_lookup, is_user_message
+from everthread.store.database import Query, Tx, decode_json, placeholders
 from everthread.store.index import IndexQuery, filter_name
 from everthread.store.models import RecallPassage, RecallQuery, SearchQuery
 from everthread.store.sql.search import (
@@ -50,7 +51,7 @@ MOST_THREADS = 64
 
 @dataclass(frozen=True, slots=True)
 class _ThreadTurns:
-    """The user's messages of a thread: their ids and their times, both in order."""
+    """The user's messages of a thread (`is_user_message`): their ids and their times, both in order."""
 
     last: int = 0
     """The id of the newest message that was read, of any thread."""
@@ -87,15 +88,22 @@ def _read_turns(tx: Tx, thread: str, earlier: _ThreadTurns) -> _ThreadTurns:
     last = tx.value("SELECT MAX(id) FROM messages") or 0
     if last <= earlier.last:
         return earlier
+    of_user = "m.role = 'user' AND m.kind = 'message'"
     # By id where the cache has some: few messages are newer, the thread may have many.
-    of_thread = "thread_id || '' = ?" if earlier.last else "thread_id = ?"
+    of_thread = "m.thread_id || '' = ?" if earlier.last else "m.thread_id = ?"
     rows = tx.all(
-        f"SELECT id, created FROM messages WHERE {of_thread} AND id > ? AND id <= ? AND role = 'user' "
-        "AND kind = 'message' ORDER BY id",
+        f"SELECT m.id, m.created, m.body FROM messages m WHERE {of_thread} AND m.id > ? AND m.id <= ? AND {of_user}",
         (thread, earlier.last, last),
     )
-    times = sorted([*earlier.times, *(row[1] for row in rows)])
-    return _ThreadTurns(last, [*earlier.ids, *(row[0] for row in rows)], times)
+    if not earlier.last and len(list_sources(tx, thread)) > 1:  # a branch goes on counting where it left its parent
+        rows += tx.all(
+            "SELECT m.id, m.created, m.body FROM places p JOIN messages m ON m.id = p.message_id "
+            f"WHERE p.session_id = ? AND m.thread_id <> ? AND {of_user}",
+            (thread, thread),
+        )
+    spoken = sorted(row[:2] for row in rows if is_user_message(decode_json(row[2])))
+    times = sorted([*earlier.times, *(created for _, created in spoken)])
+    return _ThreadTurns(last, [*earlier.ids, *(number for number, _ in spoken)], times)
 
 
 # --- the words of a question ------------------------------------------------------------------------------------------
@@ -236,8 +244,6 @@ DECIDING_PLACES = 10
 """One of so many first candidates must be close enough."""
 ROLE_WEIGHTS = {"user": 1.0, "assistant": 0.5, "tool": 0.4}
 """The weight of a text by its role (`benchmarks retention`): users mostly ask for what users wrote."""
-PAGE_DEPTH = 6
-"""A page is chosen from so many times as many texts, so that those that repeat others can be left out."""
 _SIDES = {-1: "id < ? AND start = 0 ORDER BY id DESC", 1: "id > ? AND start = 0 ORDER BY id"}
 
 
@@ -276,7 +282,7 @@ def _rank_by_words(
 ) -> RecallRanking:
     weighed = _discount_parts(words)
     weights = weigh_pieces(weighed, ROUGH_CANDIDATES)
-    best = _best_pieces(weights, ROUGH_CANDIDATES)
+    best = _vary_pieces(_best_pieces(weights, len(weights)), words, ROUGH_CANDIDATES)
     certain: list[int] = []
     rare: set[int] = set()
     if query.as_page:
@@ -284,27 +290,33 @@ def _rank_by_words(
         weights |= spoken
         rare = weights.keys() & _rarest_pieces(words)
         certain = [*_best_pieces(spoken, RECALL_CANDIDATES // 2), *sorted(rare)]
-    pieces = _load_with_neighbours(tx, scope, weights, list(dict.fromkeys([*certain, *best])), set(certain))
+    best = list(dict.fromkeys([*certain, *best]))
+    pieces = _load_with_neighbours(tx, scope, weights, best, set(certain), words)
     own = {piece.id: weights[piece.id] / dilution(piece.length) for piece in pieces if piece.id in weights}
-    scores = _share_scores(pieces, own)
-    for piece in pieces if question.spans else ():
-        if any(piece.created in span for span in question.spans):
-            scores[piece.id] += OF_A_DAY
-    most = max(query.limit * (PAGE_DEPTH if query.as_page else 1), DECIDING_PLACES)
+    of_day = {piece.id for piece in pieces if any(piece.created in span for span in question.spans)}
+    scores = _share_scores(pieces, own, of_day)
+    # A page leaves out texts that repeat others, so all candidates are ranked for it.
+    most = len(pieces) if query.as_page else max(query.limit, DECIDING_PLACES)
     first = list(islice(_rank_candidates(pieces, scores, query), most))
     if query.as_page:
-        by_role = _share_scores(pieces, {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own})
+        by_role = _share_scores(pieces, {p.id: own[p.id] * _role_weight(p) for p in pieces if p.id in own}, of_day)
         by_rarest = _rank_candidates([piece for piece in pieces if piece.id in rare], scores, query)
         first = _take_turns([islice(_rank_candidates(pieces, by_role, query), most), first, by_rarest], most)
     # For a page frequent words count if there are no others.
     counted = [word for word in words if word.telling] or [word for word in words if query.as_page]
     wanted = [word.weight for word in counted]
     close = {
-        piece.id: closeness([word.weight for word in counted if piece.id in word.pieces], wanted) for piece in first
+        piece.id: closeness([word.weight for word in counted if _holds_word(piece.id, word, of_day)], wanted)
+        for piece in first
     }
     if max(list(close.values())[:DECIDING_PLACES], default=0.0) < query.least:
         return RecallRanking()
     return RecallRanking(first, scores, close, _find_exchanges(pieces) if query.as_page else ())
+
+
+def _holds_word(piece: int, word: RecallWord, of_day: Collection[int]) -> bool:
+    """Whether a piece has a word. What was said on a named day need not say the day."""
+    return piece in word.pieces or (not word.sought.counted and piece in of_day)
 
 
 def _role_weight(piece: Piece) -> float:
@@ -325,11 +337,33 @@ def _best_pieces(weights: Mapping[int, float], most: int) -> list[int]:
     return sorted(weights, key=lambda piece_id: (-weights[piece_id], -piece_id))[:most]
 
 
+def _vary_pieces(ordered: Iterable[int], words: Sequence[RecallWord], most: int) -> list[int]:
+    """The first so many pieces; those with the same words have a quarter of the room before others had their turn.
+
+    The name of a tool puts the same words into thousands of calls, and these must not shut out all other pieces.
+    """
+    varied: list[int] = []
+    rest: list[int] = []
+    counts: Counter[tuple[bool, ...]] = Counter()
+    for piece_id in ordered:
+        held = tuple(piece_id in word.pieces for word in words)
+        counts[held] += 1
+        (varied if counts[held] <= most // 4 else rest).append(piece_id)
+        if len(varied) == most:
+            break
+    return [*varied, *rest][:most]
+
+
 def _load_with_neighbours(
-    tx: Tx, scope: IndexQuery, weights: Mapping[int, float], best: Sequence[int], certain: Collection[int]
+    tx: Tx,
+    scope: IndexQuery,
+    weights: Mapping[int, float],
+    best: Sequence[int],
+    certain: Collection[int],
+    words: Sequence[RecallWord],
 ) -> list[Piece]:
     """The best pieces and their neighbours, by thread and in order."""
-    pieces = _keep_best(load_pieces(tx, best, scope.where, scope.values), weights, certain)
+    pieces = _keep_best(load_pieces(tx, best, scope.where, scope.values), weights, certain, words)
     around = _find_neighbours(tx, pieces) - {piece.id for piece in pieces}
     return sorted(
         [*pieces, *load_pieces(tx, sorted(around), scope.where, scope.values)],
@@ -337,7 +371,9 @@ def _load_with_neighbours(
     )
 
 
-def _keep_best(pieces: list[Piece], weights: Mapping[int, float], certain: Collection[int]) -> list[Piece]:
+def _keep_best(
+    pieces: list[Piece], weights: Mapping[int, float], certain: Collection[int], words: Sequence[RecallWord]
+) -> list[Piece]:
     """The best `RECALL_CANDIDATES` pieces, the certain ones among them.
 
     Where one word decides, hundreds of pieces hold the same words: then their length and their neighbours decide,
@@ -355,7 +391,8 @@ def _keep_best(pieces: list[Piece], weights: Mapping[int, float], certain: Colle
         near = sum(share * of_message.get((piece.message or 0) + step, 0.0) for step, share in NEAR.items())
         return piece.id in certain, own[piece.id] + near * (piece.message is not None), piece.id
 
-    return sorted(pieces, key=rough_score, reverse=True)[:RECALL_CANDIDATES]
+    by_id = {piece.id: piece for piece in sorted(pieces, key=rough_score, reverse=True)}
+    return [by_id[piece_id] for piece_id in _vary_pieces(by_id, words, RECALL_CANDIDATES)]
 
 
 def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
@@ -384,13 +421,13 @@ def _find_neighbours(tx: Tx, pieces: Sequence[Piece]) -> set[int]:
     return neighbours
 
 
-def _share_scores(pieces: Sequence[Piece], own: Mapping[int, float]) -> dict[int, float]:
-    """The score of each piece: its own, and a share of the best piece of each neighbouring text."""
+def _share_scores(pieces: Sequence[Piece], own: Mapping[int, float], of_day: Collection[int]) -> dict[int, float]:
+    """The score of each piece: its own, a share of the best piece of each neighbouring text, and for its day."""
     texts = [list(group) for _, group in itertools.groupby(pieces, key=lambda piece: piece.text)]
     best = [max(own.get(piece.id, 0.0) for piece in text) for text in texts]
     values = spread(best, list(_number_sittings(text[0] for text in texts)))
     return {
-        piece.id: own.get(piece.id, 0.0) + value - alone
+        piece.id: own.get(piece.id, 0.0) + value - alone + OF_A_DAY * (piece.id in of_day)
         for text, value, alone in zip(texts, values, best, strict=True)
         for piece in text
     }
