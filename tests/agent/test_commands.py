@@ -272,6 +272,8 @@ async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
         found = await do(agent, "/search hinge")
         assert found.data["hits"][0]["thread"] == other.conversation.id
         assert "gate 14" in found.text
+        asked = await do(agent, "/search which gate has a loose hinge?")
+        assert asked.data["hits"][0]["thread"] == other.conversation.id
         assert "Nothing was found" in (await do(agent, "/search zeppelin")).text
         assert (await do(agent, "/search")).failed
 

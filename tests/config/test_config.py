@@ -40,7 +40,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "store": {"url": None},
         "gateway": {
             "host": "127.0.0.1", "port": 8484, "workers": 1, "auth": "none", "allowed_origins": (), "allowed_hosts": (),
-            "mode": "managed", "include_usage": True, "notice": False, "recall": True,
+            "mode": "managed", "cache_marks": True, "include_usage": True, "notice": False, "recall": True,
             "upstreams": (), "responses_state": "pass",
             "limits": {
                 "body_bytes": 67_108_864, "header_bytes": 65_536, "concurrent": 256, "header_seconds": 15.0,

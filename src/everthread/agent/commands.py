@@ -429,7 +429,8 @@ LOOKED_AT = 4
 async def search(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
         raise InputError('say what to look for: /search retry budget, or /search "an exact phrase"')
-    hits = await scope.store.search(SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS))
+    query = SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS)
+    hits = await scope.store.search(query) or await scope.store.search_closest(query)
     lines, data = [], []
     for hit in hits:
         number = f"#{hit.message}" if hit.message is not None else hit.output or ""

@@ -392,6 +392,11 @@ class GatewayOptions(Options):
     mode: GatewayMode = Field(
         "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
     )
+    cache_marks: bool = Field(
+        default=True,
+        description="Set cache marks for Claude where a client sets none, the prompt is long enough to be cached and "
+        "a next call is likely.",
+    )
     include_usage: bool = Field(
         default=True, description="Ask for the usage on OpenAI chat streams where the client does not say."
     )

@@ -433,7 +433,8 @@ async def _make_manager(
             store, engine, f"{engine.name} {digest}", summarizers, resolve, session_options(config), listener=listener,
             emulate_state=config.gateway.responses_state == "emulate", portable_engine=engine.is_portable,
             compaction_seconds=COMPACTION_SHARE * seconds, compaction_processes=processes, recall=config.gateway.recall,
-            notice=config.gateway.notice, alone=alone, summary_key=await store.shared_secret(SUMMARY_KEY),
+            notice=config.gateway.notice, cache_markers=config.gateway.cache_marks, alone=alone,
+            summary_key=await store.shared_secret(SUMMARY_KEY),
         )
     )  # fmt: skip
 
