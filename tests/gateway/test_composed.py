@@ -23,11 +23,13 @@ FILLER = "the ledger of the northern branch was settled and every entry was comp
 
 
 @asynccontextmanager
-async def composed(folder: Path, *, mode: str = "managed", models: Any = None) -> AsyncIterator[tuple[Provider, str]]:
+async def composed(
+    folder: Path, *, mode: str = "managed", models: Any = None, more: str = ""
+) -> AsyncIterator[tuple[Provider, str]]:
     served = models or [ServedModel(name, WINDOW, shows="max_model_len") for name in NAMES.values()]
     async with Provider(served) as provider:
         text = f"""
-gateway: {{port: 0, mode: {mode}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}
+gateway: {{port: 0, mode: {mode}, {more} upstreams: [{{name: lab, url: '{provider.url}'}}]}}
 store: {{url: 'sqlite:///{folder / "gateway.db"}'}}
 """
         async with open_gateway(parse_config(text)) as gateway:
@@ -137,3 +139,14 @@ async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=f"port {taken} of 127.0.0.1 cannot be used"):
             async with open_gateway(parse_config(store), port=int(taken)):
                 pass
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_cache_marks_have_a_switch(is_on: bool, tmp_path: Path) -> None:
+    async with composed(tmp_path, more=f"cache_marks: {str(is_on).lower()},") as (provider, url):
+        client = Client("anthropic", url, stream=False)
+        await client.say(FILLER * 80)
+        await client.say("Go on.")
+        await client.close()
+        usage = [record.canonical_usage for record in provider.log]
+        assert [used.cache_write_tokens > 0 for used in usage] == [False, is_on]
