@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -12,15 +12,17 @@ T = TypeVar("T")
 class StartedCoroutine(Generic[T]):
     """A coroutine that was run up to its first wait. Whoever awaits it goes on with it, in the same task."""
 
+    __slots__ = ("_waits_for", "_work", "is_done", "result")
+    result: T
+    """Once it is done."""
+
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
-        self._result: T | None = None
-        self._waits_for: Any = None
         self.is_done = False
         try:
             self._waits_for = work.send(None)
         except StopIteration as end:
-            self._result, self.is_done = end.value, True
+            self.result, self.is_done = end.value, True
 
     def close(self) -> None:
         """End it where it waits; nothing where it has ended."""
@@ -36,15 +38,15 @@ class StartedCoroutine(Generic[T]):
                 else:
                     self._waits_for = self._work.send(value)
             except StopIteration as end:
-                self._result, self.is_done = end.value, True
-        return cast("T", self._result)
+                self.result, self.is_done = end.value, True
+        return self.result
 
 
 async def run_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """The result of the work. `TimeoutError` where it takes longer; the clock is set only where it has to wait."""
     started = StartedCoroutine(work)
     if started.is_done:
-        return await started
+        return started.result
     async with asyncio.timeout(seconds):
         return await started
 
@@ -82,7 +84,7 @@ async def run_beside(
     """The result of the work. `watch` runs beside it from `after` seconds on; what it raises ends the work."""
     started = StartedCoroutine(work)
     if started.is_done:
-        return await started
+        return started.result
     watcher = _Watcher(watch)
     timer: asyncio.TimerHandle | None = None
     if after:

@@ -204,7 +204,7 @@ async def run_while_connected(work: Coroutine[Any, Any, T], scope: Scope) -> T:
     """The result of the work. `ClientGone` where the client leaves first; that ends the work too."""
     started = StartedCoroutine(work)
     if started.is_done:
-        return await started
+        return started.result
     watchers: DisconnectWatchers = scope["extensions"][DISCONNECT]
     limit = asyncio.timeout(None)
 
