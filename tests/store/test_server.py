@@ -19,6 +19,7 @@ import pytest
 
 from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
 from everthread.store import postgres
+from everthread.store.database import Tx
 from everthread.store.models import KeyUse, NewKey, NewQueuedTurn, NewSession
 from everthread.store.postgres import POOL, PostgresDatabase, PostgresWriter
 from everthread.store.store import Store
@@ -395,3 +396,29 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(new_ur
     assert left[0] < 200, "many rows are summed up into one"
     for store in stores:
         await store.close()
+
+
+async def test_statements_that_are_prepared_outlive_a_failure(new_url: Callable[..., str]) -> None:
+    """An error takes back what the server was told to prepare with it; the driver must not count on that."""
+    store = open_at(new_url("postgresql"), Clock())
+    session = await new_thread(store)
+
+    def break_off(tx: Tx) -> None:
+        tx.run("INSERT INTO sessions (id) VALUES (NULL)")
+
+    for number in range(12):
+        calls = [
+            store.append(session.id, says(f"{number} first")),
+            store._write(break_off),
+            store.append(session.id, says(f"{number} second")),
+            store.put_state("scope", "key", number),
+        ]
+        together = 1 + number % 4
+        await asyncio.gather(*calls[:together], return_exceptions=True)
+        for call in calls[together:]:
+            await asyncio.gather(call, return_exceptions=True)
+        await store.append(session.id, says(f"{number} third"))
+    assert len(await store.messages(session.id)) == 36
+    assert await store.get_state("scope", "key") == 11
+    assert await store._write(lambda tx: tx.value("SELECT COUNT(*) FROM pg_prepared_statements")) > 3
+    await close_sound(store)

@@ -66,6 +66,8 @@ DIALECT = Dialect(
     newest="",
 )
 IDLE_SECONDS = 60
+PREPARED_AFTER = 3
+"""So many times a statement of the writer is planned anew; then its plan is kept."""
 DOUBT_SECONDS = 1
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
@@ -135,8 +137,6 @@ class PostgresWriter(PostgresConnection):
         self, raw: psycopg.Connection[Row], pool: NullConnectionPool, writer: str, numbers: Iterator[int]
     ) -> None:
         super().__init__(raw, pool)
-        # What fails in a pipeline takes preparations with it that the driver believes done.
-        raw.prepare_threshold = None
         # Should this machine vanish, what its last transaction holds is free again soon.
         self.run(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
         self._writer = writer
@@ -151,6 +151,7 @@ class PostgresWriter(PostgresConnection):
         self.in_doubt = None
         self._holds_number = False
         self._batch = next(self._numbers)
+        self.raw.prepare_threshold = PREPARED_AFTER
         if psycopg.Pipeline.is_supported():
             self._pipeline = self._sending.enter_context(self.raw.pipeline())
         self.run("BEGIN")
@@ -183,7 +184,12 @@ class PostgresWriter(PostgresConnection):
             self._finish_pipeline()
         except psycopg.Error as error:
             log.debug("an error in what is taken back: %s", error)
-        super().rollback()
+        self.raw.rollback()  # the driver's own: it forgets what it has prepared, as some of that failed with the rest
+
+    def savepoint(self) -> None:
+        # What fails behind a savepoint takes preparations with it that the driver believes done.
+        self.raw.prepare_threshold = None
+        super().savepoint()
 
     def _finish_pipeline(self) -> None:
         """Wait until the server has run all statements that were sent; raise the error of one that failed."""
