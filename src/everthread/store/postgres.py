@@ -61,7 +61,7 @@ DIALECT = Dialect(
     share="FOR SHARE",
     skip="FOR UPDATE SKIP LOCKED",
     notify="SELECT pg_notify('everthread', left(?, 2000))",
-    new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
+    new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
     newest="",
 )
@@ -71,6 +71,9 @@ PREPARED_AFTER = 3
 DOUBT_SECONDS = 1
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
+_INSERT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
+VALUES_AT_ONCE = 50
+"""Rows of so many values in all are inserted by one statement: those of more the driver would read anew each time."""
 
 
 class PostgresConnection(Connection):
@@ -98,8 +101,17 @@ class PostgresConnection(Connection):
         self._execute(sql, values)
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        left = [tuple(row) for row in rows]
+        insert = _INSERT.fullmatch(sql)
+        count = VALUES_AT_ONCE // len(left[0]) if insert and left else 0
+        if insert and count > 1:
+            whole = len(left) // count * count
+            together = insert[1] + ", ".join([insert[2]] * count)
+            for start in range(0, whole, count):
+                self.run(together, list(itertools.chain.from_iterable(left[start : start + count])))
+            left = left[whole:]
         with self.raw.cursor() as cursor:
-            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), [tuple(row) for row in rows])
+            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), left)
 
     @property
     def in_transaction(self) -> bool:
