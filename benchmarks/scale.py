@@ -21,11 +21,13 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import httpx2
+import psycopg
 
 from benchmarks.peers.proxies import Server
 from benchmarks.servers import ask, cpu_seconds, family, history_body, process, serve_answer, serve_command
 from benchmarks.table import Row
 from tests.store.postgres_server import NoServerError, make_server
+from tests.store.postgres_server import Server as PostgresServer
 
 CONNECTIONS = 64
 REQUESTS, ROUNDS = 6, 3
@@ -51,9 +53,7 @@ def run() -> list[Row]:
         except NoServerError as error:
             return [*rows, Row("PostgreSQL", str(error))]
         stack.callback(server.stop)
-        rows += _gateways(
-            folder, direct.url, server.url(), int((server.data / "postmaster.pid").read_text().split()[0])
-        )
+        rows += _gateways(folder, direct.url, server)
     return rows
 
 
@@ -103,10 +103,14 @@ def _threads(folder: Path, upstream: str) -> list[Row]:
     return [Row(what, figure, f"≤ {THREADS_TIMES:g} ×", ratio <= THREADS_TIMES)]
 
 
-def _gateways(folder: Path, upstream: str, database: str, postmaster: int) -> list[Row]:
-    """Several gateways on one PostgreSQL: what they and the database use."""
+def _gateways(folder: Path, upstream: str, server: PostgresServer) -> list[Row]:
+    """Several gateways on one PostgreSQL: what they and the database use. Each number of them begins with no rows."""
     rows, first, share, each, database_ms = [], 0.0, 1.0, 1.0, 1.0
+    postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
     for count in GATEWAYS:
+        with psycopg.connect(server.url(), autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE gateways{count}".encode())
+        database = server.url(f"gateways{count}")
         with ExitStack() as stack:
             servers = [
                 stack.enter_context(serve_command(folder / f"{count}-{number}", _config(upstream, database)))

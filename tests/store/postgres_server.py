@@ -89,7 +89,8 @@ class Server:
     def _signal_processes(self, number: int) -> None:
         main = int((self.data / "postmaster.pid").read_text().split()[0])
         for process in (main, *_children_of(main)):
-            os.kill(process, number)
+            with contextlib.suppress(ProcessLookupError):  # a connection that has ended meanwhile
+                os.kill(process, number)
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self.programs / program), *arguments]

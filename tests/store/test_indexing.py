@@ -135,10 +135,10 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     batches = await store._read(prepare_index)
     assert [len(parts) for parts in batches][:2] == [1, 1]
     assert len(batches) > 2
-    await store._write(lambda tx: index_parts(tx, batches[0]))
+    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
     # Again, and out of turn: nothing happens.
-    await store._write(lambda tx: index_parts(tx, batches[0]))
-    await store._write(lambda tx: index_parts(tx, batches[2]))
+    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
+    await store._write(lambda tx: index_parts(tx, batches[2], wait=True))
     rest = await store._read(prepare_index)
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
@@ -175,11 +175,11 @@ async def test_two_stores_index_the_same_only_once(store: Store, url: str, clock
     unindexed(store)
     first, second = await store._read(prepare_index), await other._read(prepare_index)
     for parts in first:
-        await store._write(lambda tx, parts=parts: index_parts(tx, parts))  # type: ignore[misc]
+        await store._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
     await store.delete_thread(thread.id)
     await new_thread(store, user("needle left"))
     for parts in second:
-        await other._write(lambda tx, parts=parts: index_parts(tx, parts))  # type: ignore[misc]
+        await other._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
     assert len(await other.search(SearchQuery("needle"))) == 1
     await other.close()
 
@@ -199,7 +199,7 @@ async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
     unindexed(store)
     batches = await store._read(prepare_index)
     await store.delete_thread(thread.id)
-    await store._write(lambda tx: index_parts(tx, batches[0]))
+    await store._write(lambda tx: index_parts(tx, batches[0], wait=True))
     assert await store.search(SearchQuery("one")) == []
     row = await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM pieces"))
     assert row == (0,)

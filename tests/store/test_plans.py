@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from everthread.core.search.query import read_question
 from everthread.store.database import Row, Tx
 from everthread.store.models import NewMessage, RecallQuery, SearchQuery
+from everthread.store.sql.gateway import find_link, find_rewrites, find_similar_rewrites, find_skeletons
 from everthread.store.sql.recall import TurnIndex, recall_passages
 from everthread.store.sql.search import search_texts
 from everthread.store.store import Store
+from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.talk import new_thread
 
 BIG = frozenset({"search", "messages", "pieces", "places"})
@@ -133,3 +135,48 @@ async def check_recall(store: Store, thread: str | None) -> None:
         count, whole = await store._read(recall, RecallQuery(text, "default", thread=thread, as_page=as_page))
         assert count
         assert not whole, whole
+
+
+class CountsRows(Explaining):
+    """A transaction that counts the rows that are read and passed over."""
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        (explained,) = self.tx.all(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", values)
+        self.asked += sum(_passed_over(json.loads(explained[0]) if isinstance(explained[0], str) else explained[0]))
+        return self.tx.all(sql, values)
+
+
+def _passed_over(plan: Any) -> Iterator[int]:
+    if isinstance(plan, list):
+        for part in plan:
+            yield from _passed_over(part)
+    elif isinstance(plan, dict):
+        yield int(plan.get("Rows Removed by Filter", 0))
+        yield from _passed_over([plan.get("Plan"), plan.get("Plans")])
+
+
+async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(new_url: Callable[..., str]) -> None:
+    """A new server plans without figures for its first minute, one without autovacuum always."""
+    store = open_at(new_url("postgresql", empty=True), Clock())
+
+    def fill_tables(tx: Tx) -> None:
+        tx.run(
+            "INSERT INTO links SELECT 't', 's', 'd' || n, '', 'd' || n, 'k' || n, 'A' || n, n, NULL, '' "
+            "FROM generate_series(1, 2000) n"
+        )
+        tx.run(
+            "INSERT INTO rewrites SELECT 't', 'e', 'd' || n, 0, n, 'k' || n, '', 'A', '', 0, 0, '{}', 0 "
+            "FROM generate_series(1, 2000) n"
+        )
+
+    def find_all(tx: Tx) -> int:
+        counting: Any = CountsRows(tx)
+        assert find_link(counting, "t", "s", ["d7", "d8"]) is not None
+        assert find_skeletons(counting, "t", "s", ["k7", "k8"])
+        assert find_rewrites(counting, "t", "e", ["d7", "d8"])
+        assert find_similar_rewrites(counting, "t", "e", ["k7", "k8"])
+        return int(counting.asked)
+
+    await store._write(fill_tables)
+    assert await store._read(find_all) < 10
+    await close_sound(store)

@@ -19,7 +19,9 @@ import pytest
 
 from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
 from everthread.store import postgres
-from everthread.store.models import KeyUse, NewKey, NewQueuedTurn, NewSession
+from everthread.store.database import Tx
+from everthread.store.index import GENTLE_CHARS
+from everthread.store.models import KeyUse, NewKey, NewQueuedTurn, NewSession, SearchQuery
 from everthread.store.postgres import POOL, PostgresDatabase, PostgresWriter
 from everthread.store.store import Store
 from everthread.store.writer import AWAY_PAUSE
@@ -395,3 +397,60 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(new_ur
     assert left[0] < 200, "many rows are summed up into one"
     for store in stores:
         await store.close()
+
+
+async def test_statements_that_are_prepared_outlive_a_failure(new_url: Callable[..., str]) -> None:
+    """An error takes back what the server was told to prepare with it; the driver must not count on that."""
+    store = open_at(new_url("postgresql"), Clock())
+    session = await new_thread(store)
+
+    def break_off(tx: Tx) -> None:
+        tx.run("INSERT INTO sessions (id) VALUES (NULL)")
+
+    for number in range(12):
+        calls = [
+            store.append(session.id, says(f"{number} first")),
+            store._write(break_off),
+            store.append(session.id, says(f"{number} second")),
+            store.put_state("scope", "key", number),
+        ]
+        together = 1 + number % 4
+        await asyncio.gather(*calls[:together], return_exceptions=True)
+        for call in calls[together:]:
+            await asyncio.gather(call, return_exceptions=True)
+        await store.append(session.id, says(f"{number} third"))
+    assert len(await store.messages(session.id)) == 36
+    assert await store.get_state("scope", "key") == 11
+    assert await store._write(lambda tx: tx.value("SELECT COUNT(*) FROM pg_prepared_statements")) > 3
+    await close_sound(store)
+
+
+async def test_indexing_in_the_background_passes_over_what_another_process_is_at(new_url: Callable[..., str]) -> None:
+    """A process that waited for it would keep all its own writes waiting."""
+    url = new_url("postgresql")
+    store = open_at(url, Clock())
+    await new_thread(store, *says("first", "second", "third"))
+    assert store._indexing is not None
+    store._indexing.cancel()
+    with psycopg.connect(url) as other:
+        other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
+        async with asyncio.timeout(10):
+            await store._index_some(GENTLE_CHARS, wait=False)
+        indexed = await store._read(lambda tx: tx.value("SELECT COUNT(*) FROM pieces"))
+        assert indexed == 2
+        searching = asyncio.ensure_future(store.search(SearchQuery("first")))
+        await asyncio.sleep(0.1)
+        assert not searching.done(), "who searches waits for it"
+    assert len(await searching) == 1
+    await close_sound(store)
+
+
+async def test_many_rows_are_inserted_by_few_statements_in_their_order(new_url: Callable[..., str]) -> None:
+    store = open_at(new_url("postgresql"), Clock())
+    session = await new_thread(store)
+    for count in (0, 1, 3, 4, 5, 49, 130):
+        texts = [f"{count} {number}" for number in range(count)]
+        await store.append(session.id, says(*texts))
+        assert (await said(store, session.id))[-count:] == texts or not count
+    assert len(await store.search(SearchQuery("130", limit=500))) == 130
+    await close_sound(store)

@@ -25,7 +25,7 @@ from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.redaction import redact
 from everthread.core.search.terms import encode_term, identifier_terms, phrase_terms, query_terms, terms
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Row, Tx, clean_text, placeholders
+from everthread.store.database import Row, Tx, chunks, clean_text, placeholders
 from everthread.store.sql.messages import load_output
 
 # --- what it holds, and how it is asked -------------------------------------------------------------------------------
@@ -239,6 +239,8 @@ BATCH_CHARS = 1_000_000
 """The most entries of the queue, and the most text, that are prepared at once."""
 GENTLE_CHARS = 20_000
 """The most text at once in the background: some milliseconds of work."""
+READ_ENTRIES = 50
+"""So many messages are read at once: of those that wait often only a few are prepared."""
 WRITE_PIECES = 250
 """So many pieces are indexed in one transaction: other writes wait for it."""
 ERA_RUN = 4_096
@@ -312,15 +314,16 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
     rows = tx.all(
         "SELECT id, done, message_id, output_id, thread_id FROM unindexed ORDER BY id LIMIT ?", (INDEX_BATCH,)
     )
-    messages = tx.all_in(
-        "SELECT m.id, s.tenant, m.thread_id, m.role, m.tool, m.created, m.body FROM messages m "
-        "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
-        [row[2] for row in rows if row[2] is not None],
-    )
-    texts = {row[0]: (*row[1:6], searchable_text(json.loads(row[6]))) for row in messages}
-    for row in rows:
-        output, thread = row[3:]
-        yield IndexEntry(*row[:4], *(texts.get(row[2], ()) if output is None else _load_cited(tx, thread, output)))
+    for some in chunks(rows, READ_ENTRIES):
+        messages = tx.all_in(
+            "SELECT m.id, s.tenant, m.thread_id, m.role, m.tool, m.created, m.body FROM messages m "
+            "JOIN sessions s ON s.id = m.thread_id WHERE m.id IN ({})",
+            [row[2] for row in some if row[2] is not None],
+        )
+        texts = {row[0]: (*row[1:6], searchable_text(json.loads(row[6]))) for row in messages}
+        for row in some:
+            output, thread = row[3:]
+            yield IndexEntry(*row[:4], *(texts.get(row[2], ()) if output is None else _load_cited(tx, thread, output)))
 
 
 def _load_cited(tx: Tx, thread: str, output_id: str) -> Row:
@@ -341,30 +344,29 @@ def output_text(tx: Tx, output_id: str, tenant: str) -> str:
         return ""
 
 
-def index_parts(tx: Tx, parts: Sequence[IndexPart]) -> None:
-    """Index the parts that no other process has indexed since. The queue and the index change together."""
-    cuts = [(part, cut) for part in _claim_parts(tx, parts) for cut in part.cuts]
+def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> None:
+    """Index the parts that no other process has indexed since. The queue and the index change together.
+
+    `wait`: until another process has done what it is at; else that is passed over.
+    """
+    cuts = [(part, cut) for part in _claim_parts(tx, parts, wait=wait) for cut in part.cuts]
     if not cuts:
         return
-    rows = []
-    for part, cut in cuts:
-        entry, said = part.entry, clean_text(cut.text) if part.redacted else None
-        whose = (entry.message, entry.output, entry.tenant, entry.thread, entry.role, entry.tool)
-        rows.append((*whose, cut.start, len(cut.text), said, entry.created))
-    inserted = tx.all(
-        "INSERT INTO pieces (message_id, output_id, tenant, thread_id, role, tool, start, length, said, created) "
-        f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'] * len(rows))} "
-        "RETURNING id, message_id, output_id, thread_id, start",
-        [value for row in rows for value in row],
-    )
-    ids: dict[Row, int] = {row[1:]: row[0] for row in inserted}
+    ids = tx.all(tx.dialect.new_ids.format("pieces"), (len(cuts),))
+    rows: list[Row] = []
     pieces: list[IndexPiece] = []
     times: dict[int, list[float]] = {}
-    for part, cut in cuts:
-        entry = part.entry
-        piece_id = ids[entry.message, entry.output, entry.thread, cut.start]
+    for (piece_id,), (part, cut) in zip(ids, cuts, strict=True):
+        entry, said = part.entry, clean_text(cut.text) if part.redacted else None
+        whose = (entry.message, entry.output, entry.tenant, entry.thread, entry.role, entry.tool)
+        rows.append((piece_id, *whose, cut.start, len(cut.text), said, entry.created))
         pieces.append(IndexPiece(piece_id, cut.terms, _filter_names(part)))
         times.setdefault(piece_id // ERA_RUN, []).append(entry.created)
+    tx.many(
+        "INSERT INTO pieces (id, message_id, output_id, tenant, thread_id, role, tool, start, length, said, created) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
     tx.index(pieces)
     tx.many(
         "INSERT INTO eras (run, earliest, latest) VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET "
@@ -374,11 +376,12 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart]) -> None:
     )
 
 
-def _claim_parts(tx: Tx, parts: Sequence[IndexPart]) -> list[IndexPart]:
+def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[IndexPart]:
     """The parts that no other process has indexed, and whose message was not deleted; they are marked as done."""
+    lock = tx.dialect.lock if wait else tx.dialect.skip
     ids = [part.entry.id for part in parts]
     waiting: dict[int, int] = dict(
-        tx.all(f"SELECT id, done FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {tx.dialect.lock}", ids)
+        tx.all(f"SELECT id, done FROM unindexed WHERE id IN ({placeholders(ids)}) ORDER BY id {lock}", ids)
     )
     mine = [part for part in parts if waiting.get(part.entry.id) == part.first]
     indexed = {part.entry.id for part in mine if part.first == 0 and _is_indexed(tx, part.entry)}

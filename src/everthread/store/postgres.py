@@ -61,14 +61,19 @@ DIALECT = Dialect(
     share="FOR SHARE",
     skip="FOR UPDATE SKIP LOCKED",
     notify="SELECT pg_notify('everthread', left(?, 2000))",
-    new_ids="SELECT nextval(pg_get_serial_sequence('{0}', 'id')) FROM generate_series(1, ?)",
+    new_ids="SELECT nextval('{0}_id_seq') FROM generate_series(1, ?)",
     day="to_char(to_timestamp({0}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
     newest="",
 )
 IDLE_SECONDS = 60
+PREPARED_AFTER = 3
+"""So many times a statement of the writer is planned anew; then its plan is kept."""
 DOUBT_SECONDS = 1
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
+_INSERT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
+VALUES_AT_ONCE = 50
+"""Rows of so many values in all are inserted by one statement: those of more the driver would read anew each time."""
 
 
 class PostgresConnection(Connection):
@@ -96,8 +101,17 @@ class PostgresConnection(Connection):
         self._execute(sql, values)
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        left = [tuple(row) for row in rows]
+        insert = _INSERT.fullmatch(sql)
+        count = VALUES_AT_ONCE // len(left[0]) if insert and left else 0
+        if insert and count > 1:
+            whole = len(left) // count * count
+            together = insert[1] + ", ".join([insert[2]] * count)
+            for start in range(0, whole, count):
+                self.run(together, list(itertools.chain.from_iterable(left[start : start + count])))
+            left = left[whole:]
         with self.raw.cursor() as cursor:
-            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), [tuple(row) for row in rows])
+            cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), left)
 
     @property
     def in_transaction(self) -> bool:
@@ -135,8 +149,6 @@ class PostgresWriter(PostgresConnection):
         self, raw: psycopg.Connection[Row], pool: NullConnectionPool, writer: str, numbers: Iterator[int]
     ) -> None:
         super().__init__(raw, pool)
-        # What fails in a pipeline takes preparations with it that the driver believes done.
-        raw.prepare_threshold = None
         # Should this machine vanish, what its last transaction holds is free again soon.
         self.run(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
         self._writer = writer
@@ -151,6 +163,7 @@ class PostgresWriter(PostgresConnection):
         self.in_doubt = None
         self._holds_number = False
         self._batch = next(self._numbers)
+        self.raw.prepare_threshold = PREPARED_AFTER
         if psycopg.Pipeline.is_supported():
             self._pipeline = self._sending.enter_context(self.raw.pipeline())
         self.run("BEGIN")
@@ -183,7 +196,12 @@ class PostgresWriter(PostgresConnection):
             self._finish_pipeline()
         except psycopg.Error as error:
             log.debug("an error in what is taken back: %s", error)
-        super().rollback()
+        self.raw.rollback()  # the driver's own: it forgets what it has prepared, as some of that failed with the rest
+
+    def savepoint(self) -> None:
+        # What fails behind a savepoint takes preparations with it that the driver believes done.
+        self.raw.prepare_threshold = None
+        super().savepoint()
 
     def _finish_pipeline(self) -> None:
         """Wait until the server has run all statements that were sent; raise the error of one that failed."""

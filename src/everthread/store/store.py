@@ -281,7 +281,7 @@ class Store:
             while True:
                 begun = time.monotonic()
                 async with self._index_lock():
-                    chars = await self._index_some(index.GENTLE_CHARS)
+                    chars = await self._index_some(index.GENTLE_CHARS, wait=False)
                 if chars is None:
                     return
                 pause = INDEX_PAUSE * (time.monotonic() - begun)
@@ -294,7 +294,7 @@ class Store:
     async def _index_all(self) -> None:
         """Index all that waits, without pauses, before a search."""
         async with self._index_lock():
-            while await self._index_some(index.BATCH_CHARS) is not None:
+            while await self._index_some(index.BATCH_CHARS, wait=True) is not None:
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
@@ -304,7 +304,7 @@ class Store:
             self._index_turn = loop, asyncio.Lock()
         return self._index_turn[1]
 
-    async def _index_some(self, most: int) -> int | None:
+    async def _index_some(self, most: int, *, wait: bool) -> int | None:
         """Index what waits, up to about so many characters; how many it had, None where nothing waits.
 
         It is read into terms in a reading thread, so that no write waits for it, and is on the disk with the next
@@ -312,7 +312,7 @@ class Store:
         """
         batches = await self._read(index.prepare_index, most)
         for parts in batches:
-            await self._writer.write(functools.partial(index.index_parts, parts=parts), lazy=True)
+            await self._writer.write(functools.partial(index.index_parts, parts=parts, wait=wait), lazy=True)
         return sum(len(part.entry.text) for parts in batches for part in parts if part.last) if batches else None
 
     # Learnt limits, state, summary nodes
@@ -447,8 +447,9 @@ class Store:
             if links and first is None:
                 return links
             place = first.thread if first is not None else thread
+            record = usage_sql.insert_usage if links else usage_sql.record_usage
             for call in usage:
-                usage_sql.record_usage(tx, call if call.session == place else replace(call, session=place), now)
+                record(tx, call if call.session == place else replace(call, session=place), now)
             if thread_state is not None:
                 state.put_state(tx, place, *thread_state, now)
             return links

@@ -289,7 +289,7 @@ def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_W
     named = {item.session for item in batch if item.session is not None}
     if len(batch) < 2 or not connection.dialect.lock:
         return batch
-    threads = find_threads(connection, sorted(named))
+    threads = find_threads(connection, sorted(named)) if len(named) > 1 else {}
     return sorted(batch, key=lambda item: (item.session is None, threads.get(item.session or "", item.session or "")))
 
 

@@ -61,6 +61,11 @@ class PreparedPoint:
     messages: AppendRequest
 
 
+INSERT_LINK = (
+    "INSERT INTO links (tenant, scope, digest, previous, step, skeleton, thread_id, length, message_id, results) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING digest"
+)
+SELECT_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?"
 DIGESTS_AT_ONCE = 400
 """The most digests in one query."""
 MOST_SIMILAR = 8
@@ -74,24 +79,24 @@ def extend_thread(tx: Tx, points: Sequence[PreparedPoint], now: float) -> list[T
     """
     links: list[ThreadLink | None] = []
     won: list[PreparedPoint] = []
+    session: Row | None = None
     for point in points:
         link = point.new.link
         values = (
             link.tenant, link.scope, link.digest, link.previous, point.new.step, link.skeleton, link.thread,
             link.length, link.message, link.results,
         )  # fmt: skip
-        row = tx.one(
-            "INSERT INTO links (tenant, scope, digest, previous, step, skeleton, thread_id, length, message_id, "
-            f"results) VALUES ({placeholders(values)}) ON CONFLICT DO NOTHING RETURNING digest",
-            values,
+        rows, *sessions = tx.ask(
+            [(INSERT_LINK, values), *([] if won else [(SELECT_OWNER, (link.thread,))])],
         )
-        links.append(link if row is not None else _load_link(tx, link))
-        if row is None:
+        links.append(link if rows else _load_link(tx, link))
+        if not rows:
             break
+        session = sessions[0][0] if sessions and sessions[0] else session
         won.append(point)
     if not won:
         return links
-    _open_thread(tx, won[0].new, now)
+    _open_thread(tx, won[0].new, session, now)
     stored = append_messages(tx, [point.messages for point in won])
     for index, (point, messages) in enumerate(zip(won, stored, strict=True)):
         if messages:
@@ -102,9 +107,8 @@ def extend_thread(tx: Tx, points: Sequence[PreparedPoint], now: float) -> list[T
     return links
 
 
-def _open_thread(tx: Tx, new: NewThreadLink, now: float) -> None:
-    """Create the thread of a point where there is none."""
-    row = tx.one("SELECT tenant, kind, parent_id FROM sessions WHERE id = ?", (new.link.thread,))
+def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> None:
+    """Create the thread of a point where there is none. `row`: what `SELECT_OWNER` tells of it."""
     if row is not None:
         if row[0] != new.link.tenant:
             raise InputError(f"the id {new.link.thread!r} is taken by another session")

@@ -54,23 +54,29 @@ USAGE_SUMS = (
 
 
 def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
-    session = tx.one("SELECT thread_id, tenant, platform FROM sessions WHERE id = ?", (new.session,))
-    if session is None:
+    if tx.one("SELECT 1 FROM sessions WHERE id = ?", (new.session,)) is None:
         raise UnknownIdError(f"there is no thread or session {new.session!r}")
+    insert_usage(tx, new, now)
+
+
+def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
+    """The same for a session that is there for certain."""
     usage = new.usage
     if usage.total_tokens > MOST_TOKENS:
         raise InputError(f"{usage.total_tokens} tokens in one call cannot be true; they are not recorded")
     raw = {"raw": usage.raw, "cache_write_1h": usage.cache_write_1h_tokens}
-    tx.run(
-        "INSERT INTO usage (event, session_id, thread_id, tenant, platform, model, task, input, output, cache_read, "
-        "cache_write, reasoning, pico_dollars, estimated, raw, created) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread_id, event) DO NOTHING",
-        (
-            new.event, new.session, *session, new.model, new.task, usage.input_tokens, usage.output_tokens,
-            usage.cache_read_tokens, usage.cache_write_tokens, usage.reasoning_tokens, as_pico(new.cost),
-            int(new.estimated), encode_json(raw), now if new.created is None else new.created,
-        ),
+    values = (
+        new.event, new.session, new.model, new.task, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens,
+        usage.cache_write_tokens, usage.reasoning_tokens, as_pico(new.cost), int(new.estimated), encode_json(raw),
+        now if new.created is None else new.created,
     )  # fmt: skip
+    owner = ", ".join(f"(SELECT {name} FROM sessions WHERE id = ?)" for name in ("thread_id", "tenant", "platform"))
+    tx.run(
+        "INSERT INTO usage (event, session_id, model, task, input, output, cache_read, cache_write, reasoning, "
+        "pico_dollars, estimated, raw, created, thread_id, tenant, platform) "
+        f"VALUES ({placeholders(values)}, {owner}) ON CONFLICT (thread_id, event) DO NOTHING",
+        (*values, *[new.session] * 3),
+    )
 
 
 def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
