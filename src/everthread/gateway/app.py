@@ -205,7 +205,7 @@ class GatewayApp:
         credentials = {
             field: value.decode("latin-1")
             for name, value in headers
-            if (field := name.decode("latin-1").lower()) in CREDENTIAL_HEADERS
+            if (field := name.decode("latin-1")) in CREDENTIAL_HEADERS
         }
         return await self._authenticator.authenticate(credentials)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import zlib
 from collections.abc import Callable
@@ -28,6 +29,7 @@ READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
 """What can be decoded here, by the names of HTTP."""
 
 
+@functools.lru_cache(maxsize=64)
 def readable_encodings(accepted: bytes) -> bytes:
     """Of an `accept-encoding` what is understood here too: an answer that nobody reads is charged to nobody."""
     names = [part.strip() for part in accepted.decode("latin-1").split(",")]

@@ -113,7 +113,8 @@ def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
 
 
 def header_map(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    """A request's headers by their names, which a server gives in lower case."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _ignore_size(size: int) -> None:

@@ -40,6 +40,9 @@ class ResponseWriter:
         self._seconds = seconds
         self._started_at = time.monotonic()
         self.status: int | None = None
+        self._left = -1
+        """Bytes of the stated length that are to come; negative: none is stated."""
+        self._is_complete = False
         self._own_headers: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
 
@@ -50,6 +53,8 @@ class ResponseWriter:
         ours = [
             (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in self._own_headers.items()
         ]
+        lengths = [int(value) for name, value in headers if name == b"content-length" and value.isdigit()]
+        self._left = lengths[0] if len(lengths) == 1 else -1
         await self._put({"type": "http.response.start", "status": status, "headers": [*headers, *ours]})
 
     async def send_late_headers(self, headers: Mapping[str, str]) -> None:
@@ -61,10 +66,14 @@ class ResponseWriter:
             await self.body(f"{lines}\n".encode())
 
     async def body(self, data: bytes) -> None:
-        await self._put({"type": "http.response.body", "body": data, "more_body": True})
+        """Send a piece; with the last of the stated length the response is complete."""
+        self._left -= len(data)
+        self._is_complete = self._left == 0
+        await self._put({"type": "http.response.body", "body": data, "more_body": not self._is_complete})
 
     async def end(self, data: bytes = b"") -> None:
-        await self._put({"type": "http.response.body", "body": data, "more_body": False})
+        if not self._is_complete:
+            await self._put({"type": "http.response.body", "body": data, "more_body": False})
 
     async def refuse(self, refused: Refused) -> None:
         """An error of ours, in the client's protocol; where the answer has begun it can only break off."""

@@ -269,13 +269,16 @@ def for_upstream(
     dropped = {b"host", b"expect"}
     if upstream.api_key is not None or not trusted:
         dropped |= _CREDENTIALS
-    outgoing = [
-        (name, value) for name, value in end_to_end(headers) if name not in dropped and not name.startswith(_OURS)
-    ]
-    if not trusted:  # a key of ours may stand anywhere, in a cookie too
-        outgoing = [(name, without_keys(value)) for name, value in outgoing]
-    outgoing = [(name, readable_encodings(value) if name == b"accept-encoding" else value) for name, value in outgoing]
-    outgoing = [(name, without_sessions(value) if name == b"cookie" else value) for name, value in outgoing]
+    outgoing: Headers = []
+    for name, stated in end_to_end(headers):
+        if name in dropped or name.startswith(_OURS):
+            continue
+        value = stated if trusted else without_keys(stated)  # a key of ours may stand anywhere, in a cookie too
+        if name == b"accept-encoding":
+            value = readable_encodings(value)
+        elif name == b"cookie":
+            value = without_sessions(value)
+        outgoing.append((name, value))
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
         outgoing.append((b"x-api-key", key) if family == "anthropic" else (b"authorization", b"Bearer " + key))
