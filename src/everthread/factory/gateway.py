@@ -259,6 +259,7 @@ async def preload() -> None:
     from everthread.gateway.server import settle_process
 
     def load() -> None:
+        import anyio
         import httpx2
 
         from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
@@ -267,6 +268,7 @@ async def preload() -> None:
         from everthread.providers import resolve  # noqa: F401 - for the first summary
 
         httpx2.Client().close()
+        anyio.run(anyio.sleep, 0)  # its backend, with which an endpoint is asked for a model's window
         cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
         load_tokenizer("gpt-4o")
 
