@@ -94,7 +94,8 @@ def test_what_the_first_requests_need_is_loaded_ahead() -> None:
         "import asyncio, sys\n"
         "from everthread.factory.gateway import preload\n"
         "asyncio.run(preload())\n"
-        "print(*({'genai_prices', 'splintr', 'everthread.compaction.summarizers.model', 'anyio._backends._asyncio'} - set(sys.modules)))"
+        "needed = {'genai_prices', 'splintr', 'everthread.compaction.summarizers.model', 'anyio._backends._asyncio'}\n"
+        "print(*(needed - set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("", "")
