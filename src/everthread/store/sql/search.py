@@ -326,34 +326,42 @@ def search_texts(tx: Tx, query: SearchQuery) -> list[SearchHit]:
 
 def _match_all_ways(tx: Tx, parsed: ParsedQuery, scope: IndexQuery) -> Iterator[ScoredPiece]:
     """The matches, the strictest way first, read as far as the caller iterates."""
+    sample = _PhraseSample(tx, scope)
     for rank, phrases in enumerate(parsed.ways):
         question = replace(scope, phrases=phrases)
         weights: list[float] = []
         while candidates := tx.match(question, SEARCH_CANDIDATES):
-            weights = weights or _term_weights(tx, question)
+            weights = weights or _term_weights(sample, question.weighed)
             yield from _rank_pieces(tx, candidates, weights, bonus=len(parsed.ways) - rank)
             if len(candidates) < SEARCH_CANDIDATES:
                 break
             question = replace(question, before=candidates[-1].id)
     if len(parsed.ways[-1]) > 1:
-        yield from _match_spread(tx, replace(scope, phrases=parsed.ways[-1]))
+        yield from _match_spread(tx, replace(scope, phrases=parsed.ways[-1]), sample)
 
 
-def _term_weights(tx: Tx, question: IndexQuery) -> list[float]:
+class _PhraseSample:
+    """In how many of the newest pieces a phrase stands."""
+
+    def __init__(self, tx: Tx, scope: IndexQuery) -> None:
+        self._tx = tx
+        self._names = scope.names[:1]
+        self._counts: dict[QueryPhrase, int] = {}
+
+    def count(self, phrase: QueryPhrase) -> int:
+        if phrase not in self._counts:
+            newest = self._tx.value("SELECT MAX(id) FROM pieces") or 0
+            question = IndexQuery((phrase,), self._names, newest - RARITY_SAMPLE + 1)
+            self._counts[phrase] = len(self._tx.match_ids(question, RARITY_SAMPLE))
+        return self._counts[phrase]
+
+
+def _term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
     """How much each weighed term counts: the rarer the more. For a single one it makes no difference."""
-    terms = question.weighed
     if len(terms) < 2:
         return [1.0] * len(terms)
-    counts = _sample_counts(tx, question, [QueryPhrase((term,)) for term in terms])
-    weights = [math.log(1 + RARITY_SAMPLE / (1 + count)) for count in counts]
+    weights = [math.log(1 + RARITY_SAMPLE / (1 + sample.count(QueryPhrase((term,))))) for term in terms]
     return [weight / sum(weights) for weight in weights]
-
-
-def _sample_counts(tx: Tx, question: IndexQuery, phrases: Sequence[QueryPhrase]) -> list[int]:
-    """In how many of the newest pieces each phrase stands."""
-    newest = tx.value("SELECT MAX(id) FROM pieces") or 0
-    sample = IndexQuery(names=question.names[:1], first=newest - RARITY_SAMPLE + 1)
-    return [len(tx.match_ids(replace(sample, phrases=(phrase,)), RARITY_SAMPLE)) for phrase in phrases]
 
 
 def _rank_pieces(
@@ -376,18 +384,17 @@ def _rank_pieces(
     return sorted(((score(piece), piece) for piece in load_pieces(tx, list(weighed))), key=best_first)
 
 
-def _match_spread(tx: Tx, question: IndexQuery) -> list[ScoredPiece]:
+def _match_spread(tx: Tx, question: IndexQuery, sample: _PhraseSample) -> list[ScoredPiece]:
     """Long texts that have every phrase, though no piece of them has all; the newest first.
 
     The rarest phrase comes first: the others are looked for in its threads only, where they are few.
     """
     texts: dict[TextKey, Piece] = {}
-    counts = _sample_counts(tx, question, question.phrases)
-    for number, index in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
+    for number, phrase in enumerate(sorted(question.phrases, key=sample.count)):
         threads = sorted({piece.thread for piece in texts.values()})
         within = [tuple(filter_name("thread", name) for name in threads)] if 0 < len(threads) <= SPREAD_THREADS else []
         names = (*question.names, (LONG_TEXT,), *within)
-        one = replace(question, phrases=(question.phrases[index],), names=names)
+        one = replace(question, phrases=(phrase,), names=names)
         pieces = load_pieces(tx, tx.match_ids(one, SPREAD_PIECES))
         holding = {piece.text: piece for piece in sorted(pieces, reverse=True)}
         texts = holding if number == 0 else {text: piece for text, piece in texts.items() if text in holding}
