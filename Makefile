@@ -63,7 +63,7 @@ bench: $(READY) ## side-by-side measurements, written to docs/benchmarks.md
 	$(BIN)/python -m benchmarks --out docs/benchmarks.md
 
 lock: ## pin every dependency, with hashes (needs uv on the PATH)
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile --quiet --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
