@@ -86,11 +86,7 @@ async def run_beside(
     if started.is_done:
         return started.result
     watcher = _Watcher(watch)
-    timer: asyncio.TimerHandle | None = None
-    if after:
-        timer = asyncio.get_running_loop().call_later(after, watcher.start)
-    else:
-        watcher.start()
+    timer = asyncio.get_running_loop().call_later(after, watcher.start)
     try:
         async with asyncio.timeout(None) as watcher.limit:
             return await started
@@ -99,8 +95,7 @@ async def run_beside(
             raise watcher.error from None
         raise
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
         watcher.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import operator
@@ -350,10 +351,13 @@ class _PhraseSample:
 
     def count(self, phrase: QueryPhrase) -> int:
         if phrase not in self._counts:
-            newest = self._tx.value("SELECT MAX(id) FROM pieces") or 0
-            question = IndexQuery((phrase,), self._names, newest - RARITY_SAMPLE + 1)
+            question = IndexQuery((phrase,), self._names, self._first)
             self._counts[phrase] = len(self._tx.match_ids(question, RARITY_SAMPLE))
         return self._counts[phrase]
+
+    @functools.cached_property
+    def _first(self) -> int:
+        return (self._tx.value("SELECT MAX(id) FROM pieces") or 0) - RARITY_SAMPLE + 1
 
 
 def _term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:
