@@ -11,9 +11,9 @@ from everthread.agent import RECALL_CHARS
 from everthread.agent.base import ToolContext
 from everthread.agent.tools.conversation import Recall
 from everthread.conversation.events import CompactionDone, OutputStored
-from everthread.conversation.lookup import MARGIN
 from everthread.core.messages import text_of
 from everthread.core.redaction import redact_part
+from everthread.store.sql.search import RAW_MARGIN
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Place, calls, place, results, saying
 from tests.conversation.talk import words
@@ -117,7 +117,7 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> N
     for start in range(at - 30, at + len(TOKEN) + 5, 3):
         for end in (at + 10, at + len(TOKEN), len(text)):
             if start < end:
-                part = redact_part(text, start, end, margin=MARGIN)
+                part = redact_part(text, start, end, margin=RAW_MARGIN)
                 assert not any(TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)), (start, end)
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(["Careful."]))

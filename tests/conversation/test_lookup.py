@@ -123,6 +123,8 @@ async def test_a_question_finds_what_the_user_said_though_tools_hold_its_words(t
         assert not found.near
         place = next(place for place in found.excerpts if place.text == rule)
         assert (place.before, place.after) == ("", "assistant: Noted.")
+        (again,) = (await lookup.search("^Please", mode="regex")).excerpts
+        assert (again.before, again.after) == ("assistant: Noted.", "assistant: Noted.")
         later = await lookup.search("where should the theme test go", offset=4)
         assert not {place.id for place in later.excerpts} & {place.id for place in found.excerpts}
         (shown,) = (await lookup.search('"cat"', limit=1)).excerpts

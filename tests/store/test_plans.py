@@ -12,7 +12,7 @@ from everthread.store.database import Row, Tx
 from everthread.store.models import NewMessage, RecallQuery, SearchQuery
 from everthread.store.sql.gateway import find_link, find_rewrites, find_similar_rewrites, find_skeletons
 from everthread.store.sql.recall import TurnIndex, recall_passages
-from everthread.store.sql.search import search_texts
+from everthread.store.sql.search import find_neighbours, search_texts
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.talk import new_thread
@@ -122,6 +122,18 @@ async def check_searches(store: Store, thread: str | None) -> None:
         count, whole = await store._read(search, SearchQuery(**asked, thread=thread))
         assert count, kind
         assert not whole, (kind, whole)
+
+
+async def test_the_neighbours_of_a_page_are_one_question_through_an_index(store: Store) -> None:
+    await fill(store)
+    hits = await store.search(SearchQuery("line", limit=50))
+
+    def neighbours(tx: Tx) -> tuple[int, list[str], int]:
+        explaining: Any = Explaining(tx)
+        found = find_neighbours(explaining, [(hit.message, hit.snippet) for hit in hits])
+        return explaining.asked, explaining.whole, sum(any(pair) for pair in found)
+
+    assert await store._read(neighbours) == (1, [], 50)
 
 
 async def check_recall(store: Store, thread: str | None) -> None:

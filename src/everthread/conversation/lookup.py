@@ -24,7 +24,7 @@ from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 from everthread.store.index import searchable_text
 from everthread.store.models import RecallQuery, SearchHit, SearchQuery, StoredMessage
-from everthread.store.sql.search import sentence_start
+from everthread.store.sql.search import RAW_MARGIN, sentence_start
 from everthread.store.store import Store
 
 # Patterns
@@ -99,10 +99,6 @@ class PatternMatcher:
 
 EXCERPT = 600
 """Characters of one place."""
-BEGINNING = 100
-"""Characters of the messages before and after a place."""
-MARGIN = 2_000
-"""Characters around a part that are searched for secrets too: a secret is recognised by the text beside it."""
 MAX_PLACES = 50
 """Places on one page."""
 LONGEST_QUERY = 1_000
@@ -207,9 +203,10 @@ class StoreLookup:
         if mode == "regex":
             if path:
                 raise InputError("a path narrows a search by words, not one by pattern")
-            return await self._search_pattern(PatternMatcher(text), query)
-        page = await (self._search_words(query) if path or '"' in text else self._search_best(query))
-        return replace(page, excerpts=tuple([await self._add_neighbours(excerpt) for excerpt in page.excerpts]))
+            page = await self._search_pattern(PatternMatcher(text), query)
+        else:
+            page = await (self._search_words(query) if path or '"' in text else self._search_best(query))
+        return await self._add_neighbours(page)
 
     async def _search_best(self, query: SearchQuery) -> SearchPage:
         """A question is answered by one ranking; a word or two by the texts that hold them all, else by the closest."""
@@ -253,19 +250,13 @@ class StoreLookup:
         ]  # fmt: skip
         return SearchPage(tuple(places), None, near=all(passage.closeness < 1 for passage in passages))
 
-    async def _add_neighbours(self, excerpt: Excerpt) -> Excerpt:
-        """The excerpt with the beginnings of the messages before and after it, unless it shows them itself."""
-        match = _MESSAGE.fullmatch(excerpt.id)
-        if match is None:
-            return excerpt
-        stored = await self.store.message(int(match[1]), tenant=self.tenant)
-        around = await self.store.messages(stored.session, start=max(0, stored.seq - 1), limit=3)
-        beside = {
-            message.seq - stored.seq: f"{message.body.get('role', '')}: {text}"
-            for message in around
-            if (text := _first_words(message)) and text.rstrip("…") not in " ".join(excerpt.text.split())
-        }
-        return replace(excerpt, before=beside.get(-1, ""), after=beside.get(1, ""))
+    async def _add_neighbours(self, page: SearchPage) -> SearchPage:
+        """The excerpts with the beginnings of the messages before and after each."""
+        numbers = [_MESSAGE.fullmatch(excerpt.id) for excerpt in page.excerpts]
+        places = [(number and int(number[1]), one.text) for number, one in zip(numbers, page.excerpts, strict=True)]
+        beside = [[str(one or "") for one in pair] for pair in await self.store.neighbours(places)]
+        pairs = zip(page.excerpts, beside, strict=True)
+        return replace(page, excerpts=tuple(replace(one, before=before, after=after) for one, (before, after) in pairs))
 
     async def _load_excerpt(self, hit: SearchHit) -> Excerpt | None:
         """A hit as an excerpt with the text around it; None for the arguments of an earlier search."""
@@ -455,7 +446,7 @@ class StoreLookup:
             total += size
             if first < last:
                 stored = await self.store.message(number, tenant=self.tenant)
-                shown.append(redact_part(_render_block(stored, thread, turns[number]), first, last, margin=MARGIN))
+                shown.append(redact_part(_render_block(stored, thread, turns[number]), first, last, margin=RAW_MARGIN))
         end = min(total, start + most)
         return Passage(wanted, thread, None, "", "", None, "".join(shown), min(start, total), end, total)
 
@@ -541,19 +532,9 @@ def _make_passage(whole: Excerpt, start: int, most: int) -> Passage:
     size = len(whole.text)
     first = min(start, size)
     end = min(size, first + most)
-    shown = redact_part(whole.text, first, end, margin=MARGIN)
+    shown = redact_part(whole.text, first, end, margin=RAW_MARGIN)
     when = whole.created or None
     return Passage(whole.id, whole.thread, whole.turn, whole.role, whole.tool, when, shown, first, end, size)
-
-
-def _first_words(stored: StoredMessage) -> str:
-    """The beginning of a message on one line; empty for a summary and for searches."""
-    body = stored.body
-    tools = [*(call.name for call in calls_of(body)), *(result.name for result in results_of(body))]
-    text = " ".join(redact_part(searchable_text(body), 0, BEGINNING, margin=MARGIN).split())
-    if stored.kind == "summary" or not text or any(map(is_lookup, tools)):
-        return ""
-    return f"{text[:BEGINNING]}{'…' if len(text) >= BEGINNING else ''}"
 
 
 def _show_around(text: str, snippet: str) -> str:
@@ -565,5 +546,5 @@ def _show_around(text: str, snippet: str) -> str:
     spare = max(0, EXCERPT - (match.end() - match.start())) // 2
     start = sentence_start(text, max(0, match.start() - spare))
     end = min(len(text), max(match.end() + spare, start + EXCERPT))
-    shown = redact_part(text, start, end, margin=MARGIN)
+    shown = redact_part(text, start, end, margin=RAW_MARGIN)
     return f"{'…' if start else ''}{shown[:EXCERPT]}{'…' if end < len(text) or len(shown) > EXCERPT else ''}"

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from everthread.core.messages import Message
 from everthread.core.pricing import CanonicalUsage, format_dollars
+from everthread.core.search.lookup import Neighbour
 from everthread.core.transcript import is_lookup
 from everthread.core.types import Node as Node  # noqa: PLC0414 - a value of the core that a store keeps
 from everthread.core.types import System
@@ -328,6 +329,9 @@ class SearchHit:
     created: float
     snippet: str
     score: float
+    before: Neighbour | None = None
+    """The message before it, and after; None where none is shown. `Store.add_neighbours` finds them."""
+    after: Neighbour | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,9 @@ from everthread.store.models import (
     new_id,
 )
 from everthread.store.sql import compactions as compaction_sql
-from everthread.store.sql import gateway, maintenance, recall, search, sessions, state, transfer
+from everthread.store.sql import gateway, maintenance, recall, sessions, state, transfer
 from everthread.store.sql import messages as message_sql
+from everthread.store.sql import search as search_sql
 from everthread.store.sql import usage as usage_sql
 from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
 
@@ -246,7 +247,7 @@ class Store:
     async def search(self, query: SearchQuery) -> list[SearchHit]:
         """What matches. Everything that was appended before is indexed first."""
         await self._index_all()
-        return await self._read(search.search_texts, query)
+        return await self._read(search_sql.search_texts, query)
 
     async def search_closest(self, query: SearchQuery) -> list[SearchHit]:
         """The closest texts where nothing matches. One word, a phrase, a prefix are meant as typed: they have none."""
@@ -262,6 +263,13 @@ class Store:
                 where = (passage.message, passage.output, passage.thread, session, passage.role, passage.tool)
                 hits.append(SearchHit(*where, passage.created, passage.text, passage.score))
         return hits[: query.limit]
+
+    neighbours = reads(search_sql.find_neighbours)
+
+    async def add_neighbours(self, hits: Sequence[SearchHit]) -> list[SearchHit]:
+        """The hits with the messages before and after each."""
+        beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
+        return [replace(hit, before=before, after=after) for hit, (before, after) in zip(hits, beside, strict=True)]
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
         """What may answer a message, the best first. Everything that was appended before is indexed first."""

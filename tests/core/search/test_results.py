@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from everthread.core.search.lookup import (
     Excerpt,
+    Neighbour,
     Passage,
     SearchPage,
     about_text,
@@ -84,3 +87,18 @@ def test_what_an_original_is() -> None:
 def test_what_stays_of_a_long_line_is_cut() -> None:
     assert gist("lcm_grep " + "x" * 1_000 + "\nmore").endswith("…")
     assert len(gist("y" * 1_000)) == GIST
+
+
+@pytest.mark.parametrize(
+    ("role", "tool", "line"),
+    [
+        ("user", "", "#7 user: 12 passed"),
+        ("tool", "terminal", "#7 tool (terminal): 12 passed"),
+        ("assistant", "terminal", "#7 assistant: 12 passed"),
+    ],
+)
+def test_a_neighbour_says_who_spoke(role: str, tool: str, line: str) -> None:
+    neighbour = Neighbour(7, role, tool, "12 passed")
+    assert neighbour.as_line({6, None}) == line
+    assert str(neighbour) == line.removeprefix("#7 ")
+    assert neighbour.as_line({7}) == line.replace(": 12 passed", ", found too")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -11,6 +12,29 @@ _HEADING = re.compile(r"^\[(?=(?:message|output):)", re.MULTILINE)
 SearchMode = Literal["text", "regex"]
 SearchScope = Literal["thread", "all"]
 """This thread, or every thread of its tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """How the message before or after a place begins: one line, redacted."""
+
+    message: int
+    role: str
+    tool: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.speaker}: {self.text}"
+
+    @property
+    def speaker(self) -> str:
+        """Who said it, and of which tool a result is; a call names its tool itself."""
+        return f"{self.role} ({self.tool[:60]})" if self.tool and self.role != "assistant" else self.role
+
+    def as_line(self, found: Collection[int | None]) -> str:
+        """For a person. `found`: the messages of the page; one of those is named only, as its text is shown there."""
+        text = ", found too" if self.message in found else f": {self.text}"
+        return f"#{self.message} {self.speaker}{text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from everthread.core.messages import calls_of, results_of
 from everthread.core.redaction import redact_part
+from everthread.core.search.lookup import Neighbour
+from everthread.core.transcript import is_lookup
 from everthread.errors import UnknownIdError
-from everthread.store.database import LAST, Row, Tx, clean_text
+from everthread.store.database import LAST, Row, Tx, clean_text, decode_json
 from everthread.store.index import (
     ERA_RUN,
     LONG_TEXT,
@@ -43,6 +45,8 @@ MOST_PLACES = 200
 """The most positions of a word that are compared with those of others."""
 SECRET_MARGIN = 200
 """Characters around a snippet that are searched for secrets too."""
+RAW_MARGIN = 2_000
+"""The same for a part of a message as it was said: a secret is recognised by the text beside it."""
 _CLUSTER = re.compile(r".[\u0300-\u036f\u1160-\u11ff\u3099\u309a]*", re.DOTALL)
 
 
@@ -422,3 +426,58 @@ def _make_hits(tx: Tx, matches: Sequence[ScoredPiece], parsed: ParsedQuery, sess
         found = (piece.message, piece.output, thread, session or home, piece.role, piece.tool, piece.created)
         hits.append(SearchHit(*found, snippet, score))
     return hits
+
+
+# --- the messages before and after ------------------------------------------------------------------------------------
+
+
+BEGINNING = 100
+"""Characters of a neighbour."""
+_PARTS = re.compile("\n[→≈] ")
+"""Between the messages of a passage that shows several."""
+NEIGHBOURS = (
+    "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.carried, s.next_seq, "
+    f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {HOME_FIRST}) AS place FROM messages m "
+    "JOIN places p ON p.message_id = m.id JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({})) every_place "
+    "WHERE place = 1), "
+    "beside AS (SELECT h.id, 0 AS side, COALESCE(b.id, h.session_id) AS session_id, "
+    "COALESCE(b.next_seq, h.seq) - 1 AS seq FROM home h "
+    "LEFT JOIN sessions b ON b.id = h.parent_id AND h.kind = 'continuation' AND h.seq = h.carried "
+    "UNION ALL SELECT h.id, 1, COALESCE(c.id, h.session_id), "
+    "COALESCE(c.carried, CASE h.seq WHEN -1 THEN h.carried ELSE h.seq + 1 END) FROM home h "
+    "LEFT JOIN sessions c ON c.parent_id = h.session_id AND c.kind = 'continuation' AND h.seq = h.next_seq - 1) "
+    "SELECT beside.id, beside.side, m.id, m.role, m.tool, m.body FROM beside JOIN places p "
+    "ON p.session_id = beside.session_id AND p.seq = beside.seq JOIN messages m ON m.id = p.message_id "
+    "WHERE m.kind = 'message'"
+)
+"""What stands before (0) and after (1) messages where they were said, in the history: across a compaction too."""
+
+
+def find_neighbours(
+    tx: Tx, places: Sequence[tuple[int | None, str]]
+) -> list[tuple[Neighbour | None, Neighbour | None]]:
+    """The messages before and after each place, in one question. A place: a message, and what is shown of it.
+
+    A message is left out where the place shows it itself, as are searches. An output has no neighbours.
+    """
+    ids = list(dict.fromkeys(message for message, _ in places if message is not None))
+    beside = {
+        (found, side): Neighbour(message, role, tool, _first_words(body))
+        for found, side, message, role, tool, body in tx.all_in(NEIGHBOURS, ids)
+    }
+
+    def find(message: int | None, side: int, shown: str) -> Neighbour | None:
+        found = beside.get((message, side))
+        if found is None or not found.text or any(map(is_lookup, found.tool.split(","))):
+            return None
+        is_shown = _PARTS.search(shown) and found.text.rstrip("…") in " ".join(shown.split())
+        return None if is_shown else found
+
+    return [(find(message, 0, shown), find(message, 1, shown)) for message, shown in places]
+
+
+def _first_words(body: str) -> str:
+    """The beginning of a message on one line."""
+    text = searchable_text(decode_json(body))
+    words = " ".join(redact_part(text, 0, BEGINNING, margin=RAW_MARGIN).split())
+    return f"{words}…" if len(text) > BEGINNING else words
