@@ -278,6 +278,29 @@ async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
         assert (await do(agent, "/search")).failed
 
 
+async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(
+            ScriptedModel([calls(("dump", {})), "The hinge is loose.", "Noted."]), tools=[saying("dump", words(200))]
+        )
+        await agent.send("Which gate?")
+        await agent.send("Mend the hinge.")
+        asked, call, result, answer, mend, noted = (one.id for one in await here.store.history(agent.conversation.id))
+        found = await do(agent, "/search hinge")
+        lines = [line for line in found.text.splitlines() if line.startswith("  ")]
+        assert lines[:2] == [f"  - before #{answer} assistant, found too", f"  - after #{noted} assistant: Noted."]
+        assert lines[2].startswith(f"  - before #{result} tool (dump): ")
+        assert lines[2].endswith("…")
+        assert max(map(len, lines)) < 78
+        assert lines[3:] == [f"  - after #{mend} user, found too"]
+        assert found.data["hits"][1]["after"] == {
+            "message": mend, "role": "user", "tool": "", "text": "Mend the hinge.",
+        }  # fmt: skip
+        first = await do(agent, "/search gate")
+        assert first.data["hits"][0]["before"] is None
+        assert first.data["hits"][0]["after"]["message"] == call == asked + 1
+
+
 async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         script: list[Any] = [calls(("dump", {"what": "x" * 400})), "Seen.", *["Noted."] * 20]

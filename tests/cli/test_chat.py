@@ -133,6 +133,7 @@ class TestTalking:
                 ("/help", "/compress [--preview]"),
                 ("/usage", "1 call"),
                 ("/context", "64,000"),
+                ("/search hello", "after #2 assistant, found too"),
                 ("/compres", "Did you mean /compress"),
                 ("/new", "A new conversation"),
             ]:

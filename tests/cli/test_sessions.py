@@ -371,6 +371,41 @@ class TestSearch:
         phrase = everthread("sessions", "search", '"harbour port"').stdout
         assert phrase == "nothing found\n", "a phrase is meant as typed"
 
+    def test_a_hit_is_shown_with_the_message_before_and_after(self, everthread: Any, thread: Thread) -> None:
+        first, _, result, last, lexer, end = thread.ids
+        shown = everthread("sessions", "search", "lexer").stdout.splitlines()
+        assert shown[1:] == [
+            f"    before #{last} assistant: The parser is repaired.",
+            "  And the lexer?",
+            f"    after #{end} assistant: Also repaired.",
+        ]
+        start = everthread("sessions", "search", "please").stdout.splitlines()
+        assert start[1:] == [
+            "  Repair the parser in src/app/main.py, please.",
+            f'    after #{first + 1} assistant: terminal {{"command": "pytest -q"}}',
+        ]
+        (hit,) = json.loads(everthread("sessions", "search", "also", "--json").stdout)["hits"]
+        lexers = {"message": lexer, "role": "user", "tool": "", "text": "And the lexer?"}
+        assert (hit["before"], hit["after"]) == (lexers, None)
+        (hit,) = json.loads(everthread("sessions", "search", '"is repaired"', "--json").stdout)["hits"]
+        assert (hit["before"]["message"], hit["before"]["tool"]) == (result, "terminal")
+        assert hit["before"]["text"].startswith("FAILED line 0 FAILED line 1 ")
+
+    def test_a_neighbour_that_is_found_too_is_only_named(self, everthread: Any, fill: Any) -> None:
+        ids = fill(held(NewSession(id="s"), *(said("user", text) for text in ("One", "Pine a", "Pine b", SECRET))))
+        one, a, b, key = (f"#{number} user" for number in ids)
+        lines = everthread("sessions", "search", "pine").stdout.splitlines()
+        assert [line.strip() for line in lines if line.startswith("  ")] == [
+            f"before {a}, found too", "Pine b", f"after {key}: [REDACTED]",
+            f"before {one}: One", "Pine a", f"after {b}, found too",
+        ]  # fmt: skip
+
+    def test_a_neighbour_is_one_line_of_a_terminal(self, everthread: Any, at_terminal: Any, fill: Any) -> None:
+        fill(held(NewSession(id="s"), said("user", "Pine"), said("tool", "wide " * 99, name="a" * 60)))
+        assert "wide wide wide wide…" in everthread("sessions", "search", "pine").stdout
+        shown = at_terminal("sessions", "search", "pine")[1]
+        assert re.search(r"\n\x1b\[2m    after #2 tool \(a{60}\): [wide ]+…\x1b\[0m\r\n$", shown), "cut, not wrapped"
+
     def test_a_thread_is_searched_in_its_own_tenant(self, everthread: Any, fill: Any) -> None:
         fill(held(NewSession(id="s", tenant="two"), said("user", "needle")))
         assert everthread("sessions", "search", "needle").stdout == "nothing found\n"

@@ -420,6 +420,8 @@ def _show_memory(files: MemoryFiles) -> CommandResult:
 
 LISTED, MOST_LISTED = 10, 100
 MAX_HITS = 10
+MAX_NEIGHBOUR_CHARS = 64
+"""So that it is one line of a terminal."""
 MAX_TITLE_CHARS = 60
 LOOKED_AT = 4
 """Threads that are loaded for each that is listed."""
@@ -431,12 +433,21 @@ async def search(scope: CommandScope, argument: str) -> CommandResult:
         raise InputError('say what to look for: /search retry budget, or /search "an exact phrase"')
     query = SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS)
     hits = await scope.store.search(query) or await scope.store.search_closest(query)
+    hits = await scope.store.add_neighbours(hits)
+    found = {hit.message for hit in hits}
     lines, data = [], []
     for hit in hits:
         number = f"#{hit.message}" if hit.message is not None else hit.output or ""
         who = " ".join(filter(None, (hit.role, hit.tool)))
         lines.append(f"- `{hit.thread[:8]}` {number} {who}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}")
-        data.append({"thread": hit.thread, "message": hit.message, "output": hit.output, "snippet": hit.snippet})
+        beside = {"before": hit.before, "after": hit.after}
+        lines += [
+            f"  - {side} {excerpt(one.as_line(found), MAX_NEIGHBOUR_CHARS)}" for side, one in beside.items() if one
+        ]
+        data.append(
+            {"thread": hit.thread, "message": hit.message, "output": hit.output, "snippet": hit.snippet}
+            | {side: one and asdict(one) for side, one in beside.items()}
+        )
     return CommandResult("\n".join(lines) or f"Nothing was found for {argument!r}.", {"hits": data})
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,6 +55,7 @@ from everthread.core.search.terms import phrase_terms
 from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
+    from everthread.core.search.lookup import Neighbour
     from everthread.store.models import CompactionRecord, SearchHit, Session, StoredMessage
     from everthread.store.store import Store
 
@@ -313,13 +314,13 @@ def search(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search messages and tool outputs, the best match first."""
+    """Search messages and tool outputs, the best match first, each with the message before and after."""
     from everthread.store.models import DEFAULT_TENANT, SearchQuery
 
     now = time.time()
     first, last = parse_time(since, now), parse_time(until, now)
 
-    async def work(opened: Store) -> tuple[list[SearchHit], list[SearchHit]]:
+    async def work(opened: Store) -> tuple[list[SearchHit], bool, bool]:
         in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
         in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
         scope = in_session or in_thread
@@ -336,30 +337,41 @@ def search(
             limit=limit + 1,
             offset=offset,
         )
-        hits = await opened.search(query)
-        return hits, [] if hits else await opened.search_closest(replace(query, limit=limit))
+        exact = await opened.search(query)
+        near = [] if exact else await opened.search_closest(replace(query, limit=limit))
+        return await opened.add_neighbours(exact[:limit] or near), len(exact) > limit, bool(near)
 
-    exact, near = with_store(store, work, or_empty=True)
-    hits, more = exact[:limit] or near, len(exact) > limit
+    hits, more, near = with_store(store, work, or_empty=True)
     if as_json:
-        print_json({"hits": [_hit_as_json(hit) for hit in hits], "offset": offset, "more": more, "near": bool(near)})
+        print_json({"hits": [_hit_as_json(hit) for hit in hits], "offset": offset, "more": more, "near": near})
         return
     if not hits:
         print_text("nothing found")
     if near:
         print_text(("No message holds every word. The closest:", "dim"))
+    found = {hit.message for hit in hits}
     for hit in hits:
         number = f"#{hit.message}" if hit.message is not None else hit.output
         facts = (shorten_id(hit.session), number, hit.role, hit.tool, format_age(hit.created, now))
         print_text((" · ".join(filter(None, facts)), "dim"))
+        _print_neighbour("before", hit.before, found)
         print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), text))
+        _print_neighbour("after", hit.after, found)
     if more:
         print_more(offset + limit)
 
 
 def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
     names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
-    return {name: getattr(hit, name) for name in names} | {"created": format_iso(hit.created)}
+    beside = {"before": hit.before and asdict(hit.before), "after": hit.after and asdict(hit.after)}
+    return {name: getattr(hit, name) for name in names} | {"created": format_iso(hit.created)} | beside
+
+
+def _print_neighbour(side: str, neighbour: Neighbour | None, found: Collection[int | None]) -> None:
+    """One line, cut at the edge of a terminal."""
+    if neighbour is not None:
+        line = visible(f"    {side} {neighbour.as_line(found)}")
+        console.print(Text(line, "dim"), no_wrap=True, overflow="ellipsis" if console.is_terminal else "ignore")
 
 
 def _highlight(snippet: Text, query: str) -> Text:
