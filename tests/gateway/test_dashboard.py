@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from pathlib import Path
@@ -87,6 +88,7 @@ def test_threads_are_listed_and_found(tmp_path: Path) -> None:
         assert found.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
         assert "line3x7" in found.words
         assert len(found.links("/messages/")) == 1
+        assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), found.words
 
     see(tmp_path, work)
 

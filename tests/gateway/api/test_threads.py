@@ -45,6 +45,9 @@ async def test_history_compaction_undo_branch_search_and_accounts(tmp_path: Path
         assert (await ann.get(f"{at}/history?limit=4")).json()["next"] == 4
         found = (await ann.get(f"{at}/search", params={"q": "zebra3"})).json()["items"]
         assert {hit["thread"] for hit in found} == {thread}
+        (hit,) = [hit for hit in found if hit["role"] == "user"]
+        assert (hit["before"]["role"], hit["before"]["text"]) == ("assistant", "Noted.")
+        assert hit["after"] == {"message": hit["message"] + 1, "role": "assistant", "tool": "", "text": "Noted."}
         everywhere = (await ann.get("/api/search", params={"q": "zebra3", "role": "user"})).json()["items"]
         assert [hit["message"] for hit in everywhere] == [hit["message"] for hit in found if hit["role"] == "user"]
         branch = (await ann.post(f"{at}/branch", json={"title": "Other way", "at_message": found[0]["message"]})).json()

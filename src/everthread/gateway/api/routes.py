@@ -280,7 +280,8 @@ class ThreadRoutes:
         hits = await self._store.search(wanted)
         near = [] if hits else await self._store.search_closest(replace(wanted, limit=query.limit))
         rows, following = query.split(hits or near)
-        return JsonAnswer(Hits(items=[HitView.model_validate(hit) for hit in rows], next=following, near=bool(near)))
+        items = [HitView.model_validate(hit) for hit in await self._store.add_neighbours(rows)]
+        return JsonAnswer(Hits(items=items, next=following, near=bool(near)))
 
     # Turns
 

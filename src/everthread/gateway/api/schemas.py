@@ -266,6 +266,13 @@ class MessageView(View):
     created: float
 
 
+class NeighbourView(View):
+    message: int
+    role: str
+    tool: str
+    text: str = Field(description="How it begins, on one line.")
+
+
 class HitView(View):
     thread: str
     message: int | None
@@ -275,6 +282,8 @@ class HitView(View):
     created: float
     snippet: str
     score: float
+    before: NeighbourView | None = Field(description="The message before it; null where none is shown.")
+    after: NeighbourView | None
 
 
 class Threads(View):

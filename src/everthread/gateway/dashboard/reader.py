@@ -28,6 +28,7 @@ from everthread.store.models import (
     CompactionRecord,
     MessageKind,
     Rewrite,
+    SearchHit,
     SearchQuery,
     Session,
     StoredMessage,
@@ -123,12 +124,18 @@ class PageReader:
         """Threads with what was searched for, each with its first matches."""
         wanted = SearchQuery(query, tenant=viewer.tenant, limit=MAX_HITS)
         hits = await self.store.search(wanted) or await self.store.search_closest(wanted)
-        snippets: dict[str, list[views.Snippet]] = {}
+        by_thread: dict[str, list[SearchHit]] = {}
         for hit in hits:
-            listed = snippets.setdefault(hit.thread, [])
-            if len(listed) < 3:
-                role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
-                listed.append((line_of(role, 60), highlight(line_of(hit.snippet, 220), query), hit.message))
+            by_thread.setdefault(hit.thread, []).append(hit)
+        listed = [hit for some in by_thread.values() for hit in some[:3]]
+        found = {hit.message for hit in listed}
+        snippets: dict[str, list[views.Snippet]] = {}
+        for hit in await self.store.add_neighbours(listed):
+            role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
+            before, after = (line_of(one.as_line(found), 120) if one else "" for one in (hit.before, hit.after))
+            words = highlight(line_of(hit.snippet, 220), query)
+            shown = views.Snippet(line_of(role, 60), words, hit.message, before, after)
+            snippets.setdefault(hit.thread, []).append(shown)
         rows = [row for thread in snippets if (row := await self._row(viewer, thread)) is not None]
         return await self._items(rows[:THREADS_PER_PAGE], snippets)
 

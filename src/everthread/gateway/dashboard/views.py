@@ -53,8 +53,17 @@ class WindowSize:
 
 # The list
 
-Snippet = tuple[str, Sequence[tuple[bool, str]], int | None]
-"""Role, words in pieces (whether each was searched for), and message of a place that was found."""
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A place that was found, between lines of the messages before and after it."""
+
+    role: str
+    words: Sequence[tuple[bool, str]]
+    """In pieces: whether each was searched for."""
+    message: int | None
+    before: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True)
