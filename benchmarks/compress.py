@@ -27,6 +27,7 @@ from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import ContextCompressor, TokenCounter, compress
 from everthread.compaction.engine import Services
+from everthread.compaction.journal import AUTHOR
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
 from everthread.factory.models import named_summarizer
@@ -129,7 +130,8 @@ def _new(messages: list[Message]) -> Callable[[], Any]:
 
 def _probe(probe: str, session: str) -> str:
     other = list(islice(story(1), 300))
-    _first(other)
+    if compress(other, window=WINDOW // 8, model=MODEL, summarizer="extractive").author != AUTHOR:
+        raise RuntimeError("the compaction before wrote no journal: its code and tables were not loaded")
     TokenCounter(MODEL).request(other)
     messages = _messages(session)
     if probe == "profile":

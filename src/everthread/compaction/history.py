@@ -24,7 +24,7 @@ from everthread.core.messages import (
     message_key,
     results_of,
 )
-from everthread.core.redaction import redact
+from everthread.core.redaction import find_secrets, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import (
     Span,
@@ -109,6 +109,14 @@ class MessageFacts:
         if self.redacted is None:
             self.redacted = redact(self.words) if self.words else ""
         return self.redacted
+
+
+def redact_words(facts: Iterable[MessageFacts]) -> None:
+    """Redact the user's words of these messages: all at once where they hold no secret, which is cheaper."""
+    new = [one for one in facts if one.redacted is None]
+    if not find_secrets("\n\n".join(one.words for one in new)):
+        for one in new:
+            one.redacted = one.words
 
 
 def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:

@@ -141,9 +141,12 @@ class Journal:
         budget -= count(self.intro())
         closings = [count(entry.closing) for entry in entries]
         bare = [count(entry.body) + 2 for entry in entries]
-        if sum(closings) + sum(bare) + 3 * len(entries) <= budget:
+        room, least = budget - sum(bare) - 3 * len(entries), budget * 2 // 5
+        if sum(closings) <= room:
             return self
-        entries = _shorten_closings(entries, closings, max(budget - sum(bare), budget * 2 // 5), count)
+        entries = _shorten_closings(entries, closings, max(room, least), count)
+        if room >= least:
+            return Journal(tuple(_merge_silent(entries)))
         usual, lines = _usual_commands(entries), [line for entry in entries for line in entry.errors]
         errors = frozenset(newest_lines(lines, budget // _ERROR_SHARE, count))
         for reduce in (partial(_name_effects, usual=usual, errors=errors), partial(_keep_errors, errors=errors)):

@@ -11,7 +11,14 @@ from typing import Any
 
 from everthread.compaction.boundaries import Cut, Fit, Fitter, Room, WordSizes
 from everthread.compaction.engine import Archive, Services
-from everthread.compaction.history import CompactionHistory, Memory, MessageFacts, head_end_of, number_turns
+from everthread.compaction.history import (
+    CompactionHistory,
+    Memory,
+    MessageFacts,
+    head_end_of,
+    number_turns,
+    redact_words,
+)
 from everthread.compaction.journal import Journal, background_entry, parse_journal
 from everthread.compaction.pruning import Pruner
 from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
@@ -302,6 +309,7 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
     before = fixed + sum(history.sizes)
     scale = min(max(reported / before, 0.5), 2.0) if reported and before else 1.0
     places = [index for index in history.users[:-1] if index >= history.head_end]
+    redact_words(facts[index] for index in places)
     entries = {index: facts[index].entry(turns[index], counter) for index in places}
     earlier_tokens = sum(entry_tokens(one, counter.text) for one in earlier.words)
     word_sizes = WordSizes(places, [*accumulate((tokens for _, tokens in entries.values()), initial=earlier_tokens)])

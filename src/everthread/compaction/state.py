@@ -266,10 +266,10 @@ def read_calls(
     for index in range(start, len(facts)):
         one = facts[index]
         if one.calls:
-            readings = tuple(_read_call(call, waiting.get(call.id)) for call in one.calls)
+            readings = tuple([_read_call(call, waiting.get(call.id)) for call in one.calls])
             if one.effects is None or one.effects[0] != readings:
                 read = zip(one.calls, readings, strict=True)
-                one.effects = readings, tuple((reading or CallFacts(call, None)).effect() for call, reading in read)
+                one.effects = readings, tuple([(reading or CallFacts(call, None)).effect() for call, reading in read])
             for call, effect, reading in zip(one.calls, one.effects[1], readings, strict=True):
                 records.append(CallRecord(index, turns[index], effect, "" if reading else call.id))
     return records

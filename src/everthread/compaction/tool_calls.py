@@ -101,11 +101,12 @@ class CallFacts:
     @property
     def is_line(self) -> bool:
         """Whether the output is a line that once replaced it, with the errors behind it where there were any."""
-        tool = self.action.tool if self.action else "tool"
         text = self.text or ""
+        if not text.startswith(f"[{self.action.tool if self.action else 'tool'}] "):
+            return False
         line, *errors = text[: LINE + 50 + MOST_ERRORS * (EFFECT_CHARS + 1)].split("\n", MOST_ERRORS + 1)
-        is_ours = line.startswith(f"[{tool}] ") and len(line) <= LINE + 40 and len(errors) <= MOST_ERRORS
-        return is_ours and (" -> " in line if errors else True) and all(len(error) <= EFFECT_CHARS for error in errors)
+        is_short = len(line) <= LINE + 40 and len(errors) <= MOST_ERRORS
+        return is_short and (" -> " in line if errors else True) and all(len(error) <= EFFECT_CHARS for error in errors)
 
     def errors(self) -> list[str]:
         """The errors of the call, each on its line; where it is not sure that it failed, only a clear one."""
@@ -437,7 +438,7 @@ def _effect_of(reading: CallFacts) -> Effect:
         parts.append(tests)
     elif kind == "called" and not bad:
         parts.append(_stated_message(output))
-    outcome = ", ".join(dict.fromkeys(part for part in parts if part))
+    outcome = ", ".join(dict.fromkeys(filter(None, parts)))
     return Effect(
         kind, action.tool, action.target, outcome, bad, tuple(lines), _paths(kind, action, call, arguments),
         tests, _branch(action.target, text or "") if action.kind == "shell" else "", arguments,
@@ -475,7 +476,7 @@ def _is_read_only_tool(name: str) -> bool:
 
 def _is_read_only_command(command: str) -> bool:
     """Whether every program of a command line only shows something, and nothing is written to a file."""
-    if _REDIRECTED.search(command.replace("/dev/null", "")) or "`" in command or "$(" in command:
+    if "`" in command or "$(" in command or (">" in command and _REDIRECTED.search(command.replace("/dev/null", ""))):
         return False
     return all(_is_read_only_step(part.split()) for part in _STAGES.split(_QUOTED.sub("Q", command)))
 

@@ -86,7 +86,7 @@ def _pasted_lines(text: str) -> list[bool]:
             flags[number] = True
             continue
         flags[number] = fenced
-        row = row + 1 if _is_technical(line) else 0
+        row = row + 1 if len(lines) >= _PASTED and _is_technical(line) else 0
         if row == _PASTED:
             flags[number - row + 1 : number] = [True] * (row - 1)
         flags[number] = flags[number] or row >= _PASTED

@@ -165,8 +165,11 @@ def _responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
 
 def is_chat_call(call: Any) -> bool:
     """Whether a call has OpenAI's form: under the name of its type, what is called with which text."""
-    holders = [(call.get(kind), key) for kind, key in CHAT_CALLS.items()] if isinstance(call, Mapping) else []
-    return any(isinstance(inner, Mapping) and isinstance(inner.get(key), str) for inner, key in holders)
+    for kind, key in CHAT_CALLS.items() if isinstance(call, Mapping) else ():
+        inner = call.get(kind)
+        if isinstance(inner, Mapping) and isinstance(inner.get(key), str):
+            return True
+    return False
 
 
 def _speaks_otherwise(message: Mapping[str, Any]) -> bool:
