@@ -96,6 +96,28 @@ def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
     assert "make part_39" in journal.fit(1_200, COUNT).text()
 
 
+@pytest.mark.parametrize("room", range(150, 3_000, 150))
+def test_closing_words_begin_with_a_whole_sentence_or_are_left_out(room: int) -> None:
+    sentence = "The gate of lane {0} opens at {0} bar, as its data sheet asks for. "
+    more = "I have also tidied the notes beside it, which nobody had read for a while. "
+    talk = [[user(f"What of lane {n}?"), says(sentence.format(n) + more * 4)] for n in range(40)]
+    shown = journal_of([message for turn in talk for message in turn])[0].fit(room, COUNT).entries
+    closings = {entry.first - 1: entry.closing for entry in shown if entry.closing}
+    assert all(words.startswith(sentence.format(n)) for n, words in closings.items())
+    assert list(closings) == list(range(40))[-len(closings) :]
+    assert len(closings) >= min(40, room // 80)
+
+
+def test_a_long_list_in_closing_words_ends_with_a_whole_line() -> None:
+    lines = [f"- lane {n}: the gate opens at {n} bar" for n in range(30)]
+    journal, _ = journal_of([user("Go."), says("All set:\n" + "\n".join(lines)), user("Thanks."), says("Gladly.")])
+    closing = journal.fit(160, COUNT).entries[0].closing
+    whole = " / ".join(["All set:", *lines])
+    assert closing.endswith(" […]")
+    assert 2 < closing.count(" / ") < 29
+    assert whole.startswith(closing.removesuffix("[…]").rstrip() + " / ")
+
+
 @pytest.mark.parametrize(
     ("output", "failed"),
     [

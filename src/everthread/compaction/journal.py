@@ -44,8 +44,8 @@ _STEPS = 12
 _NOTE_CHARS, _COMMAND_CHARS, _CALL_CHARS = 160, 120, 120
 _CLOSING_CHARS = 6_000
 """More of an answer is not looked at: what is shown of it is far less."""
-_LEAST_CLOSING = 24
-"""Closing words get at least so many tokens, or are left out."""
+_FIRST_SENTENCE = 60
+"""Tokens of the first sentence of closing words: a longer one is cut."""
 _ERROR_SHARE = 4
 """Of the room (1/n) for errors of entries that gave way."""
 _NEWEST_WEIGHT = 4.0
@@ -194,6 +194,8 @@ _SEPARATOR = "\n\x1f\n"
 _ERROR = "error: "
 """The start of an error line; it stands behind the line of the step that failed."""
 _CODE = "[code]"
+_BAR = " / "
+"""Between the lines of closing words."""
 _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
 _GAPS = re.compile(r"\[…\](?:\s*\[…\])+")
@@ -485,7 +487,7 @@ def _sentences(line: str) -> list[str]:
 
 def _closing_text(text: str) -> str:
     """An answer in one line: without code, its lines set apart."""
-    return " / ".join(_prose(text))
+    return _BAR.join(_prose(text))
 
 
 def _prose(text: str) -> list[str]:
@@ -525,28 +527,46 @@ def _name_paths(paths: Iterable[str]) -> list[str]:
 
 
 def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, count: Count) -> list[Entry]:
-    """The closing words share the room, newer ones getting more of it."""
+    """The closing words of the newest entries, as many as can begin with a whole sentence; newer ones get more room."""
     if sum(sizes) <= room:
         return entries
-    closing_indices = [index for index, size in enumerate(sizes) if size]
-    shown = set(
-        closing_indices[-max(room // _LEAST_CLOSING, 1) :]
-    )  # better some that say something than a word of each
+    least: dict[int, int] = {}
+    remaining = room
+    for index in (index for index in reversed(range(len(entries))) if sizes[index]):
+        least[index] = min(sizes[index], _first_sentence(entries[index].closing, count), _FIRST_SENTENCE, max(room, 0))
+        remaining -= least[index]
+        if remaining < 0:
+            remaining += least.pop(index)
+            break
     most = max(len(entries) - 1, 1)
-    weights = [1 + (_NEWEST_WEIGHT - 1) * index / most for index in range(len(entries))]
-    picked = sorted(shown)
-    share = _weighted_level([sizes[index] for index in picked], [weights[index] for index in picked], room)
+    weights = {index: 1 + (_NEWEST_WEIGHT - 1) * index / most for index in least}
+    share = _weighted_level([sizes[index] - least[index] for index in least], list(weights.values()), remaining)
     rarity = Rarity(entry.closing for entry in entries)
     shortened: list[Entry] = []
-    for index, (entry, size, weight) in enumerate(zip(entries, sizes, weights, strict=True)):
-        allowed = int(min(share * weight, size)) if index in shown else 0
+    for index, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
+        allowed = least[index] + int(min(share * weights[index], size - least[index])) if index in least else 0
         if size <= allowed:
             shortened.append(entry)
             continue
         text = shorten(entry.closing, allowed, count, rarity) if allowed >= 6 else ""
-        text = " ".join(_GAPS.sub(f"{GAP} ", text).split())
+        text = _end_with_line(" ".join(_GAPS.sub(f"{GAP} ", text).split()), entry.closing)
         shortened.append(replace(entry, closing=text))
     return shortened
+
+
+def _end_with_line(text: str, whole: str) -> str:
+    """The beginning of a text, cut inside a sentence, without the part of a line at its end."""
+    beginning = text.removesuffix(f" {GAP}")
+    lines, bar, _ = beginning.rpartition(_BAR)
+    if not bar or not whole.startswith(beginning) or whole.startswith(_BAR, len(beginning)):
+        return text
+    ends = {sentence.end for sentence in split_sentences(whole)}
+    return text if len(beginning) in ends else f"{lines} {GAP}"
+
+
+def _first_sentence(text: str, count: Count) -> int:
+    """The tokens of a text's first sentence, and of a mark behind it."""
+    return sum(count(text[sentence.start : sentence.end]) + 3 for sentence in split_sentences(text)[:1])
 
 
 def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budget: int, count: Count) -> list[Entry]:
