@@ -19,7 +19,9 @@ from typing import Any
 from everthread import estimate_request_tokens, open_store
 from everthread.conversation.thread_state import load_title
 from everthread.core.cache_control import shared_prefix
+from everthread.core.messages import tool_names
 from everthread.core.provider_errors import classify_error
+from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel, file_text
@@ -141,11 +143,19 @@ def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
 
 
 def _breaks(before: Record, after: Record) -> bool:
-    """The second does not go on from the first. A reminder behind the last words, taken away again, is none."""
-    if before.request is None or after.request is None:
+    """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
+
+    Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.
+    """
+    if before.request is None or after.request is None or _names(before.request) < _names(after.request):
         return False
     shared = shared_prefix(before.request, after.request)
     return not shared.extends and shared.shared_messages < len(before.request.messages) - 2
+
+
+def _names(request: Request) -> set[str]:
+    """The names of the tools that the client offers itself."""
+    return {name for tool in request.tools for name in tool_names(tool) if name != RECALL}
 
 
 def _client_side(log: Path) -> dict[str, Any]:
