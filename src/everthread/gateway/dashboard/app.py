@@ -26,7 +26,7 @@ from everthread.core.pricing import format_dollars
 from everthread.errors import EverthreadError, InputError
 from everthread.gateway.dashboard import text, views
 from everthread.gateway.dashboard.access import Access, Viewer
-from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw, make_environment
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Segment, bar, draw, make_environment
 from everthread.gateway.dashboard.reader import NotFoundError, PageReader, Trial, TrialResult
 from everthread.gateway.errors import Refused
 from everthread.gateway.middleware import SitePolicy
@@ -486,8 +486,8 @@ def _environment(static: Mapping[str, _StaticFile]) -> Environment:
         "version": __version__,
         "fates": views.FATES,
         "static": lambda name: f"/dashboard/static/{static[name].mark}/{name}",
-        "bar": lambda pieces, total, description, mark=None: bar(
-            [Piece(*piece) for piece in pieces], total, description, mark=mark
+        "bar": lambda segments, total, description, mark=None: bar(
+            [Segment(*segment) for segment in segments], total, description, mark=mark
         ),
     }
     pages.filters |= {

@@ -126,7 +126,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Segment:
     """A part of a bar; `style` gives its colour."""
 
     style: str
@@ -140,11 +140,11 @@ def draw(chart: Chart) -> Markup:
     return _render("chart.html", chart=chart, **box)
 
 
-def bar(pieces: Sequence[Piece], size: float, description: str, *, mark: float | None = None) -> Markup:
+def bar(segments: Sequence[Segment], size: float, description: str, *, mark: float | None = None) -> Markup:
     """A stacked bar as wide as its place, with a line where something begins."""
-    scale = 1_000 / max(size, sum(piece.value for piece in pieces), 1e-9)
+    scale = 1_000 / max(size, sum(segment.value for segment in segments), 1e-9)
     threshold = None if mark is None else min(mark * scale, 998)
-    return _render("bar.html", pieces=pieces, scale=scale, description=description, threshold=threshold)
+    return _render("bar.html", segments=segments, scale=scale, description=description, threshold=threshold)
 
 
 def _render(name: str, **values: Any) -> Markup:

@@ -19,7 +19,7 @@ from everthread.core.transcript import is_summary
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard import views
 from everthread.gateway.dashboard.access import Viewer
-from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Segment, bar, draw
 from everthread.gateway.dashboard.text import body_text, clean, highlight, line_of, summary_sections
 from everthread.gateway.dashboard.views import CostComparison, ThreadEntry, WindowSize
 from everthread.gateway.quotas import utc_day
@@ -128,11 +128,11 @@ class PageReader:
         for hit in hits:
             by_thread.setdefault(hit.thread, []).append(hit)
         listed = [hit for some in by_thread.values() for hit in some[:3]]
-        found = {hit.message for hit in listed}
+        hit_messages = {hit.message for hit in listed}
         snippets: dict[str, list[views.Snippet]] = {}
         for hit in await self.store.add_neighbours(listed):
             role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
-            before, after = (line_of(one.as_line(found), 120) if one else "" for one in (hit.before, hit.after))
+            before, after = (line_of(one.as_line(hit_messages), 120) if one else "" for one in (hit.before, hit.after))
             words = highlight(line_of(hit.snippet, 220), query)
             shown = views.Snippet(line_of(role, 60), words, hit.message, before, after)
             snippets.setdefault(hit.thread, []).append(shown)
@@ -522,15 +522,15 @@ def _side_bar(messages: Sequence[StoredMessage], total: int) -> str:
         kind = "summary" if message.kind == "summary" else "results" if message.body.get("role") == "tool" else "talk"
         sizes[kind] += tokens
     filled = [(kind, tokens) for kind, tokens in sizes.items() if tokens]
-    pieces = [Piece(kind, f"{views.PARTS[kind]}: {tokens:,} tokens", tokens) for kind, tokens in filled]
-    description = ", ".join(piece.name for piece in pieces) or "nothing"
-    return bar(pieces, max(total, sum(sizes.values())), description)
+    segments = [Segment(kind, f"{views.PARTS[kind]}: {tokens:,} tokens", tokens) for kind, tokens in filled]
+    description = ", ".join(segment.name for segment in segments) or "nothing"
+    return bar(segments, max(total, sum(sizes.values())), description)
 
 
 def _window_bar(window: views.WindowView) -> str:
-    pieces = [Piece(part.kind, f"{part.name}: {part.tokens:,} tokens", part.tokens) for part in window.parts]
-    description = "; ".join(piece.name for piece in pieces) + f"; free: {window.free:,} tokens"
-    return bar(pieces, window.size.tokens, description, mark=window.size.threshold)
+    segments = [Segment(part.kind, f"{part.name}: {part.tokens:,} tokens", part.tokens) for part in window.parts]
+    description = "; ".join(segment.name for segment in segments) + f"; free: {window.free:,} tokens"
+    return bar(segments, window.size.tokens, description, mark=window.size.threshold)
 
 
 def _calls_chart(view: views.CallsView, size: WindowSize) -> str:

@@ -461,17 +461,17 @@ def find_neighbours(
     A message is left out where the place shows it itself, as are searches. An output has no neighbours.
     """
     ids = list(dict.fromkeys(message for message, _ in places if message is not None))
-    beside = {
-        (found, side): Neighbour(message, role, tool, _first_words(body))
-        for found, side, message, role, tool, body in tx.all_in(NEIGHBOURS, ids)
+    neighbours = {
+        (place, side): Neighbour(message, role, tool, _first_words(body))
+        for place, side, message, role, tool, body in tx.all_in(NEIGHBOURS, ids)
     }
 
     def find(message: int | None, side: int, shown: str) -> Neighbour | None:
-        found = beside.get((message, side))
-        if found is None or not found.text or any(map(is_lookup, found.tool.split(","))):
+        neighbour = neighbours.get((message, side))
+        if neighbour is None or not neighbour.text or any(map(is_lookup, neighbour.tool.split(","))):
             return None
-        is_shown = _PARTS.search(shown) and found.text.rstrip("…") in " ".join(shown.split())
-        return None if is_shown else found
+        is_shown = _PARTS.search(shown) and neighbour.text.rstrip("…") in " ".join(shown.split())
+        return None if is_shown else neighbour
 
     return [(find(message, 0, shown), find(message, 1, shown)) for message, shown in places]
 
