@@ -112,6 +112,7 @@ async def open_dashboard(
     announce: Callable[[str], None] | None = None,
 ) -> AsyncIterator[tuple[str, Dashboard]]:
     """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
+    from everthread.core.pricing import stated_window
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.server import LoopServer, listen
 
@@ -121,9 +122,11 @@ async def open_dashboard(
     address = f"http://{host}:{listener.getsockname()[1]}"
     server = LoopServer(pages, listener, patience=1.0, server_header=False, log_level="critical")
     await server.start()
+    loading = asyncio.create_task(asyncio.to_thread(stated_window, "gpt-4o"))  # its table: the first page would wait
     try:
         yield address, pages
     finally:
+        await loading
         pages.close()
         await server.stop()
 
