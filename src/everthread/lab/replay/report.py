@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from everthread._version import __version__
 from everthread.core.pricing import format_dollars
-from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Piece, bar, draw
+from everthread.gateway.dashboard.charts import Chart, Limit, Line, Mark, Segment, bar, draw
 from everthread.gateway.dashboard.text import clean, line_of, part, summary_sections
 from everthread.lab.replay.result import FactCounts, Replay, ReplayWay, total
 
@@ -116,8 +116,8 @@ def _fact_rows(facts: FactCounts, truncated: FactCounts | None) -> list[tuple[st
     rows = []
     for kind, counts in facts.kinds.items():
         styled = zip(("kept", "found-part", "lost"), counts, strict=True)
-        pieces = [Piece(style, f"{count:,}", count) for style, count in styled if count]
-        chart_bar = bar(pieces, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
+        segments = [Segment(style, f"{count:,}", count) for style, count in styled if count]
+        chart_bar = bar(segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
         truncated_count = truncated.kinds[kind][0] if truncated else 0
         rows.append((kind, *(f"{count:,}" for count in counts), chart_bar, f"{truncated_count:,}"))
     return rows
