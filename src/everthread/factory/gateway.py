@@ -126,7 +126,7 @@ async def open_dashboard(
     try:
         yield address, pages
     finally:
-        await loading
+        loading.cancel()
         pages.close()
         await server.stop()
 
