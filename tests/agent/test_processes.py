@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -162,6 +163,15 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(tmp_path: Path
     (tmp_path / "stop").touch()
     assert await gone(pid)
     assert (tmp_path / "ended").exists(), "it came to its own end"
+
+
+async def test_a_background_process_without_environment_is_named(tmp_path: Path) -> None:
+    """A program shows no environment while it starts, either."""
+    done = await shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
+    pid = int(done.output)
+    assert done.running == (pid,)
+    os.kill(pid, signal.SIGKILL)
+    assert await gone(pid)
 
 
 async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:

@@ -102,14 +102,15 @@ class ProcessFamily:
 
     def members(self) -> Iterator[int]:
         """The processes that carry the mark, where the system shows it."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended meanwhile, or another user's
+                if self._has(folder):
+                    yield int(folder.name)
+
+    def _has(self, folder: Path) -> bool:
         name, mark = f"{MARK}=".encode(), self._mark.encode()
-        for file in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                entries = file.read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(entry.startswith(name) and mark in entry for entry in entries):
-                yield int(file.parent.name)
+        entries = (folder / "environ").read_bytes().split(b"\0")
+        return any(entry.startswith(name) and mark in entry for entry in entries)
 
 
 class ProcessOutput:
@@ -176,6 +177,11 @@ class ChildProcess(ProcessFamily):
             if self.drained.is_set():
                 return ()
         return tuple(sorted(self.members())) if _PROC_ENVIRON.exists() else (-self.process.pid,)
+
+    def _has(self, folder: Path) -> bool:
+        """Whether it carries the mark or is in the child's session: a program that just starts shows no environment."""
+        state, _, _, session = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
+        return (int(session) == self.process.pid and state != b"Z") or super()._has(folder)
 
     def signal(self, number: signal.Signals) -> int:
         """Send a signal to all members, and to its process group."""
