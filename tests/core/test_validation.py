@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everthread.core import validation
 from everthread.core.transcript import is_user_message
 from everthread.core.validation import OPENING, STUB_RESULT, repair, repair_messages, validate_messages, with_call_ids
 from everthread.errors import InputError
@@ -337,6 +339,22 @@ def test_whatever_comes_in_a_valid_list_comes_out(messages: list[Dirt], in_fligh
         assert {problem.rule for problem in validate_messages(mended, api=api)} <= allowed
     assert repair_messages(mended, in_flight=in_flight) == mended
     assert messages == before
+
+
+call_groups = st.builds(
+    lambda made_ids, answered: [made(*map(call, made_ids)), *map(result, made_ids[:answered])],
+    st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3, unique=True),
+    st.integers(0, 3),
+)
+histories = st.lists(st.one_of(call_groups, call_groups, st.lists(openai_messages, max_size=1)), max_size=5)
+
+
+@given(histories.map(lambda groups: [HI, *chain.from_iterable(groups)]), st.booleans())
+def test_the_quick_way_mends_as_the_thorough_one_does(messages: list[Dirt], in_flight: bool) -> None:
+    mended = repair(messages, in_flight=in_flight)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation, "_repair_plain", lambda *_, **__: None)
+        assert repair(messages, in_flight=in_flight) == mended
 
 
 def test_only_the_unsound_part_is_touched() -> None:

@@ -240,8 +240,9 @@ def repair_messages(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = 
 
 def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) -> Repair:
     """Like `repair_messages`, with an account of what was done."""
-    if _is_sound(messages, in_flight=in_flight):
-        return Repair(list(cast("Sequence[Message]", messages)), [], list(range(len(messages))))
+    plain = _repair_plain(messages, in_flight=in_flight)
+    if plain is not None:
+        return plain
     work = _Work()
     entries = list(work.read(messages))
     answers = work.pair_results(entries)
@@ -261,29 +262,47 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
     return Repair(work.out, work.actions, places)
 
 
-def _is_sound(messages: Sequence[Any], *, in_flight: bool) -> bool:
-    """Whether there is nothing to repair, told in one quick pass; where that is not sure, no."""
+def _repair_plain(messages: Sequence[Any], *, in_flight: bool) -> Repair | None:
+    """The list with a stub for every call without a result, in one quick pass; None where it may need more than that."""
+    mended = Repair([], [], [])
     ids: set[str] = set()
-    waiting: set[str] = set()
+    waiting: dict[str, int] = {}
     user_spoke = False
-    for message in messages:
+    for index, message in enumerate(messages):
         role = message.get("role") if isinstance(message, dict) else None
         if role == "tool":
             answered = message.get("tool_call_id")
             if not (isinstance(answered, str) and answered in waiting and isinstance(message.get("content"), str)):
-                return False
-            waiting.discard(answered)
-            continue
-        user_spoke = user_spoke or role == "user"
-        calls = message.get("tool_calls", ()) if role == "assistant" else ()
-        has_role = isinstance(role, str) and role in ROLES and (user_spoke or role in SYSTEM_ROLES)
-        if waiting or not has_role or not _is_plain(message, calls):
-            return False
-        waiting = {call["id"] for call in calls}
-        if len(waiting) < len(calls) or not waiting.isdisjoint(ids):
-            return False
-        ids |= waiting
-    return in_flight or not waiting
+                return None
+            del waiting[answered]
+        else:
+            user_spoke = user_spoke or role == "user"
+            calls = message.get("tool_calls", ()) if role == "assistant" else ()
+            has_role = isinstance(role, str) and role in ROLES and (user_spoke or role in SYSTEM_ROLES)
+            if not has_role or not _is_plain(message, calls):
+                return None
+            _add_stubs(mended, waiting)
+            waiting = {call["id"]: index for call in calls}
+            if len(waiting) < len(calls) or not ids.isdisjoint(waiting):
+                return None
+            ids.update(waiting)
+        mended.messages.append(message)
+        mended.places.append(index)
+    if not in_flight:
+        _add_stubs(mended, waiting)
+    return mended
+
+
+def _add_stubs(mended: Repair, waiting: Mapping[str, int]) -> None:
+    """Answer the calls that wait; each with the place of its message."""
+    for call_id, source in waiting.items():
+        mended.actions.append(_stub_action(source, call_id))
+        mended.messages.append({"role": "tool", "tool_call_id": call_id, "content": STUB_RESULT})
+        mended.places.append(None)
+
+
+def _stub_action(source: int, call_id: str) -> str:
+    return f"message {source}: call {call_id!r} got a stub result: it has none"
 
 
 def _is_plain(message: Mapping[str, Any], calls: Any) -> bool:
@@ -381,7 +400,7 @@ class _Work:
         ]
         for position, call_id in enumerate(ids):
             if position not in answers and not leave_open:
-                self.did(source, f"call {call_id!r} got a stub result: it has none")
+                self.actions.append(_stub_action(source, call_id))
                 blocks.append(({"type": "tool_result", "tool_use_id": call_id, "content": STUB_RESULT}, None))
         if not in_blocks:
             for block, origin in blocks:
