@@ -404,12 +404,13 @@ def _write_texts(steps: Sequence[MessageFacts], closings: Sequence[MessageFacts]
         *(text for step in raw for text in _step_texts(step)),
         *(_closing_text(text_of(one.message).strip()) for one in ended),
     ]
-    clean = iter(_redact_texts(texts))
+    redacted = _redact_texts(texts)
+    clean = iter(redacted)
     for one, step in zip(new, raw, strict=True):
         if one.effects:
-            one.step = one.effects[1], _with_texts(step, clean)
-    for one in ended:
-        one.closing = next(clean)
+            one.step = one.effects[1], step if redacted is texts else _with_texts(step, clean)
+    for one, closing in zip(ended, redacted[len(texts) - len(ended) :], strict=True):
+        one.closing = closing
 
 
 def _step_texts(step: Step) -> Iterator[str]:
@@ -494,7 +495,7 @@ def _prose(text: str) -> list[str]:
     """The lines of a text, a piece of code as one sign; without what only leads to code at its end, or marks it."""
     pieces = text[:_CLOSING_CHARS].strip().split("```")
     spoken = f"\n{_CODE}\n".join(pieces[::2])
-    lines = [line for line in (" ".join(line.split()) for line in spoken.split("\n")) if line]
+    lines = [" ".join(words) for line in spoken.split("\n") if (words := line.split())]
     is_code = False
     while lines and (lines[-1] == _CODE or _TAG.fullmatch(lines[-1]) or (is_code and lines[-1].endswith(_COLONS))):
         is_code = lines.pop() == _CODE or is_code
@@ -508,11 +509,13 @@ def _safe(text: str, limit: int = 240) -> str:
 
 
 def _redact_texts(texts: list[str]) -> list[str]:
-    """The texts redacted, and without our own markers: in one call, which is cheaper."""
-    clean = defuse(redact(_SEPARATOR.join(texts))).split(_SEPARATOR)
-    if len(clean) != len(texts):  # a text of theirs holds our separator, or there is none
+    """The texts redacted, without our own markers, in one call, which is cheaper; the same list where none changes."""
+    joined = _SEPARATOR.join(texts)
+    clean = defuse(redact(joined))
+    split = clean.split(_SEPARATOR)
+    if len(split) != len(texts):  # a text of theirs holds our separator, or there is none
         return [defuse(redact(text.replace(_SEPARATOR, " "))) for text in texts]
-    return clean
+    return texts if clean == joined else split
 
 
 def _name_paths(paths: Iterable[str]) -> list[str]:

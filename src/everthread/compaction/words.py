@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from everthread.compaction.summary import section_name
 
@@ -40,8 +41,7 @@ _PASTED = 4
 """So many lines of one shape in a row are a pasted block, no prose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A piece of a text: its span, and whether it is minor (a question, or pasted)."""
 
     start: int
@@ -78,6 +78,8 @@ def _pasted_lines(text: str) -> list[bool]:
     """Which lines were pasted: inside a fence, or among several in a row that hold more signs than words."""
     lines = text.split("\n")
     flags = [False] * len(lines)
+    if len(lines) < _PASTED and "```" not in text and "~~~" not in text:
+        return flags
     fenced = False
     row = 0
     for number, line in enumerate(lines):
@@ -105,7 +107,7 @@ def _is_technical(line: str) -> bool:
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text, without case; writing without spaces in pairs of characters."""
     spaced: list[str] = _WORD.findall(text.casefold())
-    if _CJK.search(text) is None:
+    if text.isascii() or _CJK.search(text) is None:
         return tuple(spaced)
     words: list[str] = []
     for word in spaced:

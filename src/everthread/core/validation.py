@@ -263,7 +263,7 @@ def repair(messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False) ->
 
 
 def _repair_plain(messages: Sequence[Any], *, in_flight: bool) -> Repair | None:
-    """The list with a stub for every call without a result, in one quick pass; None where it may need more than that."""
+    """The list with a stub for every call without a result, in one quick pass; None where it may need more."""
     mended = Repair([], [], [])
     ids: set[str] = set()
     waiting: dict[str, int] = {}
