@@ -16,7 +16,7 @@ from benchmarks.retained.recordings import THREADS, Recorded, thread
 from everthread import open_store
 from everthread.conversation.lookup import StoreLookup
 from everthread.core.messages import Message
-from everthread.store.models import NewMessage, NewSession
+from everthread.store.models import NewMessage, NewSession, SearchQuery
 
 DEPTHS = (1, 5, 10)
 PLACES = 8
@@ -73,7 +73,10 @@ def _held(messages: Sequence[Message], among: Iterable[Label]) -> set[Label]:
 
 
 async def _search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Label]:
-    """The labels whose words stand in one of the first places that their question finds in the stored thread."""
+    """The labels whose words stand in one of the first places that their question finds in the stored thread.
+
+    The tool `recall` must show them, and `everthread sessions search` too.
+    """
     found = set()
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
@@ -82,7 +85,9 @@ async def _search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Lab
         lookup = StoreLookup(store, session.tenant, session.id)
         for label in lost:
             places = await lookup.search(label.question, limit=PLACES)
-            if any(label.words in normal(place.text) for place in places.excerpts):
+            page = await store.find(SearchQuery(label.question, session.tenant, session.id, limit=PLACES))
+            shown = [place.text for place in places.excerpts], [hit.snippet for hit in page.hits]
+            if all(any(label.words in normal(text) for text in texts) for texts in shown):
                 found.add(label)
         await store.close()
     return found

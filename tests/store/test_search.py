@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everthread import open_store
 from everthread.errors import UnknownIdError
 from everthread.store.models import NewMessage, SearchHit, SearchQuery
 from everthread.store.sql.search import SEARCH_CANDIDATES
@@ -480,12 +484,51 @@ async def test_the_snippet_shows_the_match(store: Store) -> None:
         assert all(word in hit.snippet for hit in hits)
 
 
+# --- a page ----------------------------------------------------------------------------------------------------------
+
+
+async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None:
+    question = "Which database do we use for staging?"
+    fact = "The staging database is PostgreSQL 16 on the harbour machine."
+    asked = [NewMessage({"role": "assistant", "content": f"Job {n}: {question} I look it up."}) for n in range(30)]
+    thread = await new_thread(store, *says(fact), *asked)
+    await store.put_output(thread.id, f"{question} {question}", tool="terminal")
+    exact = await store.search(SearchQuery(question, limit=100))
+    assert len(exact) == 31
+    pages = [await store.find(SearchQuery(question, limit=8, offset=start)) for start in range(0, 40, 8)]
+    assert fact in [hit.snippet for hit in pages[0].hits]
+    assert [page.more for page in pages] == [True] * 3 + [False] * 2
+    shown = [(hit.message, hit.output) for page in pages for hit in page.hits]
+    assert len(shown) == len(set(shown))
+    assert set(shown) >= {(hit.message, hit.output) for hit in exact}
+    assert not any(page.near for page in pages)
+
+
+async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
+    own = ("anna berlin copper", "bert dublin cedar", "carl lisbon marble", "dora madrid velvet", "emil oslo granite",
+           "frida prague linen", "gustav vienna bronze")  # fmt: skip
+    facts = [f"{words}: the harbour crane was painted. {words} {words}" for words in own]
+    await new_thread(store, *says(*facts), *numbered(1, 90))
+    question = "Was the harbour crane painted purple?"
+    first, second = [await store.find(SearchQuery(question, limit=5, offset=start)) for start in (0, 5)]
+    assert (len(first.hits), first.more, first.near) == (5, True, True)
+    assert second.hits
+    assert not {hit.message for hit in first.hits} & {hit.message for hit in second.hits}
+
+
+async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> None:
+    await new_thread(store, *says("The harbour crane was painted red.", "A crane is tall."))
+    for text in ('"crane was tall"', "harbour crane blu*"):
+        assert (await store.find(SearchQuery(text))).hits == ()
+    assert (await store.find(SearchQuery("which crane is tall", path="src/a.py"))).hits == ()
+
+
 # --- the messages before and after -----------------------------------------------------------------------------------
 
 
 async def beside(store: Store, text: str) -> list[tuple[str, str]]:
     """What stands before and after each hit."""
-    hits = await store.add_neighbours(await store.search(SearchQuery(text)))
+    hits = (await store.find(SearchQuery(text))).hits
     return [(str(hit.before or ""), str(hit.after or "")) for hit in hits]
 
 
@@ -496,7 +539,20 @@ async def test_a_hit_stands_between_its_neighbours(store: Store) -> None:
     assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
     assert await beside(store, "charlie") == [("user: bravo", "")]
     assert await beside(store, "other") == [("", "")]
-    assert await store.add_neighbours([]) == []
+    assert await beside(store, "nothing") == []
+
+
+async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = open_store(path)
+    await new_thread(store, *says("alpha", "bravo", "charlie"))
+    assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE messages SET body = replace(body, 'alpha\"}', 'alph')")
+    store = open_store(path)
+    assert await beside(store, "bravo") == [("", "user: charlie")]
+    await store.close()
 
 
 async def test_a_tools_result_is_no_users_word(store: Store) -> None:

@@ -432,8 +432,7 @@ async def search(scope: CommandScope, argument: str) -> CommandResult:
     if not argument:
         raise InputError('say what to look for: /search retry budget, or /search "an exact phrase"')
     query = SearchQuery(argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS)
-    hits = await scope.store.search(query) or await scope.store.search_closest(query)
-    hits = await scope.store.add_neighbours(hits)
+    hits = (await scope.store.find(query)).hits
     found = {hit.message for hit in hits}
     lines, data = [], []
     for hit in hits:

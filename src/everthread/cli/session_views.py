@@ -56,7 +56,7 @@ from everthread.errors import InputError, UnknownIdError
 
 if TYPE_CHECKING:
     from everthread.core.search.lookup import Neighbour
-    from everthread.store.models import CompactionRecord, SearchHit, Session, StoredMessage
+    from everthread.store.models import CompactionRecord, HitPage, SearchHit, Session, StoredMessage
     from everthread.store.store import Store
 
 PAGE = 2_000
@@ -320,7 +320,7 @@ def search(
     now = time.time()
     first, last = parse_time(since, now), parse_time(until, now)
 
-    async def work(opened: Store) -> tuple[list[SearchHit], bool, bool]:
+    async def work(opened: Store) -> HitPage:
         in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
         in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
         scope = in_session or in_thread
@@ -334,20 +334,20 @@ def search(
             path=path,
             since=first,
             until=last,
-            limit=limit + 1,
+            limit=limit,
             offset=offset,
         )
-        exact = await opened.search(query)
-        near = [] if exact else await opened.search_closest(replace(query, limit=limit))
-        return await opened.add_neighbours(exact[:limit] or near), len(exact) > limit, bool(near)
+        return await opened.find(query)
 
-    hits, more, near = with_store(store, work, or_empty=True)
+    page = with_store(store, work, or_empty=True)
+    hits = page.hits
     if as_json:
-        print_json({"hits": [_hit_as_json(hit) for hit in hits], "offset": offset, "more": more, "near": near})
+        rows = [_hit_as_json(hit) for hit in hits]
+        print_json({"hits": rows, "offset": offset, "more": page.more, "near": page.near})
         return
     if not hits:
         print_text("nothing found")
-    if near:
+    if page.near:
         print_text(("No message holds every word. The closest:", "dim"))
     found = {hit.message for hit in hits}
     for hit in hits:
@@ -357,7 +357,7 @@ def search(
         _print_neighbour("before", hit.before, found)
         print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), text))
         _print_neighbour("after", hit.after, found)
-    if more:
+    if page.more:
         print_more(offset + limit)
 
 

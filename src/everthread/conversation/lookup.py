@@ -112,8 +112,6 @@ CLOSE = 0.3
 """The share of the query's weight that a text must hold to be shown where no text holds all words."""
 CLOSE_QUESTION = 0.15
 """The same for a question, whose answer is worded otherwise (`benchmarks retention`)."""
-QUESTION_WORDS = 3
-"""A query of so many words or more is a question."""
 _MESSAGE = re.compile(r"(?:message:|#)?(\d{1,18})")
 _OUTPUT = re.compile(r"output:[0-9a-f]{16}")
 _COMPACTION = re.compile(r"compaction:(\d{1,18})")
@@ -210,7 +208,7 @@ class StoreLookup:
 
     async def _search_best(self, query: SearchQuery) -> SearchPage:
         """A question is answered by one ranking; a word or two by the texts that hold them all, else by the closest."""
-        if len(query.text.split()) >= QUESTION_WORDS:
+        if query.is_question:
             first = await self._search_closest(replace(query, offset=0), CLOSE_QUESTION)
             if not query.offset:
                 return first

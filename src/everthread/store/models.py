@@ -297,6 +297,10 @@ class StoredOutput:
     created: float
 
 
+QUESTION_WORDS = 3
+"""A query of so many words or more is a question."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
     """What to look for, and where. `text`: words, "phrases", prefix*; anything else is taken literally."""
@@ -315,6 +319,11 @@ class SearchQuery:
     limit: int = 20
     offset: int = 0
 
+    @property
+    def is_question(self) -> bool:
+        """Whether it is asked in several words, none of them a phrase or a prefix, which are meant as typed."""
+        return len(self.text.split()) >= QUESTION_WORDS and not {'"', "*"} & set(self.text) and not self.path
+
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
@@ -330,8 +339,19 @@ class SearchHit:
     snippet: str
     score: float
     before: Neighbour | None = None
-    """The message before it, and after; None where none is shown. `Store.add_neighbours` finds them."""
+    """The message before it, and after; None where none is shown. `Store.find` looks for them."""
     after: Neighbour | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HitPage:
+    """A page of hits, each with its neighbours."""
+
+    hits: tuple[SearchHit, ...]
+    more: bool
+    """Another page follows."""
+    near: bool
+    """No text holds every word: these hold the most telling ones."""
 
 
 @dataclass(frozen=True, slots=True)

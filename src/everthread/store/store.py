@@ -22,6 +22,7 @@ from everthread.store.database import Database, Tx, current_version
 from everthread.store.models import (
     DEFAULT_TENANT,
     Continuation,
+    HitPage,
     KeyUse,
     LearntLimits,
     Lease,
@@ -71,8 +72,10 @@ INDEX_PAUSE = 3.0
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
 MOST_CLOSEST = 50
+BEST_ANSWERS = 8
+"""The best answers to a question that stand before the texts with every word."""
 CLOSE = 0.15
-"""The least share of a query that a text must hold to be shown."""
+"""The least share of a query that the closest text must hold; nothing is close otherwise."""
 
 
 def reads(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
@@ -249,27 +252,47 @@ class Store:
         await self._index_all()
         return await self._read(search_sql.search_texts, query)
 
-    async def search_closest(self, query: SearchQuery) -> list[SearchHit]:
-        """The closest texts where nothing matches. One word, a phrase, a prefix are meant as typed: they have none."""
+    async def find(self, query: SearchQuery) -> HitPage:
+        """A page of hits. The best answers to a question come first, then all texts that hold every word.
+
+        Where no text holds every word they are the closest ones.
+        """
+        exact = await self.search(replace(query, limit=query.offset + query.limit + 1, offset=0))
+        close = await self._find_closest(query) if query.is_question or not exact else []
+        best = close[:BEST_ANSWERS] if exact else close
+        taken = {(passage.message, passage.output) for passage in best}
+        found: list[SearchHit | RecallPassage] = [*best]
+        found += (hit for hit in exact if (hit.message, hit.output) not in taken)
+        rows = found[query.offset : query.offset + query.limit]
+        hits = [row if isinstance(row, SearchHit) else await self._hit_of(row) for row in rows]
+        beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
+        pairs = zip(hits, beside, strict=True)
+        return HitPage(
+            tuple(replace(hit, before=before, after=after) for hit, (before, after) in pairs),
+            more=len(found) > query.offset + query.limit,
+            near=bool(hits) and not exact and all(passage.closeness < 1 for passage in best),
+        )
+
+    async def _find_closest(self, query: SearchQuery) -> list[RecallPassage]:
+        """The closest texts. One word, a phrase, a prefix are meant as typed: they have none."""
         literal = len(query.text.split()) < 2 or {'"', "*"} & set(query.text)
-        if literal or query.tenant is None or query.offset or query.path or query.session:
+        if literal or query.tenant is None or query.path or query.session:
             return []
-        question = RecallQuery(query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, as_page=True)
-        hits = []
-        for passage in await self.recall(question):
-            within = (query.since or 0) <= passage.created < (query.until or math.inf) and passage.closeness >= CLOSE
-            if within and query.role in (None, passage.role) and query.tool in (None, *passage.tool.split(",")):
-                session = passage.thread if passage.message is None else (await self.message(passage.message)).session
-                where = (passage.message, passage.output, passage.thread, session, passage.role, passage.tool)
-                hits.append(SearchHit(*where, passage.created, passage.text, passage.score))
-        return hits[: query.limit]
+        question = RecallQuery(
+            query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, role=query.role, tool=query.tool,
+            as_page=True,
+        )  # fmt: skip
+        since, until = query.since or 0, query.until or math.inf
+        passages = [one for one in await self.recall(question) if since <= one.created < until and one.closeness]
+        # The best may hold little of what was asked for, as answers do; the others must hold more of it.
+        return passages[:BEST_ANSWERS] + [one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE]
+
+    async def _hit_of(self, passage: RecallPassage) -> SearchHit:
+        session = passage.thread if passage.message is None else (await self.message(passage.message)).session
+        where = (passage.message, passage.output, passage.thread, session, passage.role, passage.tool)
+        return SearchHit(*where, passage.created, passage.text, passage.score)
 
     neighbours = reads(search_sql.find_neighbours)
-
-    async def add_neighbours(self, hits: Sequence[SearchHit]) -> list[SearchHit]:
-        """The hits with the messages before and after each."""
-        beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
-        return [replace(hit, before=before, after=after) for hit, (before, after) in zip(hits, beside, strict=True)]
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
         """What may answer a message, the best first. Everything that was appended before is indexed first."""

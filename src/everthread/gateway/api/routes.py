@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import time
-from dataclasses import replace
 from typing import Any
 
 from everthread.conversation.requests import Given
@@ -274,14 +273,12 @@ class ThreadRoutes:
     async def _search(self, request: ApiRequest, thread: str | None) -> JsonAnswer:
         query = request.query
         wanted = SearchQuery(
-            query.q, tenant=request.tenant, thread=thread, role=query.role, tool=query.tool, limit=query.limit + 1,
+            query.q, tenant=request.tenant, thread=thread, role=query.role, tool=query.tool, limit=query.limit,
             offset=query.offset,
         )  # fmt: skip
-        hits = await self._store.search(wanted)
-        near = [] if hits else await self._store.search_closest(replace(wanted, limit=query.limit))
-        rows, following = query.split(hits or near)
-        items = [HitView.model_validate(hit) for hit in await self._store.add_neighbours(rows)]
-        return JsonAnswer(Hits(items=items, next=following, near=bool(near)))
+        page = await self._store.find(wanted)
+        items = [HitView.model_validate(hit) for hit in page.hits]
+        return JsonAnswer(Hits(items=items, next=query.offset + query.limit if page.more else None, near=page.near))
 
     # Turns
 

@@ -123,14 +123,13 @@ class PageReader:
     async def search_threads(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Threads with what was searched for, each with its first matches."""
         wanted = SearchQuery(query, tenant=viewer.tenant, limit=MAX_HITS)
-        hits = await self.store.search(wanted) or await self.store.search_closest(wanted)
         by_thread: dict[str, list[SearchHit]] = {}
-        for hit in hits:
+        for hit in (await self.store.find(wanted)).hits:
             by_thread.setdefault(hit.thread, []).append(hit)
         listed = [hit for some in by_thread.values() for hit in some[:3]]
         hit_messages = {hit.message for hit in listed}
         snippets: dict[str, list[views.Snippet]] = {}
-        for hit in await self.store.add_neighbours(listed):
+        for hit in listed:
             role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
             before, after = (line_of(one.as_line(hit_messages), 120) if one else "" for one in (hit.before, hit.after))
             words = highlight(line_of(hit.snippet, 220), query)

@@ -553,7 +553,8 @@ def _make_passages(
         passages.append(
             RecallPassage(
                 piece.message, piece.output, piece.thread, piece.role, piece.tool, turns.of(tx, piece), piece.created,
-                shown, round(ranking.scores[piece.id], 4), round(ranking.close[piece.id], 4),
+                shown, round(ranking.scores[piece.id], 4),
+                round(max(ranking.close.get(part.id, 0.0) for part in draft.parts), 4),
             )
         )  # fmt: skip
     return passages

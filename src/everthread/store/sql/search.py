@@ -17,7 +17,7 @@ from everthread.core.messages import calls_of, results_of
 from everthread.core.redaction import redact_part
 from everthread.core.search.lookup import Neighbour
 from everthread.core.transcript import is_lookup
-from everthread.errors import UnknownIdError
+from everthread.errors import StoreDamagedError, UnknownIdError
 from everthread.store.database import LAST, Row, Tx, clean_text, decode_json
 from everthread.store.index import (
     ERA_RUN,
@@ -477,7 +477,10 @@ def find_neighbours(
 
 
 def _first_words(body: str) -> str:
-    """The beginning of a message on one line."""
-    text = searchable_text(decode_json(body))
+    """The beginning of a message on one line; nothing of a damaged one, which is no reason to find nothing."""
+    try:
+        text = searchable_text(decode_json(body))
+    except StoreDamagedError:
+        return ""
     words = " ".join(redact_part(text, 0, BEGINNING, margin=RAW_MARGIN).split())
     return f"{words}…" if len(text) > BEGINNING else words
