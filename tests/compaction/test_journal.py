@@ -13,6 +13,7 @@ from everthread.compaction.pruning import prune
 from everthread.compaction.state import ThreadState, command_key, state_of
 from everthread.compaction.summary import BLOCKED, FILES, PROGRESS, REMAINING, STATE
 from everthread.core.messages import Message
+from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 
 COUNT = TokenCounter("gpt-4o").text
@@ -146,6 +147,27 @@ def test_no_secret_and_no_sign_of_ours_is_in_it() -> None:
     )
     assert key not in journal.text()
     assert "[EVERTHREAD SUMMARY" not in journal.text()
+
+
+@pytest.mark.parametrize("lead", range(0, 330, 30))
+def test_no_half_of_a_secret_is_in_it_wherever_a_text_is_cut(lead: int) -> None:
+    key = "sk-ant-" + "api03-" + "Zq8xW" * 18 + "AA"
+    text = ("the server said something about it and then " * 10)[:lead] + f" {key}"
+    todo = {"todos": [{"content": text, "status": "in_progress"}]}
+    history = [
+        user("Go."),
+        *call("rotate_key", {"id": "5", "note": text}, text, key="a"),
+        *call("Bash", {"command": f"deploy {text}", "cwd": f"/{text}"}, f"Error: {text}\nExit code: 1", key="b"),
+        *call("Bash", {"command": f"serve {text}", "run_in_background": True}, "started", key="c"),
+        *call("create_invoice", {"id": "5"}, json.dumps({"status": text}), key="d"),
+        *call("TodoWrite", todo, "ok", key="e"),
+        says("Done."),
+    ]
+    journal, state = journal_of(history)
+    sections = state_sections(state, 2_000, len)
+    pruned = str(prune(history, protect_from=len(history)))
+    for shown in (journal.text(), *sections.values(), pruned.replace(key, "")):
+        assert key[:20] not in redact(shown)
 
 
 def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:

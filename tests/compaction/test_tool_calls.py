@@ -155,7 +155,7 @@ def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
 
 def test_a_short_line_keeps_size_and_outcome() -> None:
     made = call("bash", command="pytest " + "x" * 300)
-    assert describe(made, LOG, limit=60) == "[bash] ran `pytest xx…` -> exit 1, Value…, 3000 lines output"
+    assert describe(made, LOG, limit=60) == "[bash] ran `pytest…` -> exit 1, Value…, 3000 lines output"
     assert outcome_of("shell", LOG, room=10) == "3000 lines output"
 
 

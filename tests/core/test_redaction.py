@@ -13,7 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from everthread.core.credentials import NameHint, is_published, is_random, is_sequence, rules, says, shannon
-from everthread.core.redaction import MARK, LineRedactor, Secret, find_secrets, redact, redact_part, redact_value
+from everthread.core.redaction import (
+    MARK,
+    LineRedactor,
+    Secret,
+    clip_words,
+    find_secrets,
+    redact,
+    redact_part,
+    redact_value,
+)
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared
 
@@ -631,3 +640,25 @@ def test_what_is_said_about_a_password_stays(text: str) -> None:
 )
 def test_words_and_paths_after_such_names_stay(text: str) -> None:
     assert redact(text) == text
+
+
+@pytest.mark.parametrize("form", ["{}", "API_KEY={}", "postgres://ledger:{}@db/ledger", "token: '{}'"])
+def test_a_cut_leaves_no_half_of_a_secret(form: str) -> None:
+    """Wherever the cut falls, the secret is gone, redacted, or so whole that it is known."""
+    secret = TOKENS["github"]
+    text = f"deploy with {form.format(secret)} to the staging machine of the harbour team and wait for it"
+    for room in range(len(text) + 2):
+        clipped = clip_words(text, room)
+        assert len(clipped) <= room
+        assert secret[:8] not in redact(clipped)
+
+
+def test_whole_words_are_kept_and_one_long_word_is_cut() -> None:
+    assert clip_words("one two three", 20) == "one two three"
+    assert clip_words("one, two, three", 12) == "one, two…"
+    assert clip_words("src/" + "a" * 40, 10) == "src/aaaaa…"
+    assert [clip_words("one two", room) for room in (-1, 0, 1)] == ["", "", "…"]
+
+
+def test_a_text_that_names_a_secret_is_redacted_before_it_is_cut() -> None:
+    assert "staple" not in clip_words('login with password="correct horse battery staple tomorrow" and then more', 50)

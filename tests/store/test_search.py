@@ -620,3 +620,89 @@ async def test_a_branch_keeps_the_neighbours_it_shares(store: Store) -> None:
     await store.delete_thread(thread.id)
     assert await beside(store, "m5") == [("user: m4", "user: twig")]
     assert await beside(store, "m2") == [("user: m1", "user: m3")]
+
+
+# --- the messages before and after -----------------------------------------------------------------------------------
+
+
+async def beside(store: Store, text: str) -> list[tuple[str, str]]:
+    """What stands before and after each hit."""
+    hits = await store.add_neighbours(await store.search(SearchQuery(text)))
+    return [(str(hit.before or ""), str(hit.after or "")) for hit in hits]
+
+
+async def test_a_hit_stands_between_its_neighbours(store: Store) -> None:
+    await new_thread(store, *says("alpha", "bravo", "charlie"))
+    await new_thread(store, *says("other"))
+    assert await beside(store, "alpha") == [("", "user: bravo")]
+    assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
+    assert await beside(store, "charlie") == [("user: bravo", "")]
+    assert await beside(store, "other") == [("", "")]
+    assert await store.add_neighbours([]) == []
+
+
+async def test_a_tools_result_is_no_users_word(store: Store) -> None:
+    call: Any = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "c", "name": "terminal", "input": {"command": "pytest"}}],
+    }
+    told: Any = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "12 passed"}]}
+    thread = await new_thread(store, user("run them"), NewMessage(call), NewMessage(told), user("thanks"))
+    assert await beside(store, "thanks") == [("user (terminal): 12 passed", "")]
+    ((before, after),) = await beside(store, "passed")
+    assert (before[:19], after) == ("assistant: terminal", "user: thanks")
+    await store.append(thread.id, [result("grep", "3 matches"), user("bye")])
+    assert await beside(store, "bye") == [("tool (grep): 3 matches", "")]
+
+
+async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
+    token = "ghp_" + "a1B2c3D4e5F6" * 3
+    await new_thread(store, *says(f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"))
+    ((before, after),) = await beside(store, "needle")
+    assert before.startswith("user: the key is ")
+    assert token[:12] not in before
+    assert after.startswith("user: first line lorem")
+    assert after.endswith("…")
+    assert len(after) < 110
+
+
+async def test_searches_and_empty_messages_are_no_neighbours(store: Store) -> None:
+    await new_thread(store, result("recall", "the old needle"), user("spoon"), NewMessage({"role": "assistant"}))  # type: ignore[typeddict-item]  # as some clients send it
+    assert await beside(store, "spoon") == [("", "")]
+
+
+async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> None:
+    thread = await new_thread(store, *says("ok", "look at the ok button", "fine"))
+    ids = [message.id for message in await store.messages(thread.id)]
+    ((before, after),) = await store.neighbours([(ids[1], "look at the ok button")])
+    assert (str(before), str(after)) == ("user: ok", "user: fine"), "a word of its own is no neighbour"
+    ((before, after),) = await store.neighbours([(ids[1], "look at the ok button\n→ fine")])
+    assert (str(before), after) == ("user: ok", None)
+    assert await store.neighbours([(None, "an output")]) == [(None, None)]
+
+
+async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
+    thread = await new_thread(store, *numbered(1, 4))
+    ids = [message.id for message in await store.messages(thread.id)]
+    shorter = user("short", kind="derived", origin=ids[3])
+    await store.continue_session(thread.id, [ids[0], user("summary", kind="summary"), shorter], seen=4)
+    await store.append(thread.id, numbered(5, 6))
+    assert await beside(store, "m4") == [("user: m3", "user: m5")]
+    assert await beside(store, "m5") == [("user: m4", "user: m6")]
+    assert await beside(store, "m1") == [("", "user: m2")]
+    await store.undo(thread.id)
+    assert await beside(store, "m5") == [("user: m4", "user: m6")]
+
+
+async def test_a_branch_keeps_the_neighbours_it_shares(store: Store) -> None:
+    thread = await new_thread(store, *numbered(1, 4))
+    await compact(store, thread.id, tail=1)
+    await store.append(thread.id, numbered(5, 6))
+    history = await store.history(thread.id)
+    branch = await store.branch(thread.id, history[4].id)
+    await store.append(branch.id, says("twig"))
+    assert await beside(store, "twig") == [("user: m5", "")]
+    assert await beside(store, "m5") == [("user: m4", "user: m6")]
+    await store.delete_thread(thread.id)
+    assert await beside(store, "m5") == [("user: m4", "user: twig")]
+    assert await beside(store, "m2") == [("user: m1", "user: m3")]

@@ -33,7 +33,7 @@ from everthread.compaction.summary import (
 from everthread.compaction.tool_calls import Effect
 from everthread.compaction.words import GAP, Count, Rarity, newest_lines, shorten, split_sentences
 from everthread.core.messages import Message, Messages, clip, count_noun, one_line, text_of
-from everthread.core.redaction import redact
+from everthread.core.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import defuse
 
@@ -504,8 +504,7 @@ def _prose(text: str) -> list[str]:
 
 def _safe(text: str, limit: int = 240) -> str:
     """One line in so many characters. What is cut loses its secrets first; the rest with the whole entry."""
-    line = one_line(text[: 3 * limit])
-    return line if len(line) <= limit else clip(redact(line), limit)
+    return clip_words(one_line(text), limit)
 
 
 def _redact_texts(texts: list[str]) -> list[str]:

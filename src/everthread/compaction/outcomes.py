@@ -267,8 +267,10 @@ def error_line(text: str, *, failed: bool = False) -> str:
 
 
 def _line_at(text: str, position: int) -> str:
-    """The line around a place; of a very long one what is near it."""
-    start = max(text.rfind("\n", 0, position) + 1, position - 100)
+    """The line around a place; of a very long one what is near it, from the beginning of a word on."""
+    start = text.rfind("\n", 0, position) + 1
+    if start < position - 100:
+        start = text.find(" ", position - 100, position) + 1 or position
     return text[start : start + 300].split("\n", 1)[0].removeprefix("E  ").strip()
 
 

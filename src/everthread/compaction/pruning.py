@@ -35,7 +35,7 @@ from everthread.core.messages import (
     with_text,
 )
 from everthread.core.outputs import is_persisted
-from everthread.core.redaction import redact, redact_value
+from everthread.core.redaction import clip_words, redact, redact_value
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import gist, is_lookup
 
@@ -310,7 +310,7 @@ def _cut_literal(match: re.Match[str]) -> str:
 def _cut_text(text: str) -> str:
     if len(text) <= LONG:
         return text
-    return f"{text[:150]}… [cut: {len(text):,} characters in all]"
+    return f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]"
 
 
 def redact_message(message: Message) -> Message:

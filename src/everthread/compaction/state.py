@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.tool_calls import CallFacts, Effect
-from everthread.core.messages import Call, Messages, clip, one_line
+from everthread.core.messages import Call, Messages, one_line
+from everthread.core.redaction import clip_words
 
 MOST_FILES = 400
 MOST_COMMANDS = 100
@@ -82,14 +83,14 @@ class ThreadState:
         self._note_todo(effect)
         directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
         if isinstance(directory, str) and directory.strip():
-            self.directory = clip(one_line(directory), 200)
+            self.directory = clip_words(one_line(directory), 200)
         self.branch = effect.branch or self.branch
         key = error_key(effect)
         if effect.kind == "ran":
             self._run(effect, command_key(effect.target), turn)
         if effect.failed and effect.errors:
             self.errors.pop(key, None)
-            self.errors[key] = OpenError(clip(effect.target or effect.tool, 200), list(effect.errors), turn)
+            self.errors[key] = OpenError(clip_words(effect.target or effect.tool, 200), list(effect.errors), turn)
         elif not effect.failed:
             self._close(effect, key)
         self._bound()
@@ -99,7 +100,8 @@ class ThreadState:
         self.commands[key] = CommandState(effect.outcome, not effect.failed, turn, bool(effect.tests))
         background = effect.arguments.get("run_in_background") is True or effect.target.rstrip().endswith(" &")
         if background and not effect.failed:
-            self.processes = [*(one for one in self.processes if one != effect.target), clip(effect.target, 200)][-8:]
+            process = clip_words(effect.target, 200)
+            self.processes = [*(one for one in self.processes if one != process), process][-8:]
         if effect.target.startswith(("kill", "pkill")):
             self.processes = []
 
@@ -127,7 +129,7 @@ class ThreadState:
             text = next((item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), "")
             status = item.get("status") if isinstance(item.get("status"), str) else "done" if item.get("done") else ""
             if text:
-                todo.append({"text": clip(one_line(text), 200), "status": clip(one_line(str(status)), 20)})
+                todo.append({"text": clip_words(one_line(text), 200), "status": clip_words(one_line(str(status)), 20)})
         if todo and any(entry["status"] for entry in todo):
             self.todo = todo[:40]
 

@@ -28,6 +28,7 @@ from everthread.compaction.outcomes import (
 )
 from everthread.core.messages import Call, clip, one_line
 from everthread.core.outputs import Persisted, line_count, parse_persisted
+from everthread.core.redaction import clip_words
 
 LINE = 200
 """No line is longer, so that what a line has replaced is never replaced again."""
@@ -69,9 +70,9 @@ class Action(NamedTuple):
         words = [f"[{self.tool}]", self.verb, "", self.detail, f"-> {outcome}" if outcome else ""]
         mark = "`" if self.quoted else ""
         room = limit - sum(len(word) + 1 for word in words if word) - 2 * len(mark)
-        target = clip(self.target.replace("`", "'") if mark else self.target, room)
+        target = clip_words(self.target.replace("`", "'") if mark else self.target, room)
         words[2] = f"{mark}{target}{mark}" if target else ""
-        return clip(" ".join(word for word in words if word), limit)
+        return clip_words(" ".join(word for word in words if word), limit)
 
 
 class CallFacts:
@@ -115,7 +116,7 @@ class CallFacts:
         lines = self.effect().errors if has_failed else ()
         if not lines and is_run:
             lines = (self.output.stated_error(failed=self.failed),)
-        return [clip(one_line(error), EFFECT_CHARS) for error in lines if " " in error]
+        return [clip_words(one_line(error), EFFECT_CHARS) for error in lines if " " in error]
 
     def effect(self) -> Effect:
         """What the call did and how it went."""
@@ -166,7 +167,7 @@ def _outcome(kind: str, output: UnwrappedOutput, stored: Persisted | None, parts
     end = _size(kind, stored or Persisted("", len(output.body), _count_lines(kind, output.body), ""))
     if stored:
         end += f", stored as {stored.id}"
-    text = clip(one_line(", ".join(part for part in parts if part)), room - len(end) - 2)
+    text = clip_words(one_line(", ".join(part for part in parts if part)), room - len(end) - 2)
     return f"{text}, {end}" if text else end
 
 
@@ -190,7 +191,7 @@ def _describe_output(kind: str, output: UnwrappedOutput, *, failed: bool) -> lis
 def _ran(output: UnwrappedOutput, error: str) -> list[str]:
     """Exit code, tests and error of what was run."""
     code = "" if output.code is None else f"exit {output.code}"
-    return [part for part in (code, output.halt, output.tests, clip(one_line(error), ERROR_CHARS)) if part]
+    return [part for part in (code, output.halt, output.tests, clip_words(one_line(error), ERROR_CHARS)) if part]
 
 
 def _gist(output: UnwrappedOutput) -> str:
@@ -200,8 +201,8 @@ def _gist(output: UnwrappedOutput) -> str:
         return f"list of {len(data)} items"
     if isinstance(data, dict):
         status = {key: data[key] for key in _table().status if isinstance(data.get(key), str | int | float)}
-        return clip(_list_arguments(status or data), 70)
-    return clip(one_line(output.body.lstrip()[:200].split("\n", 1)[0]), 60)
+        return clip_words(_list_arguments(status or data), 70)
+    return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 60)
 
 
 _FRAME = re.compile(
@@ -335,10 +336,10 @@ def _code_line(code: str) -> str:
     """The line that describes a piece of code: its first comment, else its first statement."""
     comment = _COMMENT.search(code, 0, 4_000)
     if comment is not None:
-        return clip(one_line(comment[1]), LINE)
+        return clip_words(one_line(comment[1]), LINE)
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
     acts = (line for line in lines if not line.startswith(("import ", "from ", "def ", "class ", "@", '"""')))
-    return clip(one_line(next(acts, lines[0] if lines else "")), LINE)
+    return clip_words(one_line(next(acts, lines[0] if lines else "")), LINE)
 
 
 def _patched_file(call: Call) -> str:
@@ -352,10 +353,10 @@ def _detail(kind: str, arguments: Mapping[str, Any]) -> str:
     table = _table()
     if kind == "read":
         part = _list_arguments({name: arguments[name] for name in table.ranges if name in arguments})
-        return clip(f"({part})", 40) if part else ""
+        return clip_words(f"({part})", 40) if part else ""
     if kind == "search":
         directory = _first(arguments, table.paths)
-        return clip(f"in {directory}", 40) if directory else ""
+        return clip_words(f"in {directory}", 40) if directory else ""
     if kind == "write":
         texts = (arguments.get(name) for name in table.bodies)
         text = next((text for text in texts if isinstance(text, str)), None)
@@ -370,7 +371,7 @@ def _is_range(value: Any) -> bool:
 def _list_arguments(arguments: Mapping[str, Any]) -> str:
     """The first few arguments, by name. What has parts of its own is only named, a few numbers aside."""
     plain = [
-        f"{name}={clip(one_line(str(value)), 40)}"
+        clip_words(f"{name}={one_line(str(value))}", len(name) + 41)
         for name, value in arguments.items()
         if isinstance(value, str | int | float) or _is_range(value)
     ]
@@ -429,10 +430,8 @@ def _effect_of(reading: CallFacts) -> Effect:
     lines: list[str] = []
     if bad and text:
         stated = error_lines(output.error or output.body, failed=True, enough=MOST_ERRORS)
-        lines = [clip(one_line(line), EFFECT_CHARS) for line in stated if not says_nothing(one_line(line))][
-            :MOST_ERRORS
-        ]
-        lines = lines or ([clip(one_line(error), EFFECT_CHARS)] if error else [])
+        lines = [clip_words(line, EFFECT_CHARS) for line in map(one_line, stated) if not says_nothing(line)]
+        lines = lines[:MOST_ERRORS] or ([clip_words(one_line(error), EFFECT_CHARS)] if error else [])
     parts = [halt, f"exit {code}" if code is not None else "failed" if bad else ""]
     if tests:
         parts.append(tests)
@@ -501,10 +500,10 @@ def _stated_message(output: UnwrappedOutput) -> str:
     """The words of a result; of JSON only its message or status."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
-        return clip(one_line(next((value for value in values if isinstance(value, str)), "")), 100)
+        return clip_words(one_line(next((value for value in values if isinstance(value, str)), "")), 100)
     if output.data is not None:
         return ""
-    return clip(one_line(output.body.lstrip()[:400].split("\n", 1)[0]), 100)
+    return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 100)
 
 
 def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from everthread.core.credentials import (
     says,
     shannon,
 )
+from everthread.core.messages import clip
 
 MARK = "[REDACTED]"
 
@@ -80,6 +81,24 @@ def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
     before = max(0, start - margin)
     window, first, last = text[before : end + margin], start - before, end - before
     return _cut_secrets(window, [s for s in find_secrets(window) if s.end > first and s.start < last], first, last)
+
+
+_IN_VIEW = 4_096
+"""Characters behind a cut that are read: a secret in the text before it ends there at the latest."""
+
+
+def clip_words(text: str, room: int) -> str:
+    """The first words of a text in at most `room` characters. No secret is cut in two: its half would pass for none.
+
+    A word is cut only where it fills most of the room, and after the text was redacted.
+    """
+    if len(text) <= room or room < 2:  # nothing is cut, or all of it
+        return clip(text, room)
+    text = text[: room + _IN_VIEW]
+    if _find_stems(text, text.lower()):
+        text = redact(text)
+    words = text[:room].rpartition(" ")[0].rstrip(" ,;")
+    return f"{words}…" if 2 * len(words) >= room else clip(redact(text), room)
 
 
 def find_secrets(text: str) -> list[Secret]:
