@@ -29,7 +29,7 @@ from everthread.compaction.outcomes import count_tests, error_line, exit_code, f
         ("exit code 1\n" + "x" * 2_000 + "\nexit code 0", 0),
         ("first\nexit 1\nis only what a script says", None),
         ("int main() { return 0; }", None),
-        ("exit code 1 is " + "far from both ends " * 100 + "x" * 2_000, 1),
+        ("exit code 1\nis " + "far from both ends " * 100 + "x" * 2_000, 1),
         ("x" * 1_000 + " exit code 1 " + "x" * 2_000, None),
         ("", None),
     ],

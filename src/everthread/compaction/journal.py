@@ -285,11 +285,13 @@ class JournalFold:
 
     def journal(self) -> Journal:
         """The journal of all messages read so far."""
-        closed = [line for key, lines in self._errors.items() if key not in self.state.errors for line in lines]
+        unresolved = self.state.errors.keys() | self.state.forgotten
+        closed = [line for key, lines in self._errors.items() if key not in unresolved for line in lines]
         entries = self._before.entries
         earlier = [_mark_fixes(entry, closed) for entry in entries] if closed else list(entries)
         parts = [*self._parts, self._last] if self._last else self._parts
-        new = [part.entry(self.state.errors) for part in parts]
+        told = frozenset(_safe(line) for error in self.state.errors.values() for line in error.lines)
+        new = [part.entry(unresolved, told) for part in parts]
         if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
             joined = earlier.pop()
             lines, closing = (*joined.lines, *new[0].lines), new[0].closing or joined.closing
@@ -375,11 +377,17 @@ class _Part:
             turn, turn, len(facts), len(paths), kinds.count("ran") + failed, failed, kinds.count("called"),
             kinds.count("looked"), is_continued=is_continued,
         )  # fmt: skip
-        self._failures = {call.failure for step, _ in self._steps for call in step.calls if call.failure}
+        self._failures = [call for step, _ in self._steps for call in step.calls if call.failure]
 
-    def entry(self, open_errors: Container[str]) -> Entry:
-        """The part as an entry: which of its errors were overcome depends on all that follows."""
-        state = self.closing, frozenset(failure for failure in self._failures if failure in open_errors)
+    def entry(self, unresolved: Container[str], told: frozenset[str]) -> Entry:
+        """The part as an entry: which of its errors were overcome depends on all that follows.
+
+        `unresolved`: the keys of errors that were not; `told`: their lines, which another call may state as well.
+        """
+        open_errors = frozenset(
+            call.failure for call in self._failures if call.failure in unresolved or not told.isdisjoint(call.errors)
+        )
+        state = self.closing, open_errors
         if self._entry is None or self._entry[0] != state:
             lines = (line for step, shown in self._steps for line in step.lines(open_errors, shown))
             self._entry = state, replace(self._bare, lines=tuple(lines), closing=self.closing)
@@ -453,7 +461,8 @@ def _call_text(what: str, effect: Effect) -> CallText:
     outcome = _safe(effect.outcome, 120)
     errors = tuple(map(_safe, effect.errors))
     # Code is never the same twice: that another piece of it passed later says nothing about this one.
-    failure = error_key(effect) if effect.failed and errors and "code" not in effect.arguments else ""
+    is_open = effect.failed and errors and effect.kind != "looked" and "code" not in effect.arguments
+    failure = error_key(effect) if is_open else ""
     return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
 
 

@@ -17,7 +17,9 @@ _JSON_CHARS = 1_000_000
 """A longer text is not parsed just to describe it."""
 _BODIES = ("output", "stdout", "content", "result", "text", "body")
 _EXITS = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
-_ERRORS = ("error", "stderr", "errors", "error_message")
+_ERRORS = ("error", "errors", "error_message")
+_FAILED = {"success": False, "ok": False, "isError": True, "is_error": True}
+"""Fields of a JSON object that say, with this value, that the call failed."""
 
 
 T = TypeVar("T")
@@ -43,6 +45,8 @@ class UnwrappedOutput:
     exit_code: int | None = None
     error: str = ""
     data: Any = None
+    failed: bool = False
+    """Whether the JSON says that the call failed."""
     _stated: str | None = None
 
     @ReadOnce
@@ -68,23 +72,42 @@ class UnwrappedOutput:
         return self._stated
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_TAGGED = re.compile(r"\s*<(\w{1,40})>(.*)</\1>\s*", re.DOTALL)
+"""A text that is nothing but the content of one tag."""
+
+
 def unwrap(text: str) -> UnwrappedOutput:
-    """A tool's output, and the outcome that a JSON object around it states."""
+    """A tool's output without colours and without what is put around it, and the outcome that this states."""
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
     data = _json(text)
     if not isinstance(data, dict):
+        tagged = _TAGGED.fullmatch(text) if text[:40].lstrip()[:1] == "<" else None
+        text = tagged[2] if tagged else text
         body = without_header(text)
         return UnwrappedOutput(body, exit_code(text[: len(text) - len(body)]) if body is not text else None, data=data)
     inner = data.get("metadata")
     meta = inner if isinstance(inner, dict) else {}
     codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]
-    errors = [value for key in _ERRORS if isinstance(value := data.get(key), str) and value.strip()]
+    errors = [error for key in _ERRORS if (error := _error_text(data.get(key)))]
     bodies = [value for key in _BODIES if isinstance(value := data.get(key), str) and value]
-    return UnwrappedOutput(
-        bodies[0] if bodies else text, codes[0] if codes else None, errors[0] if errors else "", data
-    )
+    code = codes[0] if codes else None
+    failed = bool(errors and code is None) or any(data.get(key) is value for key, value in _FAILED.items())
+    if code or failed:  # what a program says there while all is well are warnings
+        errors += [value for key in ("stderr", "message") if isinstance(value := data.get(key), str) and value.strip()]
+    error = errors[0] if errors and code != 0 else ""
+    return UnwrappedOutput(bodies[0] if bodies else text, code, error, data, failed)
 
 
-_HEADER_LINE = re.compile(r"[A-Z][\w ()-]{0,40}(?::| exited with| exited)[^\n]{0,200}")
+def _error_text(value: Any) -> str:
+    """What the field of an error says: a text, or an object with a message."""
+    if isinstance(value, dict):
+        value = value.get("message") or value.get("error")
+    return value if isinstance(value, str) and value.strip() else ""
+
+
+_HEADER_LINE = re.compile(r"[A-Z][\w ()-]{0,40}(?::| exited with| exited| running with)[^\n]{0,200}")
 
 
 def without_header(text: str) -> str:
@@ -103,10 +126,13 @@ _EXIT = re.compile(
     r"|^exit[:=] ?(-?\d{1,10})$",
     re.IGNORECASE | re.MULTILINE,
 )
+_GOES_ON = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
+"""Behind the number of an exit code: a sentence that speaks of one, not the statement of a tool."""
 _EXIT_WORDS = ("exit", "return", "terminated")
 _STOPPED = re.compile(
-    r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired))\b|\b(?:command|operation|process|request|tool"
-    r"(?: use| call)?) (?:was )?(?P<abort>aborted|interrupted|cancell?ed|killed)\b",
+    r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
+    r"|\b(?:command|operation|process|request|tool(?: use| call)?) (?:was )?"
+    r"(?P<abort>aborted|interrupted|cancell?ed|killed)\b",
     re.IGNORECASE,
 )
 
@@ -129,7 +155,7 @@ def _find_exits(text: str) -> list[re.Match[str]]:
         while position >= 0:
             if word == "exit" or has_any(lowered[position : position + 60], ("code", "status")):
                 match = _EXIT.search(text, max(position - 12, 0), position + 100)
-                if match:
+                if match and not _GOES_ON.match(text, match.end()):
                     matches[match.start()] = match
             position = lowered.find(word, position + len(word))
     return [matches[start] for start in sorted(matches)]
@@ -153,7 +179,7 @@ _WORDS = {
     "skipped": "skipped", "ignored": "skipped", "pending": "skipped", "todo": "skipped",
 }  # fmt: skip
 _COUNTS = re.compile(
-    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>passed|failed|passing|failing|failures?|errors?|skipped|ignored|pending|examples?)\b"
+    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>pass(?:ed|ing)?|fail(?:ed|ing|ures?)?|errors?|skipped|ignored|pending|examples?)\b"
     r"|\b(?P<before>tests run|passed|failed|failures?|errors?|skipped)\s{0,3}[:=]\s{0,8}(?P<m>\d{1,7})\b"
     r"|^(?P<ran>ran) (?P<k>\d{1,7}) tests?\b"
     r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
@@ -239,7 +265,7 @@ _CLEAR_WORDS = (
 _VAGUE_WORDS = ("error", "fail", "cannot", "denied", "invalid", "not found", "unexpected", "undefined", "refused")
 _LEADS = re.compile(
     r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
-    r"cannot|could not|unable to|no such|permission denied)\b",
+    r"[\w.-]{1,40} failed for|cannot|could not|unable to|no such|permission denied)\b",
     re.IGNORECASE,
 )
 _SEARCHED = 100_000

@@ -12,13 +12,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.tool_calls import CallFacts, Effect
+from everthread.compaction.outcomes import error_lines
+from everthread.compaction.tool_calls import CallFacts, Effect, is_file
 from everthread.core.messages import Call, Messages, one_line
 from everthread.core.redaction import clip_words
 
 MOST_FILES = 400
 MOST_COMMANDS = 100
-MOST_ERRORS = 20
+MOST_ERRORS = 40
 RECENT_TURNS = 12
 """An error of more than so many turns ago is not listed as open."""
 CHANGED, READ = "changed", "read"
@@ -26,6 +27,9 @@ CHANGED, READ = "changed", "read"
 _PREFIX = re.compile(r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)")
 _TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
 """Programs at the end of a pipe that only trim what is shown."""
+_CHANGES_FOLDER = re.compile(r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})")
+_IN = " in folder "
+"""Between a command and its folder in the key of a failure."""
 _TODO_TEXT = ("content", "step", "title", "task", "text", "description")
 
 
@@ -69,6 +73,8 @@ class ThreadState:
     processes: list[str] = field(default_factory=list)
     messages: int = 0
     """How many messages it was read from."""
+    forgotten: set[str] = field(default_factory=set)
+    """The keys of errors for which there was no room any more: nobody saw them pass."""
 
     def apply(self, effect: Effect, turn: int) -> None:
         """Take note of one call."""
@@ -85,14 +91,15 @@ class ThreadState:
         if isinstance(directory, str) and directory.strip():
             self.directory = clip_words(one_line(directory), 200)
         self.branch = effect.branch or self.branch
-        key = error_key(effect)
         if effect.kind == "ran":
             self._run(effect, command_key(effect.target), turn)
-        if effect.failed and effect.errors:
+        if not effect.failed:
+            self._close(effect)
+        elif effect.errors and effect.kind != "looked":
+            source = effect.target if effect.kind == "ran" else f"{effect.tool} {effect.target}".strip()
+            key = error_key(effect)
             self.errors.pop(key, None)
-            self.errors[key] = OpenError(clip_words(effect.target or effect.tool, 200), list(effect.errors), turn)
-        elif not effect.failed:
-            self._close(effect, key)
+            self.errors[key] = OpenError(clip_words(source or effect.tool, 200), list(effect.errors), turn)
         self._bound()
 
     def _run(self, effect: Effect, key: str, turn: int) -> None:
@@ -105,20 +112,12 @@ class ThreadState:
         if effect.target.startswith(("kill", "pkill")):
             self.processes = []
 
-    def _close(self, effect: Effect, key: str) -> None:
-        """A pass closes what failed before: the same call, or the same program run with no further arguments."""
-        self.errors.pop(key, None)
-        if effect.kind != "ran" or not self.errors:
-            return
-        words = key.split()
-        for other in list(self.errors):
-            theirs = other.split()
-            if _is_code(words) or _is_code(theirs):
-                continue
-            if (words and theirs[:1] == words[:1] and len(words) > 1 and set(words) <= set(theirs)) or (
-                words == theirs[:1] and self.commands[key].is_test
-            ):
-                del self.errors[other]
+    def _close(self, effect: Effect) -> None:
+        """A pass closes what failed before, unless its output states an error too."""
+        closed = [key for key in self.errors if _closes(effect, key)]
+        if closed and _is_clean(effect):
+            for key in closed:
+                del self.errors[key]
 
     def _note_todo(self, effect: Effect) -> None:
         items = effect.arguments.get("todos") or effect.arguments.get("plan") or effect.arguments.get("items")
@@ -134,9 +133,12 @@ class ThreadState:
             self.todo = todo[:40]
 
     def _bound(self) -> None:
-        for memory, most in ((self.files, MOST_FILES), (self.commands, MOST_COMMANDS), (self.errors, MOST_ERRORS)):
+        for memory, most in ((self.files, MOST_FILES), (self.commands, MOST_COMMANDS)):
             while len(memory) > most:
                 del memory[_least(memory)]
+        while len(self.errors) > MOST_ERRORS:
+            self.forgotten.add(key := next(iter(self.errors)))
+            del self.errors[key]
 
     # What a reader is told
 
@@ -165,7 +167,7 @@ class ThreadState:
         """An independent copy; a shallow one, as entries are replaced and never changed."""
         return replace(
             self, files={**self.files}, commands={**self.commands}, errors={**self.errors}, todo=[*self.todo],
-            processes=[*self.processes],
+            processes=[*self.processes], forgotten={*self.forgotten},
         )  # fmt: skip
 
     def dump(self) -> dict[str, Any]:
@@ -236,10 +238,51 @@ def command_key(command: str) -> str:
 
 
 def error_key(effect: Effect) -> str:
-    """The key of a failure: tool and target; of a command its last step; of code, never the same twice, the tool."""
+    """The key of a failure: of a command its last step and folder; of code, never the same twice, the tool."""
+    if effect.kind == "changed":
+        return effect.target or effect.tool
     if effect.kind != "ran":
         return f"{effect.tool} {effect.target}".strip()
-    return effect.tool if "code" in effect.arguments else command_key(effect.target.rpartition("&&")[2])
+    if "code" in effect.arguments:
+        return effect.tool
+    folder = _folder(effect)
+    return command_key(effect.target.rpartition("&&")[2]) + (f"{_IN}{folder}" if folder else "")
+
+
+def _folder(effect: Effect) -> str:
+    """The folder a command says it runs in."""
+    changes = _CHANGES_FOLDER.findall(effect.target) if "cd " in effect.target else []
+    named = changes[-1] if changes else effect.arguments.get("workdir") or effect.arguments.get("cwd")
+    return named.strip("\"' ").rstrip("/") if isinstance(named, str) else ""
+
+
+def _closes(effect: Effect, failure: str) -> bool:
+    """Whether a pass answers a failure: the same call, or the same program, in the same folder, with fewer arguments.
+
+    A run that names fewer files is another one. A folder that is not named may be any.
+    """
+    key = error_key(effect)
+    if key == failure or effect.kind != "ran":
+        return key == failure
+    (command, _, folder), (failed, _, failed_in) = key.partition(_IN), failure.partition(_IN)
+    words, theirs = command.split(), failed.split()
+    if folder and failed_in and folder != failed_in:
+        return False
+    if command == failed:
+        return True
+    if not words or words[0] != theirs[0] or _is_code(words) or _is_code(theirs) or not set(words) < set(theirs):
+        return False
+    if len(words) == 1:
+        return bool(effect.tests)
+    files, their_files = ({word for word in some[1:] if is_file(word)} for some in (words, theirs))
+    return not files or files == their_files
+
+
+def _is_clean(effect: Effect) -> bool:
+    """Whether nothing in the output of a pass states an error. A pipe hides the exit code."""
+    if effect.kind != "ran" or effect.tests or (effect.outcome.startswith("exit 0") and "|" not in effect.target):
+        return True
+    return not error_lines(effect.output)
 
 
 class CallRecord(NamedTuple):

@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.outcomes import (
     UnwrappedOutput,
+    count_tests,
     error_line,
     error_lines,
+    find_halt,
     has_any,
     leading_error,
     own_error,
@@ -48,6 +50,7 @@ _EXIT_IN_LINE = re.compile(r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipp
 _SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
 _QUOTED = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
 _FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
+_FILE_ENDING = re.compile(r"\.[A-Za-z]\w{0,9}$")
 _COMMENT = re.compile(r"^[ \t]*(?:#|//)[#/ ]*([^\s#/].*)", re.MULTILINE)
 _STAGES = re.compile(r"\|\||&&|[|;\n]")
 _REDIRECTED = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
@@ -247,6 +250,9 @@ class _Table:
     bodies: tuple[str, ...]
     status: tuple[str, ...]
     looks: frozenset[str]
+    """Words of a tool's name that say it changes nothing."""
+    acts: frozenset[str]
+    """Words that make such a name that of another act: `get_or_create`, `check_out`."""
     shows: Mapping[str, frozenset[str]]
     """Programs that only show something, with the commands of theirs that do; none: all of them."""
     writes: Mapping[str, frozenset[str]]
@@ -278,6 +284,7 @@ def _table() -> _Table:
         tuple(data["bodies"]),
         tuple(data["status"]),
         frozenset(data["looks"]),
+        frozenset(data["acts"]).union(kinds["patch"].words, kinds["write"].words),
         {program: frozenset(words) for program, words in data["shows"].items()},
         {program: frozenset(words) for program, words in data["writes"].items()},
         frozenset(data["prefixes"]),
@@ -287,12 +294,7 @@ def _table() -> _Table:
 def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
     """By the words of the name, where the arguments agree, else by the arguments alone; and what it was done to."""
     table = _table()
-    kinds = _kinds_named(call.name)
-    command = arguments.get("command")
-    if isinstance(command, str) and table.kinds["shell"] not in kinds and _first_argument(arguments, table.paths):
-        # An editor with commands of its own (`view`, `str_replace`): the command says what kind of call it is.
-        kinds = _kinds_named(command[:200])
-    for kind in kinds:
+    for kind in _kinds_named(_own_name(call, arguments)):
         target = _first_argument(arguments, kind.targets) or (_patched_file(call) if kind.name == "patch" else "")
         if target:
             return kind, target
@@ -300,6 +302,14 @@ def _kind(call: Call, arguments: Mapping[str, Any]) -> tuple[_Kind | None, str]:
         if not any_of.isdisjoint(arguments) and (not with_path or _first_argument(arguments, table.paths)):
             return table.kinds[name], _first_argument(arguments, table.kinds[name].targets) or _patched_file(call)
     return None, ""
+
+
+def _own_name(call: Call, arguments: Mapping[str, Any]) -> str:
+    """The name that says what a call does: without its server's; of an editor with commands (`view`) the command."""
+    table, command = _table(), arguments.get("command")
+    if isinstance(command, str) and table.kinds["shell"] not in _kinds_named(call.name):
+        return command[:200] if _first_argument(arguments, table.paths) else call.name
+    return call.name.rpartition("__")[2]
 
 
 @functools.lru_cache(maxsize=512)
@@ -400,6 +410,8 @@ class Effect(NamedTuple):
     branch: str = ""
     """The branch that git is on after it."""
     arguments: Mapping[str, Any] = MappingProxyType({})
+    output: str = ""
+    """The output itself."""
 
 
 _BRANCH = re.compile(r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))")
@@ -409,73 +421,113 @@ _LOOKS = frozenset({"read", "search", "list", "web"})
 
 
 _NO_CALL = Call("", "", "")
+_LISTS = re.compile(
+    r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
+)
+"""What follows `git branch` and `git remote` where they only list something."""
+_STATEMENT = re.compile(
+    r"\s*(?:insert|update|delete|drop|alter|create|truncate|merge|replace|upsert|grant|revoke|mutation|set|call|copy)\b",
+    re.IGNORECASE,
+)
+"""How a query begins that is no question to a database."""
+
+
+def _effect_kind(call: Call, action: Action, arguments: Mapping[str, Any]) -> str:
+    """What a call may have changed. Where it is not clear that it only looked, it was called."""
+    if action.kind == "shell":
+        return "looked" if _is_read_only_command(action.target) else "ran"
+    return _KINDS.get(action.kind) or ("looked" if _is_read_only_call(call, action, arguments) else "called")
 
 
 def _effect_of(reading: CallFacts) -> Effect:
-    call, text, arguments = reading.call or _NO_CALL, reading.text, reading.arguments
+    call, text, arguments = reading.call or _NO_CALL, reading.text or "", reading.arguments
     action = reading.action or Action("tool")
+    kind = _effect_kind(call, action, arguments)
     if text and reading.is_line:
-        return _from_line(action, *text.split("\n"))
-    kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS or _is_read_only_tool(call.name) else "called")
-    if kind == "ran" and _is_read_only_command(action.target):
-        kind = "looked"
-    output = reading.output
+        outcome, failed, errors, tests = _read_line(kind, reading, *text.split("\n"))
+    else:
+        outcome, failed, errors, tests = _read_output(kind, reading)
+    return Effect(
+        kind, action.tool, action.target, outcome, failed, errors, _paths(kind, action, call, arguments), tests,
+        _branch(action.target, text) if action.kind == "shell" else "", arguments, reading.output.body,
+    )  # fmt: skip
+
+
+CallOutcome = tuple[str, bool, tuple[str, ...], str]
+"""The outcome in a few words, whether it failed, its errors, what a test run reports."""
+
+
+def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
+    output, is_object = reading.output, isinstance(reading.output.data, dict)
     code = output.code if kind == "ran" else output.exit_code
     halt = output.halt if kind in ("ran", "called") else ""
-    error = output.error or (leading_error(output.body) if kind != "ran" else "")
+    error = output.error or (leading_error(output.body) if kind != "ran" and not is_object else "")
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
         error = error or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
-    bad = reading.failed or bool(code) or bool(halt) or bool(error)
+    failed = reading.failed or output.failed or bool(code) or bool(halt) or bool(error)
     lines: list[str] = []
-    if bad and text:
+    if failed and reading.text:
         stated = error_lines(output.error or output.body, failed=True, enough=MOST_ERRORS)
         lines = [clip_words(line, EFFECT_CHARS) for line in map(one_line, stated) if not says_nothing(line)]
         lines = lines[:MOST_ERRORS] or ([clip_words(one_line(error), EFFECT_CHARS)] if error else [])
-    parts = [halt, f"exit {code}" if code is not None else "failed" if bad else ""]
+    parts = [halt, f"exit {code}" if code is not None else "failed" if failed else ""]
     if tests:
         parts.append(tests)
-    elif kind == "called" and not bad:
+    elif kind == "called" and not failed:
         parts.append(_stated_message(output))
-    outcome = ", ".join(dict.fromkeys(filter(None, parts)))
-    return Effect(
-        kind, action.tool, action.target, outcome, bad, tuple(lines), _paths(kind, action, call, arguments),
-        tests, _branch(action.target, text or "") if action.kind == "shell" else "", arguments,
-    )  # fmt: skip
+    return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
+
+
+def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOutcome:
+    """The same from a line that once replaced the output, with the errors in it or behind it."""
+    outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
+    code = _EXIT_IN_LINE.match(outcome)
+    told = _SIZE_IN_LINE.sub("", outcome)
+    tests = count_tests(outcome) if kind == "ran" else ""
+    if kind == "ran" and code is None:
+        error = own_error("\n".join(errors)) or find_halt(told) or ("failed" in tests or "error" in tests)
+    else:
+        error = leading_error(told) if kind != "ran" else ""
+    failed = reading.failed or bool(error) or bool(code and code[1] != "0")
+    if failed and not errors:
+        rest = told[code.end() :].split(", ") if code else [told]
+        inside = ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
+        errors = (inside,) if inside else ()
+    said = "" if failed or kind != "called" else told
+    return code[0] if code else said, failed, errors if failed else (), tests
+
+
+def is_file(word: str) -> bool:
+    """Whether a word has the shape of a path."""
+    return _FILE_SHAPE.search(word) is not None
 
 
 def _branch(command: str, output: str) -> str:
     match = (_BRANCH.search(command) or _ON_BRANCH.search(output[:2_000])) if "git" in command else None
-    return match[1] if match else ""
+    return match[1] if match and not _FILE_ENDING.search(match[1]) else ""
 
 
-def _from_line(action: Action, line: str, *errors: str) -> Effect:
-    """What a line tells that once replaced the output: the call, its outcome and its errors, in it or behind it."""
-    outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
-    code = _EXIT_IN_LINE.match(outcome)
-    kind = _KINDS.get(action.kind) or ("looked" if action.kind in _LOOKS else "called")
-    bad = bool(errors or (code and code[1] != "0"))
-    rest = _SIZE_IN_LINE.sub("", outcome[code.end() :]).split(", ") if code and bad else []
-    error = "" if errors else ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
-    return Effect(
-        kind, action.tool, action.target, code[0] if code else "", bad, (error,) if error else errors,
-        () if bad else _own_paths(action),
-    )  # fmt: skip
-
-
-def _own_paths(action: Action) -> tuple[str, ...]:
-    return (action.target,) if action.kind in ("patch", "write", "read") and action.target else ()
-
-
-def _is_read_only_tool(name: str) -> bool:
-    """Whether a tool's name says that it changes nothing."""
-    words = _WORD.findall(name[:200])
-    return bool(words) and words[0].lower() in _table().looks
+def _is_read_only_call(call: Call, action: Action, arguments: Mapping[str, Any]) -> bool:
+    """Whether a tool's name says that it changes nothing, and no argument says otherwise."""
+    table = _table()
+    words = [word.lower() for word in _WORD.findall(_own_name(call, arguments)[:200])]
+    is_named_so = action.kind in _LOOKS and not table.kinds[action.kind].words.isdisjoint(words)
+    if not (is_named_so or (words and not table.looks.isdisjoint((words[0], words[-1])))):
+        return False
+    if not table.acts.isdisjoint(words):
+        return False
+    method = arguments.get("method")
+    if isinstance(method, str) and method.upper() not in ("GET", "HEAD"):
+        return False
+    return not any(isinstance(value, str) and _STATEMENT.match(value) for value in arguments.values())
 
 
 def _is_read_only_command(command: str) -> bool:
     """Whether every program of a command line only shows something, and nothing is written to a file."""
     if "`" in command or "$(" in command or (">" in command and _REDIRECTED.search(command.replace("/dev/null", ""))):
+        return False
+    if "awk" in command and (">" in command or "system(" in command):  # what stands in quotes is a program
         return False
     return all(_is_read_only_step(part.split()) for part in _STAGES.split(_QUOTED.sub("Q", command)))
 
@@ -493,6 +545,8 @@ def _is_read_only_step(words: list[str]) -> bool:
         return False
     while rest and rest[0].startswith("-") and rest[0] not in shows:
         rest = rest[2:] if rest[0] in ("-C", "-c") else rest[1:]
+    if program == "git" and rest[:1] in (["branch"], ["remote"]) and len(rest) > 1:
+        return _LISTS.fullmatch(rest[1]) is not None
     return not shows or (bool(rest) and rest[0] in shows)
 
 
@@ -520,7 +574,5 @@ def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) 
         if ">" not in command or "code" in arguments:
             return ()
         written = _REDIRECTED.findall(_QUOTED.sub("Q", command))
-        return tuple(
-            path for path in dict.fromkeys(written) if _FILE_SHAPE.search(path) and not path.startswith("/dev/")
-        )
+        return tuple(path for path in dict.fromkeys(written) if is_file(path) and not path.startswith("/dev/"))
     return (action.target,) if action.kind == "read" and action.target else ()
