@@ -251,7 +251,7 @@ def test_a_note_that_only_announces_gives_way_to_the_last_one() -> None:
     )
     made = call("Bash", {"command": "make header"}, "ok\nexit code: 0")
     journal, _ = journal_of([user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")])
-    assert journal.entries[0].lines == ("Let me fix the header — ran `make header` → exit 0",)
+    assert journal.entries[0].lines == ("Let me fix the header — ran `make header` → exit 0, ok",)
 
 
 def test_the_marks_of_a_framework_around_code_are_no_words() -> None:

@@ -18,7 +18,7 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls
+from everthread.compaction.state import Results, ThreadState, bare_command, error_key, read_calls, read_todo
 from everthread.compaction.summary import (
     BLOCKED,
     DONE,
@@ -32,7 +32,7 @@ from everthread.compaction.summary import (
 )
 from everthread.compaction.tool_calls import Effect
 from everthread.compaction.words import GAP, Count, Rarity, newest_lines, shorten, split_sentences
-from everthread.core.messages import Message, Messages, clip, count_noun, one_line, text_of
+from everthread.core.messages import Messages, clip, count_noun, one_line, text_of
 from everthread.core.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import defuse
@@ -308,7 +308,8 @@ class JournalFold:
             else:
                 spans.append(range(index, index + 1))
         closings = [_find_closing(facts, span) for span in spans]
-        _write_texts(list(calling.values()), [facts[at] for at in closings if at is not None])
+        steps = [(one, self._note_before(place, closings)) for place, one in calling.items()]
+        _write_texts(steps, [facts[at] for at in closings if at is not None])
         last = self._before.entries[-1].last if self._before.entries else -1
         for span, closing in zip(spans, closings, strict=True):
             closing_text = facts[closing].closing if closing is not None else None
@@ -332,12 +333,19 @@ class JournalFold:
                 self._parts.append(part)
                 self._shown_errors |= part.errors
 
+    def _note_before(self, place: int, closings: Container[int | None]) -> str:
+        """What the assistant says in a message of its own right before its calls, unless the turn closes with it."""
+        before = self._facts[place - 1] if place and place - 1 not in closings else None
+        if before is None or before.calls or before.message.get("role") != "assistant":
+            return ""
+        return text_of(before.rest or {})
+
     def _part_end(self, start: int, stop: int) -> int:
         """The end of the part that begins at `start`: once it is long enough, it ends at the assistant's next note."""
         steps = 0
         for index in range(start, stop):
             one = self._facts[index]
-            if one.calls and one.step is not None:
+            if one.step is not None:
                 if steps >= _STEPS and text_of(one.message).strip():
                     return index
                 step = one.step[1]
@@ -360,7 +368,7 @@ class _Part:
         paths: set[str] = set()
         kinds: list[str] = []
         for one in facts:
-            if not one.calls or one.step is None:
+            if one.step is None:
                 continue
             effects, step = one.step
             for effect in effects:
@@ -403,11 +411,18 @@ def _find_closing(facts: Sequence[MessageFacts], span: range) -> int | None:
     return None
 
 
-def _write_texts(steps: Sequence[MessageFacts], closings: Sequence[MessageFacts]) -> None:
-    """Write the missing steps and closing words of these messages. They are redacted in one call, which is cheaper."""
-    new = [one for one in steps if one.effects and (one.step is None or one.step[0] is not one.effects[1])]
+def _write_texts(steps: Sequence[tuple[MessageFacts, str]], closings: Sequence[MessageFacts]) -> None:
+    """Write the missing steps and closing words of these messages. They are redacted in one call, which is cheaper.
+
+    Beside a message with calls stands what the assistant said right before it.
+    """
+    missing = [
+        (one, note) for one, note in steps if one.effects and (one.step is None or one.step[0] is not one.effects[1])
+    ]
+    new = [one for one, _ in missing]
     ended = [one for one in closings if one.closing is None]
-    raw = [_step(one.message, one.effects[1]) for one in new if one.effects]
+    notes = [(text_of(one.message) or note) if one.calls else "" for one, note in missing]
+    raw = [_step(note, one.effects[1]) for one, note in zip(new, notes, strict=True) if one.effects]
     texts = [
         *(text for step in raw for text in _step_texts(step)),
         *(_closing_text(text_of(one.message).strip()) for one in ended),
@@ -437,19 +452,19 @@ def _with_texts(step: Step, texts: Iterator[str]) -> Step:
     return Step(note, changed, calls)
 
 
-def _step(message: Message, effects: Sequence[Effect]) -> Step:
-    """What a message's calls did, in words."""
+def _step(note: str, effects: Sequence[Effect]) -> Step:
+    """What a message's calls did, in words. A to-do list is told with the state."""
     changed = _name_paths(path for effect in effects if effect.kind == "changed" for path in _changed_paths(effect))
     calls = []
     for effect in effects:
         if effect.kind == "ran":
             calls.append(_call_text(f"ran `{_safe(bare_command(effect.target), _COMMAND_CHARS)}`", effect))
-        elif effect.kind == "called":
+        elif effect.kind == "called" and not (read_todo(effect) and not effect.failed):
             target = _safe(effect.target, _CALL_CHARS)
             calls.append(_call_text(f"called {effect.tool}{f' ({target})' if target else ''}", effect))
         elif effect.failed and (effect.kind == "changed" or effect.errors):
             calls.append(_call_text(f"{effect.tool} {_safe(effect.target, _CALL_CHARS)}".strip(), effect))
-    return Step(_note(text_of(message)), tuple(changed), tuple(calls))
+    return Step(_note(note), tuple(changed), tuple(calls))
 
 
 def _changed_paths(effect: Effect) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ class UnwrappedOutput:
     data: Any = None
     failed: bool = False
     """Whether the JSON says that the call failed."""
+    session: str = ""
+    """The id under which the process goes on."""
     _stated: str | None = None
 
     @ReadOnce
@@ -72,6 +74,7 @@ class UnwrappedOutput:
         return self._stated
 
 
+_SESSION = re.compile(r"running with session ID (\w{1,40})")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _TAGGED = re.compile(r"\s*<(\w{1,40})>(.*)</\1>\s*", re.DOTALL)
 """A text that is nothing but the content of one tag."""
@@ -86,7 +89,10 @@ def unwrap(text: str) -> UnwrappedOutput:
         tagged = _TAGGED.fullmatch(text) if text[:40].lstrip()[:1] == "<" else None
         text = tagged[2] if tagged else text
         body = without_header(text)
-        return UnwrappedOutput(body, exit_code(text[: len(text) - len(body)]) if body is not text else None, data=data)
+        header = text[: len(text) - len(body)]
+        session = _SESSION.search(header)
+        code = exit_code(header) if header else None
+        return UnwrappedOutput(body, code, data=data, session=session[1] if session else "")
     inner = data.get("metadata")
     meta = inner if isinstance(inner, dict) else {}
     codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]

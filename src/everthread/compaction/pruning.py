@@ -12,10 +12,11 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 from everthread.compaction.history import CompactionHistory
-from everthread.compaction.tool_calls import LINE, Action, CallFacts, action_of, describe
+from everthread.compaction.tool_calls import CUT_MARK, LINE, PATCHED, Action, CallFacts, action_of, describe
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -43,6 +44,8 @@ CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE
 """A tool result, or a string in a call's arguments, of more characters is long."""
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
+_NAMES = 8
+"""Files of a patch that are named where its text is cut."""
 _LONE = re.compile("[\ud800-\udfff]")
 """Half a character: it has no bytes of its own."""
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
@@ -308,9 +311,11 @@ def _cut_literal(match: re.Match[str]) -> str:
 
 
 def _cut_text(text: str) -> str:
-    if len(text) <= LONG:
+    """The beginning of a long text; of a patch the names of its files too."""
+    if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):  # it was cut before
         return text
-    return f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]"
+    names = [match[0] for match in islice(PATCHED.finditer(text, 150), _NAMES)] if " File: " in text else []
+    return "\n".join([f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names])
 
 
 def redact_message(message: Message) -> Message:

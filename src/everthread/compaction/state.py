@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.outcomes import error_lines
-from everthread.compaction.tool_calls import CallFacts, Effect, is_file
-from everthread.core.messages import Call, Messages, one_line
+from everthread.compaction.tool_calls import EDIT_MARK, RUNNING, TRIMS, CallFacts, Effect, is_file, read_edits
+from everthread.core.messages import Call, Messages, one_line, text_of
 from everthread.core.redaction import clip_words
 
 MOST_FILES = 400
@@ -25,8 +25,6 @@ RECENT_TURNS = 12
 CHANGED, READ = "changed", "read"
 
 _PREFIX = re.compile(r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)")
-_TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
-"""Programs at the end of a pipe that only trim what is shown."""
 _CHANGES_FOLDER = re.compile(r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})")
 _IN = " in folder "
 """Between a command and its folder in the key of a failure."""
@@ -86,13 +84,17 @@ class ThreadState:
                 self.files[path] = FileState(
                     CHANGED if keeps else did, before.turn if keeps and before and did == READ else turn
                 )
-        self._note_todo(effect)
+            self._remove_files(effect)
+        self.todo = read_todo(effect) or self.todo
         directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
         if isinstance(directory, str) and directory.strip():
             self.directory = clip_words(one_line(directory), 200)
         self.branch = effect.branch or self.branch
         if effect.kind == "ran":
             self._run(effect, command_key(effect.target), turn)
+        session = effect.arguments.get("session_id")
+        if session is not None and "exit " in effect.outcome:
+            self.processes = [one for one in self.processes if not one.endswith(f" (session {session})")]
         if not effect.failed:
             self._close(effect)
         elif effect.errors and effect.kind != "looked":
@@ -105,9 +107,10 @@ class ThreadState:
     def _run(self, effect: Effect, key: str, turn: int) -> None:
         self.commands.pop(key, None)
         self.commands[key] = CommandState(effect.outcome, not effect.failed, turn, bool(effect.tests))
+        _, is_running, session = effect.outcome.partition(RUNNING)
         background = effect.arguments.get("run_in_background") is True or effect.target.rstrip().endswith(" &")
-        if background and not effect.failed:
-            process = clip_words(effect.target, 200)
+        if (background or is_running) and not effect.failed:
+            process = clip_words(effect.target, 200) + (f" (session {session.partition(')')[0]})" if session else "")
             self.processes = [*(one for one in self.processes if one != process), process][-8:]
         if effect.target.startswith(("kill", "pkill")):
             self.processes = []
@@ -119,18 +122,13 @@ class ThreadState:
             for key in closed:
                 del self.errors[key]
 
-    def _note_todo(self, effect: Effect) -> None:
-        items = effect.arguments.get("todos") or effect.arguments.get("plan") or effect.arguments.get("items")
-        if not isinstance(items, list) or not items or not all(isinstance(item, Mapping) for item in items):
-            return
-        todo = []
-        for item in items:
-            text = next((item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), "")
-            status = item.get("status") if isinstance(item.get("status"), str) else "done" if item.get("done") else ""
-            if text:
-                todo.append({"text": clip_words(one_line(text), 200), "status": clip_words(one_line(str(status)), 20)})
-        if todo and any(entry["status"] for entry in todo):
-            self.todo = todo[:40]
+    def _remove_files(self, effect: Effect) -> None:
+        """Forget the files that a command removed."""
+        for step in re.split(r"&&|;|\|", effect.target) if effect.kind == "ran" and "rm " in effect.target else ():
+            words = step.split()
+            for path in words[words.index("rm") + 1 :] if words[:1] == ["rm"] or words[:2] == ["git", "rm"] else ():
+                for known in [known for known in self.files if known == path or known.endswith(f"/{path}")]:
+                    del self.files[known]
 
     def _bound(self) -> None:
         for memory, most in ((self.files, MOST_FILES), (self.commands, MOST_COMMANDS)):
@@ -205,6 +203,20 @@ class ThreadState:
             return cls()
 
 
+def read_todo(effect: Effect) -> list[dict[str, str]]:
+    """The to-do list that a call sets; empty where it sets none."""
+    items = effect.arguments.get("todos") or effect.arguments.get("plan") or effect.arguments.get("items")
+    if not isinstance(items, list) or not items or not all(isinstance(item, Mapping) for item in items):
+        return []
+    todo = []
+    for item in items:
+        text = next((item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), "")
+        status = item.get("status") if isinstance(item.get("status"), str) else "done" if item.get("done") else ""
+        if text:
+            todo.append({"text": clip_words(one_line(text), 200), "status": clip_words(one_line(str(status)), 20)})
+    return todo[:40] if any(entry["status"] for entry in todo) else []
+
+
 def _least(memory: Mapping[str, Any]) -> str:
     """The entry to forget: the oldest that was only read, else the oldest."""
     return next((key for key, one in memory.items() if getattr(one, "did", READ) == READ), next(iter(memory)))
@@ -230,7 +242,7 @@ def command_key(command: str) -> str:
     while True:
         bare = text.removesuffix("2>&1").removesuffix("> /dev/null").removesuffix(">/dev/null").rstrip()
         before, pipe, last = bare.rpartition("|")
-        if pipe and last.split()[:1] and last.split()[0] in _TRIMS:
+        if pipe and last.split()[:1] and last.split()[0] in TRIMS:
             bare = before.rstrip()
         if bare == text:
             return text
@@ -317,6 +329,11 @@ def read_calls(
                 one.effects = readings, tuple([(reading or CallFacts(call, None)).effect() for call, reading in read])
             for call, effect, reading in zip(one.calls, one.effects[1], readings, strict=True):
                 records.append(CallRecord(index, turns[index], effect, "" if reading else call.id))
+        elif (
+            one.rest is not None and one.message.get("role") == "assistant" and EDIT_MARK in (text := text_of(one.rest))
+        ):
+            one.effects = one.effects or ((), tuple(read_edits(text)))
+            records += (CallRecord(index, turns[index], effect, "") for effect in one.effects[1])
     return records
 
 

@@ -45,17 +45,24 @@ _LEAST_TARGET = 50
 _OTHER = "other"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
+PATCHED = re.compile(r"(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ b/)([^\s\"\\]{1,200})")
 _EXIT_IN_LINE = re.compile(r"exit (-?\d{1,6})(?:, \d{1,7} (?:failed|passed|skipped|errors?|tests?)\b){0,5}")
 _SIZE_IN_LINE = re.compile(r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$")
 _QUOTED = re.compile(r"'[^']{0,2000}'|\"[^\"]{0,2000}\"")
 _FILE_SHAPE = re.compile(r"[/~]|\.[A-Za-z]\w{0,9}$")
 _FILE_ENDING = re.compile(r"\.[A-Za-z]\w{0,9}$")
-_COMMENT = re.compile(r"^[ \t]*(?:#|//)[#/ ]*([^\s#/].*)", re.MULTILINE)
+_COMMENT = re.compile(r"(?:#|//)[#/ ]*([^\s#/!].*)")
+_NO_ACT = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
+"""How lines of code begin that do nothing by themselves."""
+CUT_MARK = re.compile(r"… ?\[cut: [\d,]{1,12} characters in all\]")
 _STAGES = re.compile(r"\|\||&&|[|;\n]")
 _REDIRECTED = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
 _HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b", re.IGNORECASE)
 _FOUND = re.compile(r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b", re.IGNORECASE)
+
+
+TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
+"""Programs at the end of a pipe that only trim what is shown."""
 
 
 class Action(NamedTuple):
@@ -103,6 +110,12 @@ class CallFacts:
         return action.line(_outcome(action.kind, self.output, self.stored, outcome, room=room), limit=limit)
 
     @property
+    def is_trimmed(self) -> bool:
+        """Whether a command ends with a pipe that only trims what is shown: the exit code is not the command's own."""
+        last = self.action.target.rpartition("|")[2].split(None, 1) if self.action and "|" in self.action.target else []
+        return bool(last) and last[0] in TRIMS
+
+    @property
     def is_line(self) -> bool:
         """Whether the output is a line that once replaced it, with the errors behind it where there were any."""
         text = self.text or ""
@@ -116,6 +129,7 @@ class CallFacts:
         """The errors of the call, each on its line; where it is not sure that it failed, only a clear one."""
         is_run = self.action is None or self.action.kind in ("shell", _OTHER)
         has_failed = self.failed or (is_run and bool(self.output.code or self.output.halt))
+        has_failed = has_failed or (self.is_trimmed and self.effect().failed)
         lines = self.effect().errors if has_failed else ()
         if not lines and is_run:
             lines = (self.output.stated_error(failed=self.failed),)
@@ -146,6 +160,8 @@ def action_of(call: Call | None, *, name: str = "", values: Mapping[str, Any] | 
         return Action(tool, target=_list_arguments(arguments))
     is_code = kind.name == "shell" and isinstance(arguments.get("code"), str) and not arguments.get("command")
     target = _code_line(arguments["code"]) if is_code else one_line(target)
+    if "[cut: " in target:
+        target = CUT_MARK.sub("…", target)
     return Action(tool, kind.name, kind.verb, target, _detail(kind.name, arguments), kind.quoted)
 
 
@@ -343,18 +359,16 @@ def _first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def _code_line(code: str) -> str:
-    """The line that describes a piece of code: its first comment, else its first statement."""
-    comment = _COMMENT.search(code, 0, 4_000)
-    if comment is not None:
-        return clip_words(one_line(comment[1]), LINE)
+    """The line that describes a piece of code: the comment it begins with, else its first statement."""
     lines = [line.strip() for line in code[:4_000].split("\n") if line.strip()]
-    acts = (line for line in lines if not line.startswith(("import ", "from ", "def ", "class ", "@", '"""')))
-    return clip_words(one_line(next(acts, lines[0] if lines else "")), LINE)
+    comment = _COMMENT.match(lines[0]) if lines else None
+    acts = (line for line in lines if not line.startswith(_NO_ACT))
+    return clip_words(one_line(comment[1] if comment else next(acts, lines[0] if lines else "")), LINE)
 
 
 def _patched_file(call: Call) -> str:
     """The first file a patch text names."""
-    match = _PATCHED.search(call.arguments)
+    match = PATCHED.search(call.arguments)
     return match[1] if match else ""
 
 
@@ -453,6 +467,7 @@ def _effect_of(reading: CallFacts) -> Effect:
     )  # fmt: skip
 
 
+RUNNING = "still running (session "
 CallOutcome = tuple[str, bool, tuple[str, ...], str]
 """The outcome in a few words, whether it failed, its errors, what a test run reports."""
 
@@ -460,22 +475,26 @@ CallOutcome = tuple[str, bool, tuple[str, ...], str]
 def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
     output, is_object = reading.output, isinstance(reading.output.data, dict)
     code = output.code if kind == "ran" else output.exit_code
-    halt = output.halt if kind in ("ran", "called") else ""
+    halt = output.halt if kind in ("ran", "called") and not output.session else ""
     error = output.error or (leading_error(output.body) if kind != "ran" and not is_object else "")
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
         error = error or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
     failed = reading.failed or output.failed or bool(code) or bool(halt) or bool(error)
+    is_trimmed = kind == "ran" and not failed and reading.is_trimmed
     lines: list[str] = []
-    if failed and reading.text:
-        stated = error_lines(output.error or output.body, failed=True, enough=MOST_ERRORS)
+    if (failed or is_trimmed) and reading.text:
+        stated = error_lines(output.error or output.body, failed=failed, enough=MOST_ERRORS)
         lines = [clip_words(line, EFFECT_CHARS) for line in map(one_line, stated) if not says_nothing(line)]
         lines = lines[:MOST_ERRORS] or ([clip_words(one_line(error), EFFECT_CHARS)] if error else [])
-    parts = [halt, f"exit {code}" if code is not None else "failed" if failed else ""]
+    if is_trimmed and lines:
+        failed, code = True, None
+    running = f"{RUNNING}{output.session})" if output.session else ""
+    parts = [halt, running, f"exit {code}" if code is not None else "failed" if failed else ""]
     if tests:
         parts.append(tests)
-    elif kind == "called" and not failed:
-        parts.append(_stated_message(output))
+    elif kind in ("called", "ran") and not failed:
+        parts.append(_stated_message(kind, output))
     return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
 
 
@@ -485,8 +504,11 @@ def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOu
     code = _EXIT_IN_LINE.match(outcome)
     told = _SIZE_IN_LINE.sub("", outcome)
     tests = count_tests(outcome) if kind == "ran" else ""
-    if kind == "ran" and code is None:
-        error = own_error("\n".join(errors)) or find_halt(told) or ("failed" in tests or "error" in tests)
+    if kind == "ran" and reading.is_trimmed and errors:
+        code, error = None, errors[0]
+    elif kind == "ran" and code is None:
+        error = own_error("\n".join(errors)) or find_halt(told)
+        error = error or (tests if "failed" in tests or "error" in tests else "")
     else:
         error = leading_error(told) if kind != "ran" else ""
     failed = reading.failed or bool(error) or bool(code and code[1] != "0")
@@ -496,6 +518,15 @@ def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOu
         errors = (inside,) if inside else ()
     said = "" if failed or kind != "called" else told
     return code[0] if code else said, failed, errors if failed else (), tests
+
+
+EDIT_MARK = "<<<<<<< SEARCH"
+_EDIT = re.compile(rf"^[ \t]*([\w./~-]{{1,200}})\n(?:```[^\n]{{0,40}}\n)?{EDIT_MARK}\n", re.MULTILINE)
+
+
+def read_edits(text: str) -> list[Effect]:
+    """Edits that an answer holds as blocks to search and replace, each below the name of its file."""
+    return [Effect("changed", "edit", path, paths=(path,)) for path in dict.fromkeys(_EDIT.findall(text))]
 
 
 def is_file(word: str) -> bool:
@@ -550,19 +581,31 @@ def _is_read_only_step(words: list[str]) -> bool:
     return not shows or (bool(rest) and rest[0] in shows)
 
 
-def _stated_message(output: UnwrappedOutput) -> str:
-    """The words of a result; of JSON only its message or status."""
+_IDS = ("url", "html_url", "number", "id")
+_SHORT_LINES, _SHORT_CHARS = 3, 400
+
+
+def _stated_message(kind: str, output: UnwrappedOutput) -> str:
+    """The words of a short result; of JSON its message or status, and what it calls the thing that was made."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
-        return clip_words(one_line(next((value for value in values if isinstance(value, str)), "")), 100)
+        said = one_line(next((value for value in values if isinstance(value, str)), ""))
+        made = ((key, output.data.get(key)) for key in _IDS)
+        name = next((f"{key} {value}" for key, value in made if isinstance(value, str | int) and value), "")
+        return ", ".join(clip_words(text, 100) for text in (said, name) if text)
     if output.data is not None:
         return ""
+    if kind == "ran":  # what a command with much to say ends with is rarely its outcome
+        lines = [line for line in output.body[:_SHORT_CHARS].split("\n") if line.strip()]
+        lines = [line for line in lines if not _FRAME.match(f"\n{line.lower()}")]
+        is_short = len(output.body) < _SHORT_CHARS and len(lines) <= _SHORT_LINES
+        return clip_words(one_line(lines[0]), 80) if lines and is_short else ""
     return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 100)
 
 
 def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     if kind == "changed":
-        patched = _PATCHED.findall(call.arguments.replace("\\n", "\n")) if "File: " in call.arguments else []
+        patched = PATCHED.findall(call.arguments.replace("\\n", "\n")) if "File: " in call.arguments else []
         path = _first(arguments, _table().paths)
         return tuple(dict.fromkeys([*patched, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
@@ -570,7 +613,7 @@ def _paths(kind: str, action: Action, call: Call, arguments: Mapping[str, Any]) 
     if kind == "ran":
         command = action.target
         if "*** " in call.arguments and " File: " in call.arguments:
-            return tuple(dict.fromkeys(_PATCHED.findall(call.arguments.replace("\\n", "\n"))))
+            return tuple(dict.fromkeys(PATCHED.findall(call.arguments.replace("\\n", "\n"))))
         if ">" not in command or "code" in arguments:
             return ()
         written = _REDIRECTED.findall(_QUOTED.sub("Q", command))
