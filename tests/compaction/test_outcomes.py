@@ -155,3 +155,40 @@ def test_no_text_makes_it_stumble(text: str) -> None:
     assert "\n" not in leading_error(text)
     assert find_halt(text) == ""
     unwrap(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "failed", "error"),
+    [
+        ('{"stdout": "ok", "stderr": "npm warn old", "exit_code": 0}', False, ""),
+        ('{"stdout": "", "stderr": "no such file", "exit_code": 2}', False, "no such file"),
+        ('{"error": null, "id": 5}', False, ""),
+        ('{"error": {"message": "quota is used up", "code": 9}}', True, "quota is used up"),
+        ('{"error": "no such user"}', True, "no such user"),
+        ('{"success": false, "message": "card declined"}', True, "card declined"),
+        ('{"isError": true, "content": "x"}', True, ""),
+    ],
+)
+def test_an_object_is_judged_by_its_fields(text: str, failed: bool, error: str) -> None:
+    output = unwrap(text)
+    assert (output.failed, output.error) == (failed, error)
+
+
+def test_colours_and_one_tag_around_an_output_do_not_count() -> None:
+    assert count_tests(unwrap("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body) == "2 failed, 5 passed"
+    assert unwrap("<tool_use_error>No match.\nFor x</tool_use_error>").body == "No match.\nFor x"
+    assert unwrap("<a>x</b>").body == "<a>x</b>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["If the process exited with code 137 it was killed.\nDone.", "exit code 1 means failure; we got none"],
+)
+def test_a_sentence_about_exit_codes_states_none(text: str) -> None:
+    assert exit_code(text) is None
+    assert exit_code("Process exited with code 1 after 2.5 s") == 1
+
+
+def test_reports_of_bun_and_timeouts_of_opencode_are_read() -> None:
+    assert count_tests(" 3 pass\n 1 fail\nRan 4 tests across 1 file.") == "1 failed, 3 passed"
+    assert find_halt("bash tool terminated command after exceeding timeout 120000 ms") == "timed out"

@@ -501,23 +501,25 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
 def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOutcome:
     """The same from a line that once replaced the output, with the errors in it or behind it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
-    code = _EXIT_IN_LINE.match(outcome)
-    told = _SIZE_IN_LINE.sub("", outcome)
+    code, told = _EXIT_IN_LINE.match(outcome), _SIZE_IN_LINE.sub("", outcome)
     tests = count_tests(outcome) if kind == "ran" else ""
-    if kind == "ran" and reading.is_trimmed and errors:
-        code, error = None, errors[0]
-    elif kind == "ran" and code is None:
-        error = own_error("\n".join(errors)) or find_halt(told)
-        error = error or (tests if "failed" in tests or "error" in tests else "")
-    else:
-        error = leading_error(told) if kind != "ran" else ""
-    failed = reading.failed or bool(error) or bool(code and code[1] != "0")
+    halt = find_halt(told) if kind in ("ran", "called") else ""
+    error = ""
+    if kind != "ran":
+        error = leading_error(told)
+    elif reading.is_trimmed and (stated := [*errors, *error_lines(told)]):
+        code, error = None, stated[0]
+    elif code is None:
+        error = own_error("\n".join(errors)) or (tests if "failed" in tests or "error" in tests else "")
+    failed = reading.failed or bool(error or halt) or bool(code and code[1] != "0")
     if failed and not errors:
         rest = told[code.end() :].split(", ") if code else [told]
         inside = ", ".join(dropwhile(lambda part: not part or says_nothing(part), rest))
         errors = (inside,) if inside else ()
-    said = "" if failed or kind != "called" else told
-    return code[0] if code else said, failed, errors if failed else (), tests
+    parts = [halt, code[0] if code else "failed" if failed else "", "" if code else tests]
+    if not (failed or tests or code) and kind in ("ran", "called"):
+        parts.append(told)
+    return ", ".join(dict.fromkeys(filter(None, parts))), failed, errors if failed else (), tests
 
 
 EDIT_MARK = "<<<<<<< SEARCH"
