@@ -117,7 +117,8 @@ class ThreadState:
 
     def _close(self, effect: Effect) -> None:
         """A pass closes what failed before, unless its output states an error too."""
-        closed = [key for key in self.errors if _closes(effect, key)]
+        key = error_key(effect) if self.errors else ""
+        closed = [failure for failure in self.errors if failure == key or _answers(effect, key, failure)]
         if closed and _is_clean(effect):
             for key in closed:
                 del self.errors[key]
@@ -268,21 +269,20 @@ def _folder(effect: Effect) -> str:
     return named.strip("\"' ").rstrip("/") if isinstance(named, str) else ""
 
 
-def _closes(effect: Effect, failure: str) -> bool:
-    """Whether a pass answers a failure: the same call, or the same program, in the same folder, with fewer arguments.
+def _answers(effect: Effect, key: str, failure: str) -> bool:
+    """Whether a pass answers a failure in the same folder: it is the same run, or one with fewer arguments.
 
     A run that names fewer files is another one. A folder that is not named may be any.
     """
-    key = error_key(effect)
-    if key == failure or effect.kind != "ran":
-        return key == failure
     (command, _, folder), (failed, _, failed_in) = key.partition(_IN), failure.partition(_IN)
+    if effect.kind != "ran" or (folder and failed_in and folder != failed_in):
+        return False
     words, theirs = command.split(), failed.split()
-    if folder and failed_in and folder != failed_in:
+    if not words or words[:1] != theirs[:1]:
         return False
     if command == failed:
         return True
-    if not words or words[0] != theirs[0] or _is_code(words) or _is_code(theirs) or not set(words) < set(theirs):
+    if _is_code(words) or _is_code(theirs) or not set(words) < set(theirs):
         return False
     if len(words) == 1:
         return bool(effect.tests)

@@ -331,8 +331,13 @@ def _own_name(call: Call, arguments: Mapping[str, Any]) -> str:
 @functools.lru_cache(maxsize=512)
 def _kinds_named(name: str) -> tuple[_Kind, ...]:
     """The kinds of which a name has a word."""
-    words = {word.lower() for word in _WORD.findall(name[:200])}
-    return tuple(kind for kind in _table().kinds.values() if not words.isdisjoint(kind.words))
+    words = _name_words(name)
+    return tuple(kind for kind in _table().kinds.values() if not kind.words.isdisjoint(words))
+
+
+@functools.lru_cache(maxsize=512)
+def _name_words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name[:200]))
 
 
 @functools.lru_cache(maxsize=512)
@@ -543,8 +548,7 @@ def _branch(command: str, output: str) -> str:
 
 def _is_read_only_call(call: Call, action: Action, arguments: Mapping[str, Any]) -> bool:
     """Whether a tool's name says that it changes nothing, and no argument says otherwise."""
-    table = _table()
-    words = [word.lower() for word in _WORD.findall(_own_name(call, arguments)[:200])]
+    table, words = _table(), _name_words(_own_name(call, arguments))
     is_named_so = action.kind in _LOOKS and not table.kinds[action.kind].words.isdisjoint(words)
     if not (is_named_so or (words and not table.looks.isdisjoint((words[0], words[-1])))):
         return False

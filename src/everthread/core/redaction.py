@@ -83,7 +83,7 @@ def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
     return _cut_secrets(window, [s for s in find_secrets(window) if s.end > first and s.start < last], first, last)
 
 
-_IN_VIEW = 4_096
+_IN_VIEW = 512
 """Characters behind a cut that are read: a secret in the text before it ends there at the latest."""
 
 
