@@ -56,8 +56,9 @@ from everthread.errors import ConfigError, InputError
 
 _SHARE = 5
 """One node may take this part (1/n) of the room for all nodes."""
-_STATE_SHARE = 3
-"""The sections made from the state may take this part (1/n) of the room for nodes and them."""
+_STATE_SHARE, _STATE_TOKENS = 3, 200
+"""The sections made from the state may take this part (1/n) of the room for nodes and them, and up to half of it where
+that is not so many tokens."""
 _REWRITTEN = 4
 """So many makeshift nodes are written again in one compaction."""
 _FAN_IN = (2, 16)
@@ -187,7 +188,7 @@ class _Compaction:
             marker = f"{marker}\n{text_file('node_tools')}"
         around: Sections = {TASK: task, RULES: pinned}
         room = budget - count(marker) - count(render_sections(around, brief=True)) - 60
-        standing = state_sections(self.state, room // _STATE_SHARE, count)
+        standing = state_sections(self.state, max(room // _STATE_SHARE, min(room // 2, _STATE_TOKENS)), count)
         room = max(room - section_tokens(standing, count), LEAST)
         around |= standing
         node_order = NodeOrder(max(room // _SHARE, LEAST), task, order.focus, order.manual)
