@@ -75,7 +75,32 @@ def test_thresholds_side_by_side(everthread: Any, file: Path) -> None:
         assert row["in_context"] + row["by_recall"] + row["lost"] == pytest.approx(1, abs=0.001)
     shown = everthread(*given).stdout
     assert f"${low['dollars']:.2f}" in shown
-    assert "at the threshold only" in shown
+    assert "1 conversation, claude-sonnet-4-5, window 24,000" in shown
+    assert "15%, fixed" in shown
+    assert "15%, weighed" not in shown
+
+
+def test_each_threshold_is_shown_fixed_and_weighed(everthread: Any, file: Path) -> None:
+    given = ("replay", str(file), "--window", "24000", "--no-recall", "--thresholds", "25,40", "--pause", "400")
+    found = json.loads(everthread(*given, "--json").stdout)
+    rows = found["thresholds"]
+    assert found["windows"] == [24_000]
+    named = [(row["threshold"], row["economics"], row["tokens"]) for row in rows]
+    assert named == [(0.25, False, [6_000]), (0.25, True, [6_000]), (0.4, False, [9_600]), (0.4, True, [9_600])]
+    for fixed, weighed in (rows[:2], rows[2:]):
+        assert fixed["peak"] <= fixed["tokens"][0] < 1.25 * fixed["peak"]
+        assert weighed["dollars"] < fixed["dollars"], "the cache is cold after each pause"
+        assert weighed["peak"] < fixed["peak"]
+    assert {
+        row["economics"] for row in json.loads(everthread(*given, "--json", "--economics").stdout)["thresholds"]
+    } == {True}
+
+
+def test_thresholds_without_prices_are_not_weighed(everthread: Any, file: Path) -> None:
+    given = ("--model", "nobodys-model", "--window", "24000", "--no-recall", "--thresholds", "25", "--json")
+    [row] = json.loads(everthread("replay", str(file), str(file), *given).stdout)["thresholds"]
+    assert (row["economics"], row["dollars"]) == (False, None)
+    assert row["compactions"] % 2 == 0, "both conversations"
 
 
 def test_bad_replay_options_are_one_line(everthread: Any, file: Path, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ async def test_what_stays_keeps_its_bytes(done: list[Compaction]) -> None:
 
 async def test_the_context_is_the_engines_memory(done: list[Compaction]) -> None:
     again = await chain(4, fresh=True)
-    assert [result.summary for result in again] == [result.summary for result in done[:4]]
+    assert [parts(result) for result in again] == [parts(result) for result in done[:4]]
     assert len(str(engine().dump_state())) < 300
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +42,10 @@ def replay(
     ] = None,
     thresholds: Annotated[
         str | None,
-        typer.Option(metavar="15,30,50", help="Compare thresholds, in per cent of the window: dollars, context, kept."),
+        typer.Option(
+            metavar="15,30,50",
+            help="Compare thresholds, in per cent of the window, fixed and weighed: dollars, context, kept.",
+        ),
     ] = None,
     economics: Annotated[
         bool | None,
@@ -79,7 +83,8 @@ def replay(
     shares = _parse_thresholds(thresholds) if thresholds is not None else []
     logs = [read_log(file) for file in files]
     if shares:
-        _compare_thresholds(logs, shares, options, as_json=as_json, **arguments)
+        weighed = (False, True) if economics is None and options.economics else (options.economics,)
+        _compare_thresholds(logs, shares, weighed, options, as_json=as_json, **arguments)
         return
     with show_progress(len(logs)) as progress:
         replays = [
@@ -139,33 +144,61 @@ def _parse_thresholds(text: str) -> list[float]:
     return shares
 
 
+THRESHOLD_COLUMNS = (
+    "threshold", "in tokens>", "dollars>", "mean context>", "peak>", "compactions>", "in context>", "by recall>",
+    "lost>",
+)  # fmt: skip
+
+
 def _compare_thresholds(
-    logs: Sequence[Log], shares: Sequence[float], options: SessionOptions, *, as_json: bool, **arguments: Any
-) -> None:
-    """Replay the same conversations at each threshold: their cost, the size of the context, what was kept."""
+    logs: Sequence[Log], shares: Sequence[float], weighed: Sequence[bool], options: SessionOptions, *,
+    as_json: bool, **arguments: Any,
+) -> None:  # fmt: skip
+    """Replay the same conversations at each threshold: their cost, the size of the context, what was kept.
+
+    `weighed`: whether a compaction is weighed in dollars, or done at the threshold; without prices it is never weighed.
+    """
     from everthread.lab.replay import replay as play
 
-    replays: dict[float, list[Replay]] = {share: [] for share in shares}
-    with show_progress(len(logs) * len(shares)) as progress:
-        for number, (share, log) in enumerate((share, log) for log in logs for share in shares):
-            at_share = replace(options, threshold=share, threshold_tokens=None, models={})
-            step = progress(number, f"{log.source} at {share:.0%}")
-            replays[share].append(play(log, options=at_share, compared=False, judged=True, progress=step, **arguments))
-    rows: list[dict[str, Any]] = [{"threshold": share} | _sum_figures(all_) for share, all_ in replays.items()]
+    replays: dict[tuple[float, bool], list[Replay]] = {}
+    with show_progress(len(logs) * len(shares) * len(weighed)) as progress:
+        for number, (economics, share, log) in enumerate(product(weighed, shares, logs)):
+            fixed = replays.get((share, False))
+            if economics and fixed and all(one.ours.cost is None for one in fixed):
+                continue
+            tried = replace(options, threshold=share, threshold_tokens=None, models={}, economics=economics)
+            step = progress(number, f"{log.source} at {_row_name(share, economics)}")
+            done = play(log, options=tried, compared=False, judged=True, progress=step, **arguments)
+            replays.setdefault((share, economics), []).append(done)
+    rows: list[dict[str, Any]] = [
+        {"threshold": share, "economics": economics, "tokens": sorted({one.threshold for one in played})}
+        | _sum_figures(played)
+        for (share, economics), played in sorted(replays.items(), key=lambda item: item[0])
+    ]
+    played = replays[shares[0], weighed[0]]
+    windows = sorted({one.window for one in played})
     if as_json:
-        print_json({"thresholds": rows})
+        print_json({"windows": windows, "thresholds": rows})
         return
-    weighed = "weighed in dollars" if options.economics else "at the threshold only"
-    title = f"{count_noun(len(logs), 'conversation')}, {replays[shares[0]][0].model}, compaction {weighed}"
+    models = ", ".join(dict.fromkeys(one.model for one in played))
+    sizes = " and ".join(f"{size:,}" for size in windows)
     print_table(
-        title,
-        ["threshold>", "dollars>", "mean context>", "peak>", "compactions>", "in context>", "by recall>", "lost>"],
+        f"{count_noun(len(logs), 'conversation')}, {models}, window {sizes}",
+        THRESHOLD_COLUMNS,
         [_format_row(row) for row in rows],
+    )
+    print_text(
+        "Thresholds are in per cent of the window. Fixed: compacted at the threshold. Weighed: when it pays, from half "
+        "the threshold on where the cache is cold, and up to 85% of the window where it is warm."
     )
     print_text(
         "Where each of the user's messages, files, commands, errors and ids is at the end: in the context, found by a "
         "search, or lost. Summaries are written without a model here; a model's would cost its own tokens."
     )
+
+
+def _row_name(share: float, economics: bool) -> str:
+    return f"{share:.0%}, {'weighed' if economics else 'fixed'}"
 
 
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
@@ -188,7 +221,8 @@ def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
 def _format_row(row: dict[str, Any]) -> list[object]:
     figures = (row["mean_context"], row["peak"], row["compactions"])
     shares = (f"{row[name]:.1%}" for name in ("in_context", "by_recall", "lost"))
-    return [f"{row['threshold']:.0%}", format_dollars(row["dollars"]), *figures, *shares]
+    tokens = ", ".join(f"{size:,}" for size in row["tokens"])
+    return [_row_name(row["threshold"], row["economics"]), tokens, format_dollars(row["dollars"]), *figures, *shares]
 
 
 WAY_COLUMNS = (

@@ -12,12 +12,13 @@ from everthread.compaction.composition import (
     asks_model,
     pinned_text,
     request_messages,
+    section_tokens,
     task_lines,
     text_file,
 )
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal import AUTHOR, Journal, JournalFold, state_sections
 from everthread.compaction.lossless.graph import (
     LEAST,
     Growth,
@@ -33,8 +34,9 @@ from everthread.compaction.lossless.graph import (
     view_text,
 )
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
-from everthread.compaction.plan import Plan
+from everthread.compaction.plan import Plan, state_from_text
 from everthread.compaction.pruning import prune
+from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     RULES,
     TASK,
@@ -42,6 +44,8 @@ from everthread.compaction.summary import (
     Compaction,
     Sections,
     Verification,
+    nodes_end,
+    parse_sections,
     render_sections,
 )
 from everthread.compaction.words import render_words
@@ -52,6 +56,9 @@ from everthread.errors import ConfigError, InputError
 
 _SHARE = 5
 """One node may take this part (1/n) of the room for all nodes."""
+_STATE_SHARE, _STATE_TOKENS = 3, 200
+"""The sections made from the state may take this part (1/n) of the room for nodes and them, and up to half of it where
+that is not so many tokens."""
 _REWRITTEN = 4
 """So many makeshift nodes are written again in one compaction."""
 _FAN_IN = (2, 16)
@@ -104,9 +111,21 @@ class LosslessEngine(SummaryEngine):
         self._nodes: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
         self._tools = Tools.of(services)
+        self._state: ThreadState | None = None
 
     async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
-        return await _Compaction(self._services, self._options, plan, self._nodes).run(order)
+        state = self._state_before(plan)
+        return await _Compaction(self._services, self._options, plan, self._nodes, state).run(order)
+
+    def _state_before(self, plan: Plan) -> ThreadState:
+        """A copy of the state before this compaction; where it is not known, what the summary says behind its nodes."""
+        earlier = plan.earlier
+        if earlier.state is not None:
+            return earlier.state
+        if self._state is not None and earlier.text:
+            return self._state.copy()
+        end = nodes_end(earlier.text)
+        return state_from_text(parse_sections(earlier.text[end:]) if end else earlier.sections)
 
     # Tools
 
@@ -124,6 +143,15 @@ class LosslessEngine(SummaryEngine):
         super().on_compacted(compaction)
         if compaction.changed:
             self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
+        if compaction.changed and compaction.state:  # one that summarised nothing knows nothing new
+            self._state = ThreadState.load(compaction.state)
+
+    def dump_state(self) -> dict[str, Any]:
+        return super().dump_state() | ({"thread": self._state.dump()} if self._state is not None else {})
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self._state = ThreadState.load(state["thread"]) if "thread" in state else None
 
     def update_model(self, services: Services) -> None:
         super().update_model(services)
@@ -137,25 +165,32 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
 
 @dataclass(slots=True)
 class _Compaction:
-    """The work of one compaction. `nodes`: the engine's cache of nodes, which only grows."""
+    """The work of one compaction. `nodes`: the engine's cache of nodes, which only grows.
+
+    `state`: how things stood before it, and then at its end.
+    """
 
     services: Services
     options: LosslessOptions
     plan: Plan
     nodes: dict[str, Node]
+    state: ThreadState
 
     async def run(self, order: SummaryOrder) -> tuple[str, Compaction]:
         services, plan, count = self.services, self.plan, self.services.counter.text
         marker = order.marker
         earlier = await self._resolve(self._parts_in_view())
-        sources = self._sources(number_messages(plan.messages, earlier, order.ids))
+        sources = self._sources(number_messages(plan.messages, earlier, order.ids), earlier)
         budget = self._budget(earlier, sum(source.tokens for source in sources))
         task = task_lines(plan)
         pinned, dropped = pinned_text(order.notes, budget // 8, count)
         if services.lookup and not services.budget.small:
             marker = f"{marker}\n{text_file('node_tools')}"
         around: Sections = {TASK: task, RULES: pinned}
-        room = max(budget - count(marker) - count(render_sections(around, brief=True)) - 60, LEAST)
+        room = budget - count(marker) - count(render_sections(around, brief=True)) - 60
+        standing = state_sections(self.state, max(room // _STATE_SHARE, min(room // 2, _STATE_TOKENS)), count)
+        room = max(room - section_tokens(standing, count), LEAST)
+        around |= standing
         node_order = NodeOrder(max(room // _SHARE, LEAST), task, order.focus, order.manual)
         growth = Growth(NodeWriter(services.summarizer, count), node_order, self.options.fan_in, services.archive)
         earlier = [await self._take_over(part, growth) for part in earlier]
@@ -168,6 +203,7 @@ class _Compaction:
             messages=[], summary="", tokens_before=0, tokens_after=0, author=_authors(growth.texts),
             verification=_figures(growth.texts), warnings=(*warnings, *dropped),
             usage=tuple(used for one in growth.texts for used in one.usage), nodes=tuple(growth.new_nodes.values()),
+            state=self.state.dump(),
         )  # fmt: skip
 
     # What is there
@@ -187,13 +223,15 @@ class _Compaction:
             self.nodes |= {node.id: replace(node, thread="") for node in await archive.nodes()}
         return [replace(part, node=self.nodes.get(part.node.id, part.node)) for part in parts]
 
-    def _sources(self, numbers: Sequence[int]) -> list[Source]:
+    def _sources(self, numbers: Sequence[int], earlier: Sequence[VisibleNode]) -> list[Source]:
         """The messages of each new leaf."""
         plan, counter = self.plan, self.services.counter
         middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
         pruned = dict(zip(plan.covered, plan.pruned, strict=True)) if asks_model(self.services) else middle
         tokens = {index: counter.message(message) for index, message in middle.items()}
         size = self.options.leaf_size(self.services.budget.threshold)
+        runs = split_chunks(plan.messages, plan.covered, size, tokens.__getitem__)
+        journals = self._journals(runs, middle, earlier[-1].node.last_turn if earlier else -1)
         return [
             Source(
                 request_messages([middle[index] for index in run], self.services),
@@ -201,9 +239,28 @@ class _Compaction:
                 [plan.turns[index] for index in run],
                 [numbers[index] for index in run],
                 sum(tokens[index] for index in run),
+                journal,
             )
-            for run in split_chunks(plan.messages, plan.covered, size, tokens.__getitem__)
+            for run, journal in zip(runs, journals, strict=True)
         ]
+
+    def _journals(self, runs: Sequence[Sequence[int]], messages: Mapping[int, Message], last: int) -> list[Journal]:
+        """The journal of each run. The state is brought up to the end of all first: it tells what was fixed later.
+
+        `last`: the turn before the first run, which may go on in it.
+        """
+        read, turns = self.plan.history.facts, self.plan.turns
+        facts = {at: read[at] if one is read[at].message else MessageFacts(one) for at, one in messages.items()}
+        folds = [
+            JournalFold(Journal(), self.state).extend([facts[at] for at in run], [turns[at] for at in run])
+            for run in runs
+        ]
+        journals = []
+        for run, fold in zip(runs, folds, strict=True):
+            first, *others = fold.journal().entries
+            journals.append(Journal((replace(first, is_continued=turns[run[0]] == last), *others)))
+            last = turns[run[-1]]
+        return journals
 
     def _budget(self, earlier: Sequence[VisibleNode], new: int) -> int:
         """Tokens for the summary without the user's words: nodes in view keep their room as far as possible."""

@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 
 from everthread.compaction.composition import NAMES_TOO_MUCH, ask_summarizer, fit_sections, without_pins
 from everthread.compaction.engine import Archive
-from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal import AUTHOR, Journal, parse_journal
-from everthread.compaction.state import ThreadState
+from everthread.compaction.journal import AUTHOR, Entry, Journal, parse_journal
 from everthread.compaction.summary import (
     ASKS,
+    BLOCKED,
     CRITICAL,
     DECISIONS,
     DONE,
@@ -114,6 +113,8 @@ def _part(match: re.Match[str], body: str) -> VisibleNode:
 def _read_foreign(summary: str, first_turn: int, last_turn: int, messages: int) -> list[VisibleNode]:
     sections = parse_sections(summary)
     shown = {**sections, TASK: "", WORDS: "", RULES: without_pins(sections.get(RULES, ""))}
+    if any(entry.last for entry in parse_journal(sections.get(DONE, "")).entries):
+        shown |= {BLOCKED: "", FILES: ""}  # a journal has them from the state, which is told behind the nodes
     body = defuse_nodes(render_sections(shown, brief=True))
     node = Node(
         id="", thread="", level=0, body=body, tokens=0, covered_tokens=0, author=EARLIER, first_message=0,
@@ -138,6 +139,30 @@ def join_sections(parts: Sequence[VisibleNode]) -> Sections:
             lines = (_strip_number(line) for line in text.split("\n") if line.strip())
             joined.setdefault(name, {}).update(dict.fromkeys(lines))
     return {name: "\n".join(lines) for name, lines in joined.items()}
+
+
+def join_journals(parts: Sequence[VisibleNode]) -> Journal:
+    """The journals of several nodes as one. What a model wrote under their heading is one entry for all of its node."""
+    joined: list[Entry] = []
+    for part in parts:
+        entries = list(parse_journal(parse_sections(part.node.body).get(DONE, "")).entries)
+        if len(entries) == 1 and not entries[0].last:
+            turns = part.node.first_turn, part.node.last_turn
+            entries = [replace(entries[0], first=turns[0], last=turns[1], messages=part.messages)]
+        for entry in entries:
+            joined[-1:] = _join_turn(joined[-1], entry) if joined else [entry]
+    return Journal(tuple(joined))
+
+
+def _join_turn(before: Entry, entry: Entry) -> list[Entry]:
+    """Two entries; one, where they are parts of one turn, it is not too long, and no closing words would be lost."""
+    if before.last != entry.first:
+        return [before, entry]
+    lines = (*before.lines, *entry.lines)
+    if before.first < entry.last or len(lines) > MOST_LINES or (before.closing and entry.closing):
+        return [before, replace(entry, is_continued=True)]
+    closing = before.closing or entry.closing
+    return [replace(before.join(entry), lines=lines, closing=closing, is_continued=before.is_continued)]
 
 
 def view_text(marker: str, parts: Sequence[VisibleNode], sections: Sections) -> str:
@@ -215,6 +240,8 @@ T = TypeVar("T")
 
 PARALLEL = 4
 """Nodes that are written at the same time."""
+MOST_LINES = 12
+"""Lines of a journal's entry that was joined from parts of one turn."""
 TOLERATED = 1.5
 """How far a draft may exceed its room: it is cut then."""
 LEAST = 40
@@ -225,13 +252,14 @@ _FACTS = (DECISIONS, CRITICAL, FILES)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The messages of a leaf to be, and the user's message each belongs to."""
+    """The messages of a leaf to be, the user's message each belongs to, and what was done in them."""
 
     messages: Sequence[Message]
     pruned: Sequence[Message]
     turns: Sequence[int]
     ids: Sequence[int]
     tokens: int
+    journal: Journal = field(default_factory=Journal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,15 +297,13 @@ class NodeWriter:
 
     async def write_leaf(self, source: Source, order: NodeOrder) -> NodeText:
         """The words of a leaf, checked against its messages."""
-        state = ThreadState()
-        journal = Journal().extend(list(map(MessageFacts, source.messages)), source.turns, state)
         request = SummaryRequest(
             messages=source.messages, pruned=source.pruned, budget=order.room, task=order.task, focus=order.focus,
-            ids=source.ids, manual=order.manual, journal=journal, state=state, stretch=True,
+            ids=source.ids, manual=order.manual, journal=source.journal, stretch=True,
         )  # fmt: skip
         draft = await self._draft(request, source.tokens)
         if draft.author == AUTHOR or not draft.sections:
-            body = redact(journal.fit(order.room, self.count).text())
+            body = redact(source.journal.fit(order.room, self.count).text())
             return self._text(draft, render_sections({DONE: body}, brief=True), Verification())
         marked, checked, unknown = mark_sections(draft.sections, source_text(source.messages, ""))
         body = render_sections(self._fit(marked, order.room), brief=True)
@@ -290,22 +316,20 @@ class NodeWriter:
             messages=[], pruned=[], budget=order.room, previous=joined, task=order.task, focus=order.focus,
             manual=order.manual, notes=[parse_sections(part.node.body) for part in parts],
         )  # fmt: skip
-        draft = SummaryDraft({}, AUTHOR)
-        if self.has_model:
-            draft = await self._draft(request, sum(self.count(part.text) for part in parts))
+        draft = await self._draft(request, sum(self.count(part.text) for part in parts))
         if draft.author == AUTHOR or not draft.sections:
-            return self._text(draft, self._join_journals(joined, order.room), Verification())
+            return self._text(draft, self._fit_journals(parts, joined, order.room), Verification())
         sections = self._complete(self._fit(draft.sections, order.room), joined, order.room)
         marked, checked, unknown = mark_sections(sections, "\n".join(part.node.body for part in parts))
         return self._text(draft, render_sections(marked, brief=True), Verification(checked=checked, unverified=unknown))
 
-    def _join_journals(self, joined: Sections, room: int) -> str:
+    def _fit_journals(self, parts: Sequence[VisibleNode], joined: Sections, room: int) -> str:
         """The journals of several nodes as one; other sections, which models wrote, get the remaining room."""
         others = {name: text for name, text in joined.items() if name != DONE}
-        journal = parse_journal(joined.get(DONE, ""))
         others = self._fit(others, room // 2) if others else {}
         used = self.count(render_sections(others, brief=True)) if others else 0
-        return render_sections({**others, DONE: journal.fit(room - used - 8, self.count).text()}, brief=True)
+        done = join_journals(parts).fit(room - used - 8, self.count).text()
+        return render_sections({**others, DONE: done}, brief=True)
 
     def _fit(self, sections: Mapping[str, str], room: int) -> Sections:
         """The sections within the room, their headings counted too."""
@@ -338,7 +362,9 @@ class NodeWriter:
         return full
 
     async def _draft(self, request: SummaryRequest, covered: int) -> SummaryDraft:
-        """A draft that is smaller than its sources and not refused, else an empty one."""
+        """A model's draft that is smaller than its sources and not refused, else an empty one."""
+        if not self.has_model:
+            return SummaryDraft({}, AUTHOR)
         sources = source_text(request.messages, "\n".join(request.previous.values()))
 
         def refuse(draft: SummaryDraft) -> str:
