@@ -18,7 +18,7 @@ from everthread.compaction.composition import (
 )
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR, JournalFold
-from everthread.compaction.plan import Plan, state_from_text
+from everthread.compaction.plan import Plan, read_state
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     HANDOFF,
@@ -109,7 +109,7 @@ class ContextCompressor(SummaryEngine):
             return plan.earlier.state
         if self._state is not None and plan.earlier.text:
             return self._state.copy()
-        return state_from_text(plan.earlier.sections)
+        return read_state(plan.earlier.sections)
 
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)

@@ -19,13 +19,30 @@ from everthread.compaction.history import (
     number_turns,
     redact_words,
 )
-from everthread.compaction.journal import Journal, background_entry, parse_journal
+from everthread.compaction.journal import (
+    BRANCH,
+    CHANGED_FILES,
+    DIRECTORY,
+    INTRO,
+    READ_FILES,
+    RUNNING,
+    TEST,
+    Journal,
+    background_entry,
+    failure_key,
+    parse_journal,
+    read_code,
+    read_list,
+)
 from everthread.compaction.pruning import Pruner
-from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
+from everthread.compaction.state import CHANGED, READ, CommandState, FileState, OpenError, ThreadState
 from everthread.compaction.summary import (
     BLOCKED,
     DONE,
     FILES,
+    PROGRESS,
+    REMAINING,
+    STATE,
     TASK,
     WORDS,
     Compaction,
@@ -52,7 +69,7 @@ from everthread.core.types import System
 _WORTH_A_SUMMARY = 300
 """A middle of fewer tokens stays: its summary would be larger."""
 _COUNT = re.compile(rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?")
-_BLOCKED = re.compile(r"- `([^`\n]{1,200})` failed \(message (\d{1,9})\): (.{1,800})")
+_FAILED = re.compile(r" failed \(message (\d{1,9})\):(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +126,43 @@ async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
     return Earlier(text, len(stored), {}, words, journal, state)
 
 
-def state_from_text(sections: Mapping[str, str]) -> ThreadState:
-    """The files and open errors in a summary's sections, for a list of messages without other state."""
+def read_state(sections: Mapping[str, str]) -> ThreadState:
+    """How things stood by a summary's sections (`journal.state_sections`), for a list without other state."""
     state = ThreadState()
-    for name in checkable_names(sections.get(FILES, "")):
-        if name.kind == PATH:
-            state.files[name.value] = FileState(CHANGED, 0)
-    for source, turn, lines in _BLOCKED.findall(sections.get(BLOCKED, "")):
-        state.errors[source] = OpenError(source, lines.split(" | "), int(turn))
+    if sections.get(DONE, "").startswith(INTRO):  # else a model wrote how things stand, in words of its own
+        for line in sections.get(STATE, "").split("\n"):
+            _read_standing(state, line)
+        for name, status in ((PROGRESS, "in_progress"), (REMAINING, "pending")):
+            items = (line[2:] for line in sections.get(name, "").split("\n") if line.startswith("- "))
+            state.todo += ({"text": item, "status": status} for item in items)
+    files: list[tuple[str, str]] = []
+    for line in sections.get(FILES, "").split("\n"):
+        label = next((label for label in (CHANGED_FILES, READ_FILES) if line.startswith(label)), None)
+        paths = read_list(line.removeprefix(label)) if label else _paths_in(line)
+        files += ((path, READ if label == READ_FILES else CHANGED) for path in paths)
+    state.files = {path: FileState(did, 0) for path, did in reversed(files)}
+    for line in sections.get(BLOCKED, "").split("\n"):
+        shown, rest = read_code(line.removeprefix("- "))
+        if failed := _FAILED.fullmatch(rest):
+            state.errors[failure_key(shown)] = OpenError(shown, failed[2].strip().split(" | "), int(failed[1]))
     return state
+
+
+def _read_standing(state: ThreadState, line: str) -> None:
+    if line.startswith(DIRECTORY):
+        state.directory = line.removeprefix(DIRECTORY)
+    elif line.startswith(BRANCH):
+        state.branch = line.removeprefix(BRANCH)
+    elif line.startswith(TEST):
+        command, outcome = read_code(line.removeprefix(TEST))
+        state.commands[command] = CommandState(outcome.removeprefix(" →").strip(), is_ok=True, turn=0, is_test=True)
+    elif line.startswith(RUNNING):
+        state.processes.append(read_code(line.removeprefix(RUNNING))[0])
+
+
+def _paths_in(line: str) -> list[str]:
+    """The paths in a line that a model wrote."""
+    return [name.value for name in checkable_names(line) if name.kind == PATH]
 
 
 @dataclass(frozen=True, slots=True)
