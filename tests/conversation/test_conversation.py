@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Estimated, OutputStored, UsageRecorded
 from everthread.conversation.requests import INTERRUPTED, Answer
 from everthread.core.types import Reply, StreamDelta
@@ -230,3 +231,28 @@ async def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> No
         assert len(whole) == 120, "the store has every message once"
         for request in model.requests:
             assert not validate_messages(request.messages, api="openai")
+
+
+async def test_a_branch_knows_how_things_stood(tmp_path: Path) -> None:
+    """Also what the summary's text does not tell: here a command that passed long ago."""
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(lambda _: words(200, "answer"), window=16_000))
+        for message in (
+            {"role": "user", "content": "Build it."},
+            call("bash", '{"command": "make release"}').message,
+            result("built\nexit code: 0"),
+            {"role": "assistant", "content": "It is built."},
+        ):
+            await conversation.add(message)
+
+        async def compacted(talk: Conversation) -> Any:
+            for turn in range(12):
+                await talk.add({"role": "user", "content": f"Turn {turn}. {words(250, f'topic {turn}')}"})
+                await talk.add({"role": "assistant", "content": words(200, "answer")})
+            return await talk.compress()
+
+        assert "make release" in (await compacted(conversation)).state["commands"]
+        branch = await conversation.branch()
+        made = await compacted(branch)
+        assert made.changed
+        assert "make release" in made.state["commands"]
