@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from everthread.compaction.summary import DONE, GOAL, TASK, WORDS, Compaction, S
 from everthread.compaction.words import parse_words
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
-from tests.compaction.talks import engine, says, user, work
+from tests.compaction.talks import call, engine, says, user, work
 
 TALK: list[Message] = [user("Hello"), says("Hi!"), user("Never push."), says("ok"), *work(0, 60), user("Go on.")]
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
@@ -94,3 +95,15 @@ async def test_no_secret_stands_in_a_warning() -> None:
         (warning,) = (await compacted(answer)).warnings
         assert "[REDACTED]" in warning
         assert SECRET not in warning
+
+
+async def test_a_secret_that_is_cut_in_the_middle_is_taken_out_before() -> None:
+    command = json.dumps({"command": f"{'echo a; ' * 15} login {SECRET} {'echo b; ' * 20}"})
+    writer = ScriptedSummarizer({GOAL: "Tidy."})
+    talk = [*TALK[:4], *call(9_000, "bash", command, "done"), *TALK[4:]]
+    await engine(32_000, writer).compress(talk)
+    (request,) = writer.requests
+    assert "[cut: " in str(request.pruned)
+    assert SECRET[:12] not in str(request.pruned)
+    assert SECRET[:12] not in str(request.messages)
+    assert len(request.pruned) == len(request.messages)

@@ -34,7 +34,7 @@ from everthread.compaction.journal import (
     read_code,
     read_list,
 )
-from everthread.compaction.pruning import Pruner
+from everthread.compaction.pruning import Pruner, redact_message
 from everthread.compaction.state import CHANGED, READ, CommandState, FileState, OpenError, ThreadState
 from everthread.compaction.summary import (
     BLOCKED,
@@ -280,9 +280,15 @@ class Plan:
 
     @property
     def pruned(self) -> list[Message]:
-        """The covered messages with old results as one line each: what a model is given."""
-        slim = map(self.slim.message, self.covered)
-        return [without_summary(message) or message for message in slim]
+        """The covered messages with old results as one line each: what a model is given.
+
+        Secrets are taken out before anything is cut: half of one is no longer known as a secret.
+        """
+        clean, slim = {index: redact_message(self.messages[index]) for index in self.covered}, self.slim
+        if any(message is not self.messages[index] for index, message in clean.items()):
+            messages = [clean.get(index, message) for index, message in enumerate(self.messages)]
+            slim = Pruner(CompactionHistory([]).extend(messages))
+        return [without_summary(message) or message for message in map(slim.message, self.covered)]
 
     @property
     def cut(self) -> Cut:
