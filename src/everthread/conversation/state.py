@@ -105,7 +105,8 @@ class ConversationState:
     def add(self, message: StoredMessage) -> None:
         self.stored.append(message)
         self.ids_in_view.add(message.id)
-        self.bodies.append(mark_summary(message.body) if message.kind == "summary" else message.body)
+        body = message.body
+        self.bodies.append(mark_summary(body, self.setup.summary_key) if message.kind == "summary" else body)
         self._total += self.counter.message(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)

@@ -1,9 +1,9 @@
 """What a list of messages is made of: groups, turns, user messages, summaries of ours, lookups of what was said.
 
 A message that is, or holds, a summary carries the private key `_summary`; every other function trusts that key alone.
-`recognize` sets it, to the tag, for lists that come from outside, where a tag made with the home's key proves the text.
-Without a key the tag is a plain content hash: it tells text of ours from text that quotes it, and protects against
-nobody.
+`recognize` sets it for lists that come from outside, where a tag made with the home's key proves the text. Without a
+key the tag is a plain content hash: it tells text of ours from text that quotes it, and protects against nobody. Where
+a tag is proved it is the key's value: by it the summary is found among words that look like one.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ def is_summary(message: Mapping[str, Any]) -> bool:
     return bool(message.get("_summary"))
 
 
-def mark_summary(message: Message, tag: str = "") -> Message:
-    """The message with the mark that it is, or holds, a summary of ours; `tag`: the one that proved it."""
-    return cast("Message", {**message, "_summary": tag or True})
+def mark_summary(message: Message, key: bytes | None = None) -> Message:
+    """The message with the mark that it is, or holds, a summary of ours; with `key`, of the one that it proves."""
+    texts = _texts(message) if key is not None else []
+    tags = (_tag_in(text[slice(*span)]) for text in texts for span in _spans(text) if _is_ours(text, span, key or b""))
+    return cast("Message", {**message, "_summary": next(filter(None, tags), True)})
 
 
 def summary_text(message: Mapping[str, Any]) -> str:
@@ -127,7 +129,7 @@ def _recognize(message: Message, key: bytes) -> Message:
     for text in texts:
         for span in _spans(text) if SUMMARY_START in text else ():
             if _is_ours(text, span, key):
-                return mark_summary(message, _tag_in(text[slice(*span)]))
+                return mark_summary(message, key)
             if key and len(texts) == 1 and _is_whole(text, span) and _is_ours(text, span, b""):
                 return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
     return message
@@ -181,12 +183,11 @@ def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
     mark = message.get("_summary")
 
     def fit(place: tuple[int, tuple[int, int]]) -> int:
-        text, span = texts[place[0]], place[1]
-        summary = text[slice(*span)]
+        summary = texts[place[0]][slice(*place[1])]
         tag = _tag_in(summary)
         if not tag or f"\n{SUMMARY_START}" in summary:
             return 0
-        return 2 if tag == mark or _is_ours(text, span, b"") else 1
+        return 2 if tag == mark else 1
 
     return max(places, key=fit)
 
