@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everthread.conversation.conversation import Conversation
 from everthread.conversation.events import CompactionDone, Estimated, OutputStored, UsageRecorded
 from everthread.conversation.requests import INTERRUPTED, Answer
+from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError
@@ -230,3 +233,47 @@ async def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> No
         assert len(whole) == 120, "the store has every message once"
         for request in model.requests:
             assert not validate_messages(request.messages, api="openai")
+
+
+async def test_a_branch_knows_how_things_stood(tmp_path: Path) -> None:
+    """Also what the summary's text does not tell: here a command that passed long ago."""
+    async with room(tmp_path) as place:
+        conversation = await place.open(ScriptedModel(lambda _: words(200, "answer"), window=16_000))
+        for message in (
+            {"role": "user", "content": "Build it."},
+            call("bash", '{"command": "make release"}').message,
+            result("built\nexit code: 0"),
+            {"role": "assistant", "content": "It is built."},
+        ):
+            await conversation.add(message)
+
+        async def compacted(talk: Conversation) -> Any:
+            for turn in range(12):
+                await talk.add({"role": "user", "content": f"Turn {turn}. {words(250, f'topic {turn}')}"})
+                await talk.add({"role": "assistant", "content": words(200, "answer")})
+            return await talk.compress()
+
+        assert "make release" in (await compacted(conversation)).state["commands"]
+        branch = await conversation.branch()
+        made = await compacted(branch)
+        assert made.changed
+        assert "make release" in made.state["commands"]
+
+
+async def test_a_first_message_that_looks_like_a_summary_stays_one_message_beside_one_summary(tmp_path: Path) -> None:
+    """In one long turn the summary is merged into it: it is found again, however often it is written anew."""
+    asked = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here.")
+    async with room(tmp_path) as place:
+        setup = replace(place.setup(ScriptedModel(["ok"], window=16_000)), summary_key=b"the home's")
+        conversation = await Conversation.open(setup, resume=None, new=None, tools=[])
+        await conversation.add({"role": "user", "content": asked})
+        for turn in range(3):
+            for step in range(40):
+                key = f"call_{turn}_{step}"
+                asking = call("bash", json.dumps({"command": f"make part{step}"}), key).message
+                await conversation.add({**asking, "content": f"Now part {step}: {words(60, f'part {step}')}."})
+                await conversation.add(result(words(200, f"log {turn} {step}"), key))
+            assert (await conversation.compress()).changed
+            first = conversation.messages[0]
+            assert str(first["content"]).startswith(f"{asked}\n\n{SUMMARY_START}")
+            assert str(conversation.messages).count(SUMMARY_START) == 2

@@ -35,6 +35,8 @@ from everthread.compaction.summary import (
     SummaryDraft,
     SummaryRequest,
     Verification,
+    parse_sections,
+    section_name,
 )
 from everthread.compaction.verification import is_refused, mark_sections, source_text
 from everthread.compaction.words import Count, newest_lines
@@ -76,6 +78,8 @@ def text_file(name: str) -> str:
 
 PINNED = "Pinned by the user:"
 NAMES_TOO_MUCH = "named too much that no source says"
+WROTE_TOO_MUCH = "wrote lines that are far longer than a summary"
+WROTE_NOTHING = "wrote nothing in the sections of a summary"
 _UNDERSTOOD = (GOAL, RULES, DECISIONS, ANSWERED, ASKS, CRITICAL)
 """Sections that only a model can write: the journal carries what an earlier one wrote there."""
 
@@ -137,7 +141,7 @@ async def ask_summarizer(
     usage: list[Mapping[str, Any]] = []
     for request in requests:
         try:
-            draft = await summarizer.summarize(request)
+            draft = _clean_draft(await summarizer.summarize(request))
         except SummaryError as error:
             usage += error.usage
             warnings.append(f"{summarizer.name} wrote no summary: {error}")
@@ -147,13 +151,28 @@ async def ask_summarizer(
             break
         usage += draft.usage
         warnings += draft.warnings
-        sections = {name: text for name, text in draft.sections.items() if name not in (TASK, WORDS)}
-        draft = replace(draft, sections=sections)
-        why = "" if draft.author == AUTHOR else refuse(draft)
+        why = "" if draft.author == AUTHOR else refuse(draft) if draft.sections else f"{draft.author} {WROTE_NOTHING}"
         if not why:
-            return replace(draft, warnings=tuple(warnings), usage=tuple(usage))
+            return replace(draft, warnings=tuple(map(redact, warnings)), usage=tuple(usage))
         warnings.append(why)
-    return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
+    return SummaryDraft({}, AUTHOR, tuple(map(redact, warnings)), tuple(usage))
+
+
+def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
+    """The draft with what it says under headings of ours; task and user's words are no summariser's to write.
+
+    A heading inside of a section gets a backslash: it would be read back as the beginning of another section.
+    """
+    sections: Sections = {}
+    for name, text in draft.sections.items():
+        if isinstance(text, str):
+            lines = (f"\\{line}" if section_name(line) else line for line in text.split("\n"))
+            for known, body in parse_sections("\n".join([f"## {name}", *lines])).items():
+                sections[known] = "\n".join(filter(None, (sections.get(known), body)))
+    return replace(
+        draft, sections={name: text for name, text in sections.items() if name not in (TASK, WORDS)},
+        author=str(draft.author), warnings=tuple(map(str, draft.warnings)), usage=tuple(map(dict, draft.usage)),
+    )  # fmt: skip
 
 
 async def write_summary(services: Services, request: SummaryRequest, plan: Plan) -> SummaryDraft:
@@ -163,8 +182,10 @@ async def write_summary(services: Services, request: SummaryRequest, plan: Plan)
 
     def refuse(draft: SummaryDraft) -> str:
         written = _check_draft(draft, request, plan, count)
-        checked.extend([written] if written is not None else [])
-        return "" if written is not None else f"{draft.author} {NAMES_TOO_MUCH}; its summary was not used"
+        if isinstance(written, str):
+            return f"{draft.author} {written}; its summary was not used"
+        checked.append(written)
+        return ""
 
     draft = await ask_summarizer(services.summarizer, (request, request), refuse)
     if checked:
@@ -184,13 +205,15 @@ _READ_AT_MOST = 4
 """Budgets of a model's summary that are checked; a longer one is cut before it costs time."""
 
 
-def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> SummaryDraft | None:
-    """A model's sections, marked and completed; None where they are refused."""
+def _check_draft(draft: SummaryDraft, request: SummaryRequest, plan: Plan, count: Count) -> SummaryDraft | str:
+    """A model's sections, marked and completed; where they are refused, why."""
     sections = {name: defuse(text) for name, text in draft.sections.items()}
     sections = fit_sections(sections, _READ_AT_MOST * request.budget, count)
     marked, checked, unknown = mark_sections(sections, source_text(plan.messages, plan.earlier.text))
-    if is_refused(checked, unknown) or not marked:
-        return None
+    if not marked:
+        return WROTE_TOO_MUCH
+    if is_refused(checked, unknown):
+        return NAMES_TOO_MUCH
     room = request.budget
     state = request.state or ThreadState()
     written = "\n".join(marked.values())

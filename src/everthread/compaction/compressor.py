@@ -17,8 +17,8 @@ from everthread.compaction.composition import (
     write_summary,
 )
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import AUTHOR, JournalFold
-from everthread.compaction.plan import Plan, state_from_text
+from everthread.compaction.journal import AUTHOR, Journal, JournalFold
+from everthread.compaction.plan import Plan, read_state
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
     HANDOFF,
@@ -52,6 +52,8 @@ class ContextCompressor(SummaryEngine):
         services, count = self._services, self._services.counter.text
         fold = self._fold(plan)
         journal, state = fold.journal(), fold.state
+        if plan.earlier.ends:  # what stood between several summaries belongs between their entries
+            journal = Journal(tuple(sorted(journal.entries, key=lambda entry: entry.first)))
         task = task_lines(plan)
         pinned, dropped = pinned_text(order.notes, plan.budget // 8, count)
         around = count(order.marker) + count(task) + count(pinned) + 40
@@ -109,7 +111,7 @@ class ContextCompressor(SummaryEngine):
             return plan.earlier.state
         if self._state is not None and plan.earlier.text:
             return self._state.copy()
-        return state_from_text(plan.earlier.sections)
+        return read_state(plan.earlier.sections)
 
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)

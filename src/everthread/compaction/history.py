@@ -137,8 +137,8 @@ class Memory:
         self._last = CompactionHistory([])
         self._counter: TokenCounter | None = None
 
-    def read(self, messages: Messages, counter: TokenCounter, covered: int) -> CompactionHistory:
-        """The history, counted; a summary's turns, which end with `covered`, count too."""
+    def read(self, messages: Messages, counter: TokenCounter, covered: tuple[int, ...]) -> CompactionHistory:
+        """The history, counted; the turns of its summaries, which end with `covered`, count too."""
         current, last, read_before = list(messages), self._last, _NOTHING
         if current[: len(last.messages)] != last.messages:
             read_before = {message_key(one.message): one for one in last.facts}
@@ -158,8 +158,8 @@ class CompactionHistory:
     """The messages of one compaction, read and counted, with their calls, results and turns."""
 
     messages: list[Message]
-    covered: int = 0
-    """The last turn that a summary in the list stands for."""
+    covered: tuple[int, ...] = (0,)
+    """For each summary in the list the last turn that it stands for."""
     facts: list[MessageFacts] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Tokens of each, where they were counted."""
@@ -193,7 +193,8 @@ class CompactionHistory:
         """The history of a list that goes on from this one; `read_before`: facts of messages by their keys."""
         start = len(self.messages)
         facts = [_facts_of(message, read_before) for message in messages[start:]]
-        turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=self.covered)
+        later = self.covered[len(self.summaries) :]
+        turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=later)
         grown = CompactionHistory(
             messages, self.covered, [*self.facts, *facts], [*self.sizes], [*self.turns, *turns],
             [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)],
@@ -257,17 +258,17 @@ def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
     return end
 
 
-def number_turns(facts: Iterable[MessageFacts], *, before: int = 0, covered: int = 0) -> list[int]:
+def number_turns(facts: Iterable[MessageFacts], *, before: int = 0, covered: Sequence[int] = ()) -> list[int]:
     """For each message the number of the user's message it belongs to, counted on from `before`.
 
-    `covered`: the last number that a summary in the list stands for.
+    `covered`: for each summary among them the last number that it stands for.
     """
     turns: list[int] = []
-    turn = before
+    turn, ends = before, iter(covered)
     for one in facts:
         if one.is_summary:
-            leads = summary_leads(one.message)
-            turn = max(turn, covered) + one.is_user if leads else max(turn + one.is_user, covered)
+            leads, end = summary_leads(one.message), next(ends, 0)
+            turn = max(turn, end) + one.is_user if leads else max(turn + one.is_user, end)
         else:
             turn += one.is_user
         turns.append(turn)

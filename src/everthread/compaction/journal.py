@@ -732,16 +732,23 @@ def background_entry(text: str, messages: int) -> Entry:
     return Entry(0, 0, messages, closing=closing)
 
 
-# How things stand
+# How things stand: every line can be read back (`plan.read_state`)
+
+DIRECTORY, BRANCH, TEST, RUNNING = "- working directory: ", "- branch: ", "- last test run: ", "- running: "
+CHANGED_FILES, READ_FILES = "- changed: ", "- read: "
+INTRO = "(Journal of "
+"""The beginning of `Journal.intro`."""
+_FAILURE_CHARS = 400
+"""The key of a failure is no longer."""
 
 
 def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
     """The sections that come from the state, within so many tokens."""
     texts = {
         STATE: _state_text(state),
-        PROGRESS: "\n".join(f"- {text}" for text in state.todo_items("in_progress", "active", "doing")),
+        PROGRESS: _items_text(state.todo_items("in_progress", "active", "doing")),
         BLOCKED: blocked_text(state),
-        REMAINING: "\n".join(f"- {text}" for text in state.todo_items("pending", "todo", "open", "not_started")),
+        REMAINING: _items_text(state.todo_items("pending", "todo", "open", "not_started")),
     }
     sections: Sections = {}
     remaining = room
@@ -760,29 +767,41 @@ def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
 
 def _state_text(state: ThreadState) -> str:
     lines = []
-    if state.directory:
-        lines.append(f"- working directory: {state.directory}")
-    if state.branch:
-        lines.append(f"- branch: {state.branch}")
+    if directory := _plain(state.directory):
+        lines.append(f"{DIRECTORY}{directory}")
+    if branch := _plain(state.branch):
+        lines.append(f"{BRANCH}{branch}")
     if test := state.last_test():
-        lines.append(f"- last test run: `{_safe(test[0], _COMMAND_CHARS)}` → {test[1].outcome}")
-    lines += [f"- running: `{_safe(process, _COMMAND_CHARS)}`" for process in state.processes]
+        lines.append(f"{TEST}{_code(test[0], _COMMAND_CHARS)} → {_plain(test[1].outcome)}".rstrip())
+    lines += [f"{RUNNING}{_code(process, _COMMAND_CHARS)}" for process in state.processes]
     return "\n".join(lines)
+
+
+def _items_text(items: Iterable[str]) -> str:
+    return "\n".join(f"- {text}" for text in map(_plain, items) if text)
 
 
 def blocked_text(state: ThreadState) -> str:
     """The open errors, word for word, with what failed."""
+    recent = state.open_errors(state.turn)
     lines = []
-    for error in state.open_errors(state.turn):
-        text = " | ".join(map(_safe, error.lines))
-        lines.append(f"- `{_safe(error.source, _COMMAND_CHARS)}` failed (message {error.turn}): {text}")
+    for key, error in state.errors.items():
+        if any(error is one for one in recent):
+            shown = error.source if failure_key(_plain(error.source, _FAILURE_CHARS)) == key else key
+            text = " | ".join(filter(None, map(_plain, error.lines)))
+            lines.append(f"- {_code(shown, _FAILURE_CHARS)} failed (message {error.turn}): {text}".rstrip())
     return "\n".join(lines)
+
+
+def failure_key(shown: str) -> str:
+    """The key of a failure that is shown like this; the key itself, where the key is shown."""
+    return error_key(Effect("ran", "", shown))
 
 
 def files_text(state: ThreadState, room: int, count: Count, *, mentioned: str = "") -> str:
     """Changed files, then those only read, the newest first, as far as there is room; how many are not named."""
     lines = []
-    for label, did in (("changed", True), ("read", False)):
+    for label, did in ((CHANGED_FILES, True), (READ_FILES, False)):
         paths = [
             path
             for path, one in reversed(state.files.items())
@@ -795,9 +814,51 @@ def files_text(state: ThreadState, room: int, count: Count, *, mentioned: str = 
             if cost > remaining:
                 break
             remaining -= cost
-            names.append(path)
+            names.append(_listed(path))
         room -= (room if did else room // 2) - remaining
         more = f" and {len(paths) - len(names)} more" if len(paths) > len(names) else ""
         if names:
-            lines.append(f"- {label}: {', '.join(names)}{more}")
+            lines.append(f"{label}{', '.join(names)}{more}")
     return redact("\n".join(lines))
+
+
+def _plain(text: str, limit: int = 240) -> str:
+    """`_safe`, and the same again when it is read back and written anew."""
+    return _safe(one_line(text), limit)
+
+
+def _code(text: str, limit: int) -> str:
+    """The text in more backticks than it has in a row."""
+    line = _plain(text, limit)
+    fence = "`"
+    while fence in line:
+        fence += "`"
+    pad = " " if not line or "`" in (line[0], line[-1]) else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def _listed(path: str) -> str:
+    """A path as one of a list: in backticks where it could pass for several, or for the end of the list."""
+    line = _plain(path, _FAILURE_CHARS)
+    return _code(line, _FAILURE_CHARS) if not line or "," in line or "`" in line or line.endswith(" more") else line
+
+
+def read_code(text: str) -> tuple[str, str]:
+    """What stands in backticks at the beginning of a text, and what follows it."""
+    fence = text[: len(text) - len(text.lstrip("`"))]
+    inside, _, rest = text[len(fence) :].partition(fence) if fence else ("", "", text)
+    return inside.strip(), rest
+
+
+def read_list(text: str) -> Iterator[str]:
+    """The paths of a list."""
+    before, _, last = text.rpartition(" and ")
+    rest = before if last.endswith(" more") else text
+    while rest:
+        if rest.startswith("`"):
+            path, rest = read_code(rest)
+            rest = rest.removeprefix(", ")
+        else:
+            path, _, rest = rest.partition(", ")
+        if path:
+            yield path

@@ -19,13 +19,30 @@ from everthread.compaction.history import (
     number_turns,
     redact_words,
 )
-from everthread.compaction.journal import Journal, background_entry, parse_journal
-from everthread.compaction.pruning import Pruner
-from everthread.compaction.state import CHANGED, FileState, OpenError, ThreadState
+from everthread.compaction.journal import (
+    BRANCH,
+    CHANGED_FILES,
+    DIRECTORY,
+    INTRO,
+    READ_FILES,
+    RUNNING,
+    TEST,
+    Journal,
+    background_entry,
+    failure_key,
+    parse_journal,
+    read_code,
+    read_list,
+)
+from everthread.compaction.pruning import Pruner, redact_message
+from everthread.compaction.state import CHANGED, READ, CommandState, FileState, OpenError, ThreadState
 from everthread.compaction.summary import (
     BLOCKED,
     DONE,
     FILES,
+    PROGRESS,
+    REMAINING,
+    STATE,
     TASK,
     WORDS,
     Compaction,
@@ -44,6 +61,7 @@ from everthread.core.transcript import (
     is_old_format,
     is_user_message,
     spans,
+    summary_leads,
     summary_text,
     without_summary,
 )
@@ -52,12 +70,12 @@ from everthread.core.types import System
 _WORTH_A_SUMMARY = 300
 """A middle of fewer tokens stays: its summary would be larger."""
 _COUNT = re.compile(rf"{re.escape(SUMMARY_START)}[^\n]{{0,20}}?([\d,]{{1,12}}) earlier messages?")
-_BLOCKED = re.compile(r"- `([^`\n]{1,200})` failed \(message (\d{1,9})\): (.{1,800})")
+_FAILED = re.compile(r" failed \(message (\d{1,9})\):(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The earlier summary in the list, parsed."""
+    """The earlier summary in the list, parsed; several as one."""
 
     text: str = ""
     messages: int = 0
@@ -66,13 +84,68 @@ class Earlier:
     words: tuple[UserMessage, ...] = ()
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
-    """The state, where it was read from the messages themselves."""
+    """The state, where it was read from the messages themselves, or from several summaries."""
+    ends: tuple[int, ...] = ()
+    """Of several summaries, for each the last of the user's messages that it stands for."""
+
+    @property
+    def covered(self) -> tuple[int, ...]:
+        """For each summary in the list the last of the user's messages that it stands for."""
+        return self.ends or (max((message.end for message in self.words), default=0),)
 
 
 def read_summary(messages: Messages) -> Earlier:
-    """The newest summary of the list, parsed; of one of an older format only its text."""
-    marked = (message for message in reversed(messages) if "_summary" in message)
-    return _parse_summary(next((summary for message in marked if (summary := summary_text(message))), ""))
+    """The summary of the list, parsed; of one of an older format only its text. Several are joined."""
+    texts = [summary_text(message) for message in messages if "_summary" in message]
+    return _parse_summary(texts[0] if texts else "") if len(texts) < 2 else _join_summaries(messages)
+
+
+def _join_summaries(messages: Messages) -> Earlier:
+    """The summaries of a list as one, as if one conversation had gone on: each counts on from what stands before it."""
+    joined, state, ends, turn = Earlier(), ThreadState(), list[int](), 0
+    seen = {""}
+    for message in messages:
+        said = is_user_message(message)
+        if "_summary" not in message:
+            turn += said
+            continue
+        text, leads = summary_text(message), summary_leads(message)
+        turn += said and not leads
+        if text not in seen:
+            seen.add(text)
+            one = _parse_summary(text)
+            by = max(turn + 1 - min((entry.number for entry in one.words), default=turn + 1), 0)
+            joined, state = _join(joined, one, by), _join_states(state, read_state(one.sections), by)
+            turn = max((turn, *(entry.end + by for entry in one.words)))
+        ends.append(turn)
+        turn += said and leads
+    return replace(joined, state=state, ends=tuple(ends))
+
+
+def _join(before: Earlier, one: Earlier, by: int) -> Earlier:
+    """Both as one, the numbers of the second higher by so many. Its text and task are the second's."""
+    journal = _background(one).journal if is_old_format(one.text) else one.journal
+    sections = {**before.sections, **one.sections}
+    for name in (before.sections.keys() & one.sections.keys()) - {TASK}:
+        sections[name] = f"{before.sections[name]}\n{one.sections[name]}"
+    words = (replace(entry, number=entry.number + by, last=entry.last and entry.last + by) for entry in one.words)
+    entries = (
+        replace(entry, first=entry.first and entry.first + by, last=entry.last and entry.last + by)
+        for entry in journal.entries
+    )
+    return Earlier(
+        one.text, before.messages + one.messages, sections, (*before.words, *words),
+        Journal((*before.journal.entries, *entries)),
+    )  # fmt: skip
+
+
+def _join_states(before: ThreadState, one: ThreadState, by: int) -> ThreadState:
+    errors = {key: replace(error, turn=error.turn + by) for key, error in one.errors.items()}
+    return replace(
+        one, files=before.files | one.files, commands=before.commands | one.commands, errors=before.errors | errors,
+        todo=one.todo or before.todo, directory=one.directory or before.directory, branch=one.branch or before.branch,
+        processes=[*before.processes, *one.processes],
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4)
@@ -87,17 +160,15 @@ def _parse_summary(text: str) -> Earlier:
 
 
 async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
-    """The newest summary of the list, parsed. One of an older format is rebuilt from the stored messages."""
+    """The summary of the list, parsed. One of an older format is rebuilt from the stored messages."""
     earlier = read_summary(messages)
-    text, count = earlier.text, earlier.messages
-    if not text or not is_old_format(text):
+    text = earlier.text
+    if not text or earlier.ends or not is_old_format(text):
         return earlier
     covered = await archive.covered() if archive is not None else []
     stored = [original.message for original in await archive.originals(covered)] if archive and covered else []
     if not stored:
-        body = parse_sections(text)
-        background = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or text
-        return Earlier(text, count, journal=Journal((background_entry(background, count),)))
+        return _background(earlier)
     head = sum(is_user_message(message) for message in messages[: head_end_of(messages, spans(messages))])
     facts = [MessageFacts(message) for message in stored]
     turns = number_turns(facts, before=head)
@@ -109,15 +180,50 @@ async def read_earlier(messages: Messages, archive: Archive | None) -> Earlier:
     return Earlier(text, len(stored), {}, words, journal, state)
 
 
-def state_from_text(sections: Mapping[str, str]) -> ThreadState:
-    """The files and open errors in a summary's sections, for a list of messages without other state."""
+def _background(earlier: Earlier) -> Earlier:
+    """A summary of an older format as an entry of the journal."""
+    body = parse_sections(earlier.text)
+    text = "\n".join(f"{name}: {words}" for name, words in body.items() if name != TASK) or earlier.text
+    return replace(earlier, journal=Journal((background_entry(text, earlier.messages),)))
+
+
+def read_state(sections: Mapping[str, str]) -> ThreadState:
+    """How things stood by a summary's sections (`journal.state_sections`), for a list without other state."""
     state = ThreadState()
-    for name in checkable_names(sections.get(FILES, "")):
-        if name.kind == PATH:
-            state.files[name.value] = FileState(CHANGED, 0)
-    for source, turn, lines in _BLOCKED.findall(sections.get(BLOCKED, "")):
-        state.errors[source] = OpenError(source, lines.split(" | "), int(turn))
+    if sections.get(DONE, "").startswith(INTRO):  # else a model wrote how things stand, in words of its own
+        for line in sections.get(STATE, "").split("\n"):
+            _read_standing(state, line)
+        for name, status in ((PROGRESS, "in_progress"), (REMAINING, "pending")):
+            items = (line[2:] for line in sections.get(name, "").split("\n") if line.startswith("- "))
+            state.todo += ({"text": item, "status": status} for item in items)
+    files: list[tuple[str, str]] = []
+    for line in sections.get(FILES, "").split("\n"):
+        label = next((label for label in (CHANGED_FILES, READ_FILES) if line.startswith(label)), None)
+        paths = read_list(line.removeprefix(label)) if label else _paths_in(line)
+        files += ((path, READ if label == READ_FILES else CHANGED) for path in paths)
+    state.files = {path: FileState(did, 0) for path, did in reversed(files)}
+    for line in sections.get(BLOCKED, "").split("\n"):
+        shown, rest = read_code(line.removeprefix("- "))
+        if failed := _FAILED.fullmatch(rest):
+            state.errors[failure_key(shown)] = OpenError(shown, failed[2].strip().split(" | "), int(failed[1]))
     return state
+
+
+def _read_standing(state: ThreadState, line: str) -> None:
+    if line.startswith(DIRECTORY):
+        state.directory = line.removeprefix(DIRECTORY)
+    elif line.startswith(BRANCH):
+        state.branch = line.removeprefix(BRANCH)
+    elif line.startswith(TEST):
+        command, outcome = read_code(line.removeprefix(TEST))
+        state.commands[command] = CommandState(outcome.removeprefix(" →").strip(), is_ok=True, turn=0, is_test=True)
+    elif line.startswith(RUNNING):
+        state.processes.append(read_code(line.removeprefix(RUNNING))[0])
+
+
+def _paths_in(line: str) -> list[str]:
+    """The paths in a line that a model wrote."""
+    return [name.value for name in checkable_names(line) if name.kind == PATH]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +267,12 @@ class Plan:
 
     @property
     def facts(self) -> list[MessageFacts]:
-        """The facts of the covered messages."""
-        return list(map(self.history.facts.__getitem__, self.covered))
+        """The facts of the covered messages; of an answer that a summary was merged into, without it."""
+        covered = map(self.history.facts.__getitem__, self.covered)
+        return [
+            MessageFacts(one.rest) if one.is_summary and one.rest and one.rest["role"] == "assistant" else one
+            for one in covered
+        ]
 
     @property
     def covered_turns(self) -> list[int]:
@@ -170,9 +280,15 @@ class Plan:
 
     @property
     def pruned(self) -> list[Message]:
-        """The covered messages with old results as one line each: what a model is given."""
-        slim = map(self.slim.message, self.covered)
-        return [without_summary(message) or message for message in slim]
+        """The covered messages with old results as one line each: what a model is given.
+
+        Secrets are taken out before anything is cut: half of one is no longer known as a secret.
+        """
+        clean, slim = {index: redact_message(self.messages[index]) for index in self.covered}, self.slim
+        if any(message is not self.messages[index] for index, message in clean.items()):
+            messages = [clean.get(index, message) for index, message in enumerate(self.messages)]
+            slim = Pruner(CompactionHistory([]).extend(messages))
+        return [without_summary(message) or message for message in map(slim.message, self.covered)]
 
     @property
     def cut(self) -> Cut:
@@ -303,7 +419,7 @@ def make_plan(  # noqa: PLR0913 - what a cut depends on
 ) -> Plan:
     """Where to cut, so that head, summary and tail fit. `reported`: what the provider counts for this prompt."""
     budget, counter = services.budget, services.counter
-    history = memory.read(messages, counter, max((message.end for message in earlier.words), default=0))
+    history = memory.read(messages, counter, earlier.covered)
     facts, turns = history.facts, history.turns
     fixed = counter.request((), system=system, tools=list(tools or ()))
     before = fixed + sum(history.sizes)

@@ -105,7 +105,8 @@ class ConversationState:
     def add(self, message: StoredMessage) -> None:
         self.stored.append(message)
         self.ids_in_view.add(message.id)
-        self.bodies.append(mark_summary(message.body) if message.kind == "summary" else message.body)
+        body = message.body
+        self.bodies.append(mark_summary(body, self.setup.summary_key) if message.kind == "summary" else body)
         self._total += self.counter.message(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)
@@ -296,18 +297,20 @@ class ConversationState:
             self.engine.failed("dump_state", error)
 
     async def restore(self) -> None:
-        """Go on from what was saved; of a continuation that came to no save, from its parent's."""
+        """Go on from what was saved; of a continuation that came to no save, from its parent's.
+
+        A branch begins with its parent's context, so with what the engine knew of it.
+        """
         store, session = self.setup.store, self.session
         engine, calibration = await asyncio.gather(
             store.get_state(session.id, ENGINE), store.get_state(session.id, CALIBRATION)
         )
-        parent = session.parent if session.kind == "continuation" else None
         self.context = ContextState.load(calibration)
-        if parent is not None:
-            engine = engine or await store.get_state(parent, ENGINE)
-            if calibration is None:
-                self.context = ContextState.load(await store.get_state(parent, CALIBRATION))
-                self.context.calibration.reset()
+        if engine is None and session.parent is not None and session.kind in ("continuation", "branch"):
+            engine = await store.get_state(session.parent, ENGINE)
+        if calibration is None and session.parent is not None and session.kind == "continuation":
+            self.context = ContextState.load(await store.get_state(session.parent, CALIBRATION))
+            self.context.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.load_state(engine.get("state") or {})

@@ -2,7 +2,8 @@
 
 A message that is, or holds, a summary carries the private key `_summary`; every other function trusts that key alone.
 `recognize` sets it for lists that come from outside, where a tag made with the home's key proves the text. Without a
-key the tag is a plain content hash: it tells text of ours from text that quotes it, and protects against nobody.
+key the tag is a plain content hash: it tells text of ours from text that quotes it, and protects against nobody. Where
+a tag is proved it is the key's value: by it the summary is found among words that look like one.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ def is_summary(message: Mapping[str, Any]) -> bool:
     return bool(message.get("_summary"))
 
 
-def mark_summary(message: Message) -> Message:
-    """The message with the mark that it is, or holds, a summary of ours."""
-    return cast("Message", {**message, "_summary": True})
+def mark_summary(message: Message, key: bytes | None = None) -> Message:
+    """The message with the mark that it is, or holds, a summary of ours; with `key`, of the one that it proves."""
+    texts = _texts(message) if key is not None else []
+    tags = (_tag_in(text[slice(*span)]) for text in texts for span in _spans(text) if _is_ours(text, span, key or b""))
+    return cast("Message", {**message, "_summary": next(filter(None, tags), True)})
 
 
 def summary_text(message: Mapping[str, Any]) -> str:
     """The summary a message holds, markers included; empty where it holds none."""
-    texts = _texts(message) if is_summary(message) else []
-    return next((text[slice(*span)] for text in texts if (span := _span(text))), "")
+    place = _find(message) if is_summary(message) else None
+    return _texts(message)[place[0]][slice(*place[1])] if place else ""
 
 
 def is_old_format(summary: str) -> bool:
@@ -76,7 +79,8 @@ def is_old_format(summary: str) -> bool:
 
 def summary_leads(message: Mapping[str, Any]) -> bool:
     """Whether the summary stands before what else the message says."""
-    return any(text.lstrip().startswith(SUMMARY_START) for text in _texts(message)[:1])
+    place = _find(message)
+    return place is not None and place[0] == 0 and not _texts(message)[0][: place[1][0]].strip()
 
 
 def without_summary(message: Message) -> Message | None:
@@ -84,12 +88,16 @@ def without_summary(message: Message) -> Message | None:
     if not is_summary(message):
         return message
     plain = cast("Message", {key: value for key, value in message.items() if key != "_summary"})
-    content = message.get("content")
-    rest: Any
+    place = _find(message)
+    if place is None:
+        return plain
+    number, (start, end) = place
+    text = _texts(message)[number]
+    rest: Any = f"{text[:start]}{text[end:]}".strip()
+    content: Any = message.get("content")
     if isinstance(content, list):
-        rest = [remaining for part in content if (remaining := _part_rest(part)) is not None]
-    else:
-        rest = _text_rest(str(content))
+        at = [index for index, part in enumerate(content) if kind_of(part) == "text"][number]
+        rest = [*content[:at], *([{**content[at], "text": rest}] if rest else []), *content[at + 1 :]]
     return with_content(plain, rest or None) if rest or message.get("tool_calls") else None
 
 
@@ -117,12 +125,13 @@ def _recognize(message: Message, key: bytes) -> Message:
         message = strip_marks([message])[0]
     if message.get("role") not in ("user", "assistant"):
         return message
-    for text in _texts(message):
-        span = _span(text) if SUMMARY_START in text else None
-        if span and _is_ours(text, span, key):
-            return mark_summary(message)
-        if span and key and len(_texts(message)) == 1 and _is_whole(text, span) and _is_ours(text, span, b""):
-            return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
+    texts = _texts(message)
+    for text in texts:
+        for span in _spans(text) if SUMMARY_START in text else ():
+            if _is_ours(text, span, key):
+                return mark_summary(message, key)
+            if key and len(texts) == 1 and _is_whole(text, span) and _is_ours(text, span, b""):
+                return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
     return message
 
 
@@ -132,6 +141,12 @@ def _is_ours(text: str, span: tuple[int, int], key: bytes) -> bool:
     if last is None or last[1] is None:
         return last is not None and _is_whole(text, span)
     return hmac.compare_digest(last[1], _tag(summary[: last.start()].removesuffix("\n\n"), key))
+
+
+def _tag_in(summary: str) -> str:
+    """The tag in the last line of a summary; empty where it has none."""
+    last = _END_LINE.search(summary)
+    return (last[1] or "") if last else ""
 
 
 def _is_whole(text: str, span: tuple[int, int]) -> bool:
@@ -145,28 +160,36 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
     return [part_text(part) for part in content if kind_of(part) == "text"] if isinstance(content, list) else []
 
 
-def _span(text: str) -> tuple[int, int] | None:
-    """Where a summary stands in a text: at its beginning, or at its end."""
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Where a summary may stand in a text: at its beginning, and at its end behind other words."""
+    spans: list[tuple[int, int]] = []
     begin = len(text) - len(text.lstrip())
     if text.startswith(SUMMARY_START, begin):
         last = _END_LINE.search(text, begin)
-        return begin, last.end() if last else len(text)
+        spans.append((begin, last.end() if last else len(text)))
     start = text.rfind(f"\n{SUMMARY_START}") + 1
-    last = _END_LINE.search(text, start) if start else None
-    return (start, last.end()) if last and not text[last.end() :].strip() else None
+    last = _END_LINE.search(text, start) if start > begin else None
+    if last and not text[last.end() :].strip():
+        spans.append((start, last.end()))
+    return spans
 
 
-def _text_rest(text: str) -> str:
-    span = _span(text)
-    return f"{text[: span[0]]}{text[span[1] :]}".strip() if span else text
+def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
+    """The summary in a marked message: which of its texts, and where in it. Others may begin like one."""
+    texts = _texts(message)
+    places = [(number, span) for number, text in enumerate(texts) for span in _spans(text)]
+    if len(places) < 2:
+        return places[0] if places else None
+    mark = message.get("_summary")
 
+    def fit(place: tuple[int, tuple[int, int]]) -> int:
+        summary = texts[place[0]][slice(*place[1])]
+        tag = _tag_in(summary)
+        if not tag or f"\n{SUMMARY_START}" in summary:
+            return 0
+        return 2 if tag == mark else 1
 
-def _part_rest(part: Any) -> Any:
-    text = part_text(part) if kind_of(part) == "text" else ""
-    rest = _text_rest(text)
-    if rest == text:
-        return part
-    return {**part, "text": rest} if rest else None
+    return max(places, key=fit)
 
 
 def _tag(text: str, key: bytes) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from everthread.compaction.engine import Events, silent
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
 from everthread.core.pricing import Rates, prices_for
+from everthread.core.redaction import redact
 from everthread.errors import SummaryError
 
 Reading = Literal["input", "read", "write"]
@@ -97,7 +98,7 @@ class SummarizerChain:
             try:
                 draft = await route.summarize(request)
             except SummaryError as error:
-                warnings.append(f"{route.name} wrote no summary: {error}")
+                warnings.append(redact(f"{route.name} wrote no summary: {error}"))
                 usage += error.usage
                 self._note_failure(route.name, error)
                 continue
@@ -127,7 +128,7 @@ class SummarizerChain:
         self._events(
             "summary_failed",
             route=name,
-            reason=str(error),
+            reason=redact(str(error)),
             passing=error.passing,
             missing=error.missing,
             rest=seconds,
