@@ -187,10 +187,13 @@ def _background(earlier: Earlier) -> Earlier:
     return replace(earlier, journal=Journal((background_entry(text, earlier.messages),)))
 
 
-def read_state(sections: Mapping[str, str]) -> ThreadState:
-    """How things stood by a summary's sections (`journal.state_sections`), for a list without other state."""
+def read_state(sections: Mapping[str, str], *, is_ours: bool = False) -> ThreadState:
+    """How things stood by a summary's sections (`journal.state_sections`), for a list without other state.
+
+    Where a model wrote how things stand, in words of its own, only files and errors are read; `is_ours`: none did.
+    """
     state = ThreadState()
-    if sections.get(DONE, "").startswith(INTRO):  # else a model wrote how things stand, in words of its own
+    if is_ours or sections.get(DONE, "").startswith(INTRO):
         for line in sections.get(STATE, "").split("\n"):
             _read_standing(state, line)
         for name, status in ((PROGRESS, "in_progress"), (REMAINING, "pending")):

@@ -34,7 +34,7 @@ from everthread.compaction.lossless.graph import (
     view_text,
 )
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
-from everthread.compaction.plan import Plan, state_from_text
+from everthread.compaction.plan import Plan, read_state
 from everthread.compaction.pruning import prune
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
@@ -125,7 +125,7 @@ class LosslessEngine(SummaryEngine):
         if self._state is not None and earlier.text:
             return self._state.copy()
         end = nodes_end(earlier.text)
-        return state_from_text(parse_sections(earlier.text[end:]) if end else earlier.sections)
+        return read_state(parse_sections(earlier.text[end:]), is_ours=True) if end else read_state(earlier.sections)
 
     # Tools
 
