@@ -95,10 +95,17 @@ def clip_words(text: str, room: int) -> str:
     if len(text) <= room or room < 2:  # nothing is cut, or all of it
         return clip(text, room)
     text = text[: room + _IN_VIEW]
-    if _find_stems(text, text.lower()):
+    if _cuts_phrase(text, room):
         text = redact(text)
     words = text[:room].rpartition(" ")[0].rstrip(" ,;")
     return f"{words}…" if 2 * len(words) >= room else clip(redact(text), room)
+
+
+def _cuts_phrase(text: str, at: int) -> bool:
+    """Whether a cut may part a secret of several words: a quoted phrase behind a name, or a private key."""
+    before = text[:at]
+    in_quotes = any(before.count(quote) % 2 for quote in "\"'`")
+    return bool(in_quotes and _find_stems(before, before.lower())) or "-----BEGIN" in before
 
 
 def find_secrets(text: str) -> list[Secret]:
