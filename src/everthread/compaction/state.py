@@ -26,6 +26,7 @@ CHANGED, READ = "changed", "read"
 
 _PREFIX = re.compile(r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)")
 _CHANGES_FOLDER = re.compile(r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})")
+_KEY_CHARS = 400
 _IN = " in folder "
 """Between a command and its folder in the key of a failure."""
 _TODO_TEXT = ("content", "step", "title", "task", "text", "description")
@@ -239,7 +240,9 @@ def bare_command(command: str) -> str:
 @lru_cache(maxsize=4_096)
 def command_key(command: str) -> str:
     """What makes two runs the same command: without where it ran, and without what only trims its output."""
-    text = bare_command(command[:2_000])[:400]
+    text = bare_command(command[:2_000])
+    if len(text) > _KEY_CHARS:  # between words: half a secret would pass for none
+        text = text[:_KEY_CHARS].rpartition(" ")[0] or text[:_KEY_CHARS]
     while True:
         bare = text.removesuffix("2>&1").removesuffix("> /dev/null").removesuffix(">/dev/null").rstrip()
         before, pipe, last = bare.rpartition("|")
