@@ -141,7 +141,8 @@ async def ask_summarizer(
     usage: list[Mapping[str, Any]] = []
     for request in requests:
         try:
-            draft = _clean_draft(await summarizer.summarize(request))
+            draft = await summarizer.summarize(request)
+            draft = draft if isinstance(summarizer, JournalWriter) else _clean_draft(draft)
         except SummaryError as error:
             usage += error.usage
             warnings.append(f"{summarizer.name} wrote no summary: {error}")

@@ -76,7 +76,7 @@ class UnwrappedOutput:
 
 _SESSION = re.compile(r"running with session ID (\w{1,40})")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
-_TAGGED = re.compile(r"\s*<(\w{1,40})>(.*)</\1>\s*", re.DOTALL)
+_TAGGED = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
 """A text that is nothing but the content of one tag."""
 
 
@@ -86,13 +86,14 @@ def unwrap(text: str) -> UnwrappedOutput:
         text = _COLOUR.sub("", text)
     data = _json(text)
     if not isinstance(data, dict):
-        tagged = _TAGGED.fullmatch(text) if text[:40].lstrip()[:1] == "<" else None
+        tagged = _TAGGED.fullmatch(text) if text.endswith(">") and text.startswith("<") else None
         text = tagged[2] if tagged else text
         body = without_header(text)
+        if body is text:
+            return UnwrappedOutput(text, data=data)
         header = text[: len(text) - len(body)]
         session = _SESSION.search(header)
-        code = exit_code(header) if header else None
-        return UnwrappedOutput(body, code, data=data, session=session[1] if session else "")
+        return UnwrappedOutput(body, exit_code(header), data=data, session=session[1] if session else "")
     inner = data.get("metadata")
     meta = inner if isinstance(inner, dict) else {}
     codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]

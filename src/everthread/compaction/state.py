@@ -126,7 +126,9 @@ class ThreadState:
 
     def _remove_files(self, effect: Effect) -> None:
         """Forget the files that a command removed."""
-        for step in re.split(r"&&|;|\|", effect.target) if effect.kind == "ran" and "rm " in effect.target else ():
+        if effect.kind != "ran" or "rm " not in effect.target:
+            return
+        for step in re.split(r"&&|;|\|", effect.target):
             words = step.split()
             for path in words[words.index("rm") + 1 :] if words[:1] == ["rm"] or words[:2] == ["git", "rm"] else ():
                 for known in [known for known in self.files if known == path or known.endswith(f"/{path}")]:
