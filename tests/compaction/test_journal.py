@@ -261,6 +261,32 @@ def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
     assert sum(entry.messages for entry in short.entries) == len(messages)
 
 
+def _build_parts(count: int) -> list[Message]:
+    """Turns that each change a file, run a command of their own and say something at the end."""
+    turns: list[Message] = []
+    for number in range(count):
+        turns += [
+            user(f"Part {number}."),
+            *call("Edit", {"file_path": f"src/part_{number % 5}.py", "old_string": "3", "new_string": "4"}, "ok"),
+            *call("Bash", {"command": f"make part_{number}"}, "ok\nexit code: 0", key=f"k{number}"),
+            says(f"Part {number} is built and stands beside the others. {'It went well. ' * 20}"),
+        ]
+    return turns
+
+
+def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> None:
+    journal, _ = journal_of(_build_parts(40))
+    text = journal.fit(200, COUNT).text()
+    first = parse_journal(text).entries[0]
+    assert f"{first.changes} file changes; ran {first.ran} commands" in text
+    assert first.changes == first.last - first.first + 1
+    old = parse_journal("[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times")
+    assert (old.entries[0].changed, old.entries[0].ran, old.entries[0].failed) == (58, 1_053, 4)
+    assert old.entries[0].join(old.entries[0]).header() == (
+        "[2–47] 3,046 messages: 116 file changes; ran 2,106 commands (8 failed); looked 192 times"
+    )
+
+
 def test_an_error_told_again_later_is_told_there_only() -> None:
     messages: list[Message] = [{"role": "user", "content": "Make it build."}]
     for number in range(3):

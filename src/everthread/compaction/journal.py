@@ -67,17 +67,22 @@ class Entry:
     lines: tuple[str, ...] = ()
     closing: str = ""
     is_continued: bool = False
+    changes: int = 0
+    """In place of `changed` for a range: a file that several of its entries changed counts for each."""
 
     @property
     def is_silent(self) -> bool:
         """Whether the entry holds nothing but its number of messages."""
-        return not (self.lines or self.closing or self.changed or self.ran or self.called or self.looked)
+        return not (
+            self.lines or self.closing or self.changed or self.changes or self.ran or self.called or self.looked
+        )
 
     def header(self) -> str:
         span = f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
         failed = f" ({self.failed} failed)" if self.failed else ""
         figures = [
             f"changed {count_noun(self.changed, 'file')}" if self.changed else "",
+            count_noun(self.changes, "file change") if self.changes else "",
             f"ran {count_noun(self.ran, 'command')}{failed}" if self.ran else "",
             count_noun(self.called, "other call") if self.called else "",
             f"looked {count_noun(self.looked, 'time')}" if self.looked else "",
@@ -106,8 +111,9 @@ class Entry:
         """Both entries as one for a range: sums of their counts, and their error lines."""
         return Entry(
             min(self.first, other.first), max(self.last, other.last), self.messages + other.messages,
-            self.changed + other.changed, self.ran + other.ran, self.failed + other.failed,
-            self.called + other.called, self.looked + other.looked, (*self.errors, *other.errors),
+            0, self.ran + other.ran, self.failed + other.failed, self.called + other.called,
+            self.looked + other.looked, (*self.errors, *other.errors),
+            changes=self.changed + self.changes + other.changed + other.changes,
         )  # fmt: skip
 
     @cached_property
@@ -666,11 +672,12 @@ _HEADER = re.compile(
     r"(?::(?P<figures>(?: [^;—\n]{1,40};?){1,5}?))?(?: — (?P<closing>.*))?$"
 )
 _FIGURES = {
-    "changed": re.compile(r"changed (\d{1,9}) files?"),
-    "ran": re.compile(r"ran (\d{1,9}) commands?"),
-    "failed": re.compile(r"\((\d{1,9}) failed\)"),
-    "called": re.compile(r"(\d{1,9}) other calls?"),
-    "looked": re.compile(r"looked (\d{1,9}) times?"),
+    "changed": re.compile(r"changed ([\d,]{1,12}) files?"),
+    "changes": re.compile(r"([\d,]{1,12}) file changes?"),
+    "ran": re.compile(r"ran ([\d,]{1,12}) commands?"),
+    "failed": re.compile(r"\(([\d,]{1,12}) failed\)"),
+    "called": re.compile(r"([\d,]{1,12}) other calls?"),
+    "looked": re.compile(r"looked ([\d,]{1,12}) times?"),
 }
 
 
@@ -683,7 +690,9 @@ def parse_journal(text: str) -> Journal:
         if header is not None:
             figures = header["figures"] or ""
             counts: dict[str, Any] = {
-                name: int(match[1]) for name, pattern in _FIGURES.items() if (match := pattern.search(figures))
+                name: int(match[1].replace(",", ""))
+                for name, pattern in _FIGURES.items()
+                if (match := pattern.search(figures))
             }
             first = int(header["first"])
             entries.append(
