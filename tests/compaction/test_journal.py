@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -272,6 +273,27 @@ def _build_parts(count: int) -> list[Message]:
             says(f"Part {number} is built and stands beside the others. {'It went well. ' * 20}"),
         ]
     return turns
+
+
+@pytest.mark.parametrize("budget", range(250, 1_500, 50))
+def test_the_last_turn_names_what_it_did_as_long_as_anything_older_can_give_way(budget: int) -> None:
+    release = [f"git {what} v{number}" for what in ("commit -m", "tag", "push origin") for number in range(2)]
+    turns = [*_build_parts(40), user("Release it.")]
+    for command in release:
+        turns += call("Bash", {"command": command}, "done\nexit code: 0", key=command, note="The next step is due now.")
+    fitted = journal_of(turns)[0].fit(budget, COUNT)
+    again = parse_journal(fitted.text()).fit(budget - 20, COUNT)
+    for journal in (fitted, again):
+        assert set(release) <= set(journal.entries[-1].commands)
+        assert COUNT(journal.text()) <= budget + 20
+
+
+def test_old_counts_become_a_range_before_a_newer_entry_loses_its_names() -> None:
+    journal = Journal(tuple(replace(entry, closing="") for entry in journal_of(_build_parts(40))[0].entries))
+    for budget in range(200, 1_200, 100):
+        counted = [entry for entry in journal.fit(budget, COUNT).entries if not entry.commands]
+        assert len(counted) <= 1
+        assert all(entry.last > entry.first for entry in counted)
 
 
 def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> None:
