@@ -113,6 +113,22 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
     assert all(section.count(line) <= 1 for line in talk)
 
 
+def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words_of_the_user() -> None:
+    kinds = ["Keep the limit at {} for the importer.", "The table is named orders_{} only.", "Ask Maria about {} soon."]
+    texts: dict[int, str] = {}
+    said: list[UserMessage] = []
+    for number in range(1, 60):
+        texts[number] = " ".join(kinds[(number + at) % 3].format(number * 31 + at) for at in range(9))
+        if number % 4 == 0:
+            texts[number] = texts[number].replace(". ", ".\n")
+        said = parse_words(render_words([*said, UserMessage(number, texts[number])], 900, COUNT))
+        for one in said:
+            assert f"{GAP}{GAP}" not in "".join(one.text.split())
+            pieces = [piece.strip() for piece in one.text.split(GAP)]
+            assert all(piece in texts[one.number] for piece in pieces)
+            assert not one.text or any(pieces)
+
+
 def test_an_image_without_words_has_its_number() -> None:
     text = render_words([UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")], PLENTY, COUNT)
     assert parse_words(text) == [UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")]

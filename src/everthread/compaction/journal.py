@@ -207,7 +207,6 @@ _BAR = " / "
 """Between the lines of closing words."""
 _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
-_GAPS = re.compile(r"\[…\](?:\s*\[…\])+")
 _RAN = re.compile(r"(?<![\w`])ran (`[^`\n]{1,200}`(?:, `[^`\n]{1,200}`){0,99})")
 _TIMES = re.compile(r" ×\d{1,4}$")
 _CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
@@ -561,7 +560,7 @@ def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, cou
             shortened.append(entry)
             continue
         text = shorten(entry.closing, allowed, count, rarity) if allowed >= 6 else ""
-        text = _end_with_line(" ".join(_GAPS.sub(f"{GAP} ", text).split()), entry.closing)
+        text = _end_with_line(" ".join(text.split()), entry.closing)
         shortened.append(replace(entry, closing=text))
     return shortened
 

@@ -51,26 +51,28 @@ class Sentence(NamedTuple):
 
 @lru_cache(maxsize=512)
 def split_sentences(text: str) -> Sequence[Sentence]:
-    """The text in pieces, in order: at line ends and after the signs that end a sentence."""
+    """The text in pieces, in order: at line ends, after the signs that end a sentence, where a gap is marked."""
     pasted = _pasted_lines(text)
     sentences: list[Sentence] = []
     position = 0
     for number, line in enumerate(text.split("\n")):
-        start, end = position, position + len(line)
-        position = end + 1
-        if not line.strip():
-            continue
-        cuts = [end] if pasted[number] else [*(start + match.end() for match in _END.finditer(line)), end]
-        for cut in cuts:
-            piece = text[start:cut].strip()
-            if not piece:
+        for part in line.split(GAP):
+            start, end = position, position + len(part)
+            position = end + len(GAP)
+            if not part.strip():
                 continue
-            minor = pasted[number] or piece.endswith(("?", "？"))
-            if sentences and sentences[-1].end >= start and sentences[-1].end - sentences[-1].start < _LEAST:
-                sentences[-1] = Sentence(sentences[-1].start, cut, minor)
-            else:
-                sentences.append(Sentence(start, cut, minor))
-            start = cut
+            cuts = [end] if pasted[number] else [*(start + match.end() for match in _END.finditer(part)), end]
+            for cut in cuts:
+                piece = text[start:cut].strip()
+                if not piece:
+                    continue
+                minor = pasted[number] or piece.endswith(("?", "？"))
+                if sentences and sentences[-1].end >= start and sentences[-1].end - sentences[-1].start < _LEAST:
+                    sentences[-1] = Sentence(sentences[-1].start, cut, minor)
+                else:
+                    sentences.append(Sentence(start, cut, minor))
+                start = cut
+        position += 1 - len(GAP)
     return sentences
 
 
@@ -164,21 +166,17 @@ def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
 
 def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> str:
     """The chosen pieces with what stood between neighbours, and a mark where something is missing."""
-    parts: list[str] = []
-    for position, number in enumerate(chosen):
-        piece = pieces[number]
-        if position:
-            before = chosen[position - 1]
-            between = text[pieces[before].end : piece.start]
-            if number == before + 1:
-                parts.append(between)
-            else:
-                parts.append(f"\n{GAP}\n" if "\n" in between else f" {GAP} ")
-        parts.append(text[piece.start : piece.end].strip() if not parts else text[piece.start : piece.end])
-    if chosen[0]:
-        parts.insert(0, f"{GAP} ")
-    end = "" if chosen[-1] == len(pieces) - 1 else f" {GAP}"
-    return "".join(parts).rstrip() + end
+    parts = [f"{GAP} "] if chosen[0] or GAP in text[: pieces[0].start] else []
+    parts.append(text[pieces[chosen[0]].start : pieces[chosen[0]].end].strip())
+    for before, number in pairwise(chosen):
+        piece = text[pieces[number].start : pieces[number].end]
+        between = text[pieces[before].end : pieces[number].start]
+        if number > before + 1 or GAP in between:
+            parts[-1], piece = parts[-1].rstrip(), piece if between.endswith("\n") else piece.lstrip()
+            between = f"\n{GAP}\n" if "\n" in between else f" {GAP} "
+        parts += (between, piece)
+    is_cut = chosen[-1] < len(pieces) - 1 or GAP in text[pieces[-1].end :]
+    return "".join(parts).rstrip() + (f" {GAP}" if is_cut else "")
 
 
 def _whole_words(text: str, length: int) -> str:
@@ -375,8 +373,8 @@ class _Offers:
         return self.entries[index].text[piece.start : piece.end].strip()
 
     def _key(self, index: int, piece: Sentence) -> str:
-        """What makes a sentence the same as another: its words, without the mark of an earlier cut."""
-        return self.entries[index].text[piece.start : piece.end].replace(GAP, "").strip()
+        """What makes a sentence the same as another: its words."""
+        return self.entries[index].text[piece.start : piece.end].strip()
 
     def share(self, room: int) -> list[UserMessage]:
         """Short messages whole and of longer ones the first sentence; the rest of the room to what says most.
