@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -281,6 +282,53 @@ def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
     assert told == [line for entry in journal.entries for line in entry.errors][-len(told) :], "the oldest left first"
     assert parse_journal(short.text()).entries == short.entries
     assert sum(entry.messages for entry in short.entries) == len(messages)
+
+
+def _build_parts(count: int) -> list[Message]:
+    """Turns that each change a file, run a command of their own and say something at the end."""
+    turns: list[Message] = []
+    for number in range(count):
+        turns += [
+            user(f"Part {number}."),
+            *call("Edit", {"file_path": f"src/part_{number % 5}.py", "old_string": "3", "new_string": "4"}, "ok"),
+            *call("Bash", {"command": f"make part_{number}"}, "ok\nexit code: 0", key=f"k{number}"),
+            says(f"Part {number} is built and stands beside the others. {'It went well. ' * 20}"),
+        ]
+    return turns
+
+
+@pytest.mark.parametrize("budget", range(250, 1_500, 50))
+def test_the_last_turn_names_what_it_did_as_long_as_anything_older_can_give_way(budget: int) -> None:
+    release = [f"git {what} v{number}" for what in ("commit -m", "tag", "push origin") for number in range(2)]
+    turns = [*_build_parts(40), user("Release it.")]
+    for command in release:
+        turns += call("Bash", {"command": command}, "done\nexit code: 0", key=command, note="The next step is due now.")
+    fitted = journal_of(turns)[0].fit(budget, COUNT)
+    again = parse_journal(fitted.text()).fit(budget - 20, COUNT)
+    for journal in (fitted, again):
+        assert set(release) <= set(journal.entries[-1].commands)
+        assert COUNT(journal.text()) <= budget + 20
+
+
+def test_old_counts_become_a_range_before_a_newer_entry_loses_its_names() -> None:
+    journal = Journal(tuple(replace(entry, closing="") for entry in journal_of(_build_parts(40))[0].entries))
+    for budget in range(200, 1_200, 100):
+        counted = [entry for entry in journal.fit(budget, COUNT).entries if not entry.commands]
+        assert len(counted) <= 1
+        assert all(entry.last > entry.first for entry in counted)
+
+
+def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> None:
+    journal, _ = journal_of(_build_parts(40))
+    text = journal.fit(200, COUNT).text()
+    first = parse_journal(text).entries[0]
+    assert f"{first.changes} file changes; ran {first.ran} commands" in text
+    assert first.changes == first.last - first.first + 1
+    old = parse_journal("[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times")
+    assert (old.entries[0].changed, old.entries[0].ran, old.entries[0].failed) == (58, 1_053, 4)
+    assert old.entries[0].join(old.entries[0]).header() == (
+        "[2–47] 3,046 messages: 116 file changes; ran 2,106 commands (8 failed); looked 192 times"
+    )
 
 
 def test_an_error_told_again_later_is_told_there_only() -> None:

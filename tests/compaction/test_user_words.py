@@ -113,6 +113,48 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
     assert all(section.count(line) <= 1 for line in talk)
 
 
+def test_of_messages_that_say_as_much_the_newest_stay() -> None:
+    said = [UserMessage(number, f"tiny {number}") for number in range(1, 3_000)]
+    shown = [one.number for one in parse_words(render_words(said, 800, COUNT)) if one.text]
+    assert len(shown) > 50
+    assert shown[-50:] == list(range(2_950, 3_000))
+
+
+def test_a_message_that_is_shown_begins_with_its_first_sentence() -> None:
+    said = [
+        UserMessage(n, f"Let us now go on with part {n} of it. The valve {n * 7919} leaks at {n * 31} bar. And so on.")
+        for n in range(1, 80)
+    ]
+    shown = [one for one in parse_words(render_words(said, 600, COUNT)) if one.text]
+    assert 5 < len(shown) < 79
+    assert all(one.text.startswith(f"Let us now go on with part {one.number} of it.") for one in shown)
+
+
+def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words_of_the_user() -> None:
+    kinds = ["Keep the limit at {} for the importer.", "The table is named orders_{} only.", "Ask Maria about {} soon."]
+    texts: dict[int, str] = {}
+    said: list[UserMessage] = []
+    for number in range(1, 60):
+        texts[number] = " ".join(kinds[(number + at) % 3].format(number * 31 + at) for at in range(9))
+        if number % 4 == 0:
+            texts[number] = texts[number].replace(". ", ".\n")
+        said = parse_words(render_words([*said, UserMessage(number, texts[number])], 900, COUNT))
+        for one in said:
+            assert f"{GAP}{GAP}" not in "".join(one.text.split())
+            pieces = [piece.strip() for piece in one.text.split(GAP)]
+            assert all(piece in texts[one.number] for piece in pieces)
+            assert not one.text or any(pieces)
+
+
+def test_a_few_letters_at_the_end_do_not_stand_alone() -> None:
+    line = "Please go on with the next one then, like the others before."
+    said = [UserMessage(n, f"{line}{' ok' * (n % 4)}") for n in range(1, 9)]
+    said += (UserMessage(n, f"Set the option {n} of the service to {n * 7919} at once.") for n in range(9, 60))
+    shown = [one.text for one in parse_words(render_words(said, 700, COUNT)) if one.number < 9 and one.text]
+    assert shown
+    assert all(text.startswith(line) for text in shown)
+
+
 def test_an_image_without_words_has_its_number() -> None:
     text = render_words([UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")], PLENTY, COUNT)
     assert parse_words(text) == [UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")]

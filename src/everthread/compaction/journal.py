@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -67,17 +67,22 @@ class Entry:
     lines: tuple[str, ...] = ()
     closing: str = ""
     is_continued: bool = False
+    changes: int = 0
+    """In place of `changed` for a range: a file that several of its entries changed counts for each."""
 
     @property
     def is_silent(self) -> bool:
         """Whether the entry holds nothing but its number of messages."""
-        return not (self.lines or self.closing or self.changed or self.ran or self.called or self.looked)
+        return not (
+            self.lines or self.closing or self.changed or self.changes or self.ran or self.called or self.looked
+        )
 
     def header(self) -> str:
         span = f"{self.first}–{self.last}" if self.last > self.first else str(self.first)
         failed = f" ({self.failed} failed)" if self.failed else ""
         figures = [
             f"changed {count_noun(self.changed, 'file')}" if self.changed else "",
+            count_noun(self.changes, "file change") if self.changes else "",
             f"ran {count_noun(self.ran, 'command')}{failed}" if self.ran else "",
             count_noun(self.called, "other call") if self.called else "",
             f"looked {count_noun(self.looked, 'time')}" if self.looked else "",
@@ -100,14 +105,16 @@ class Entry:
     @cached_property
     def commands(self) -> tuple[str, ...]:
         """The commands of the entry, as its lines show them."""
-        return tuple(command for line in self.lines if "ran `" in line for command in _RAN.findall(line))
+        listed = (names for line in self.lines if "ran `" in line for names in _RAN.findall(line))
+        return tuple(command for names in listed for command in names[1:-1].split("`, `"))
 
     def join(self, other: Entry) -> Entry:
         """Both entries as one for a range: sums of their counts, and their error lines."""
         return Entry(
             min(self.first, other.first), max(self.last, other.last), self.messages + other.messages,
-            self.changed + other.changed, self.ran + other.ran, self.failed + other.failed,
-            self.called + other.called, self.looked + other.looked, (*self.errors, *other.errors),
+            0, self.ran + other.ran, self.failed + other.failed, self.called + other.called,
+            self.looked + other.looked, (*self.errors, *other.errors),
+            changes=self.changed + self.changes + other.changed + other.changes,
         )  # fmt: skip
 
     @cached_property
@@ -149,9 +156,11 @@ class Journal:
             return Journal(tuple(_merge_silent(entries)))
         usual, lines = _usual_commands(entries), [line for entry in entries for line in entry.errors]
         errors = frozenset(newest_lines(lines, budget // _ERROR_SHARE, count))
-        for reduce in (partial(_name_effects, usual=usual, errors=errors), partial(_keep_errors, errors=errors)):
-            entries = _reduce_oldest(entries, reduce, budget, count)
-        return Journal(tuple(_merge_oldest(_merge_silent(entries), budget, count)))
+        entries = _merge_silent(_name_oldest(entries, usual, errors, budget, count))
+        last_turn = sum(entry.last == entries[-1].last for entry in entries)
+        for kept in (last_turn, 0):
+            entries = _merge_oldest(_count_oldest(entries, kept, errors, budget, count), kept, budget, count)
+        return Journal(tuple(entries))
 
     def intro(self) -> str:
         """The line in front of the entries that says how to read them."""
@@ -198,8 +207,7 @@ _BAR = " / "
 """Between the lines of closing words."""
 _TAG = re.compile(r"</?[\w -]{1,40}>")
 _COLONS = (":", "：")
-_GAPS = re.compile(r"\[…\](?:\s*\[…\])+")
-_RAN = re.compile(r"(?<![\w`])ran `([^`\n]{1,200})`")
+_RAN = re.compile(r"(?<![\w`])ran (`[^`\n]{1,200}`(?:, `[^`\n]{1,200}`){0,99})")
 _TIMES = re.compile(r" ×\d{1,4}$")
 _CHANGED = re.compile(r"(?:^|— )changed ([^;\n]{1,400})")
 
@@ -575,7 +583,7 @@ def _shorten_closings(entries: list[Entry], sizes: Sequence[int], room: int, cou
             shortened.append(entry)
             continue
         text = shorten(entry.closing, allowed, count, rarity) if allowed >= 6 else ""
-        text = _end_with_line(" ".join(_GAPS.sub(f"{GAP} ", text).split()), entry.closing)
+        text = _end_with_line(" ".join(text.split()), entry.closing)
         shortened.append(replace(entry, closing=text))
     return shortened
 
@@ -595,16 +603,40 @@ def _first_sentence(text: str, count: Count) -> int:
     return sum(count(text[sentence.start : sentence.end]) + 3 for sentence in split_sentences(text)[:1])
 
 
-def _reduce_oldest(entries: list[Entry], reduce: Callable[[Entry], Entry], budget: int, count: Count) -> list[Entry]:
-    """The oldest entries reduced, as many as it takes."""
+def _name_oldest(
+    entries: list[Entry], usual: frozenset[str], errors: Container[str], budget: int, count: Count
+) -> list[Entry]:
+    """The oldest entries with their effects only, as many as it takes."""
     sizes = [count(entry.text) + 2 for entry in entries]
     total = sum(sizes)
-    reduced: list[Entry] = []
+    named: list[Entry] = []
     for entry, size in zip(entries, sizes, strict=True):
-        slim = reduce(entry) if total > budget and entry.lines else entry
+        slim = _name_effects(entry, usual, errors) if total > budget and entry.lines else entry
         total += count(slim.text) + 2 - size if slim is not entry else 0
-        reduced.append(slim)
-    return reduced
+        named.append(slim)
+    return named
+
+
+def _count_oldest(entries: list[Entry], kept: int, errors: Container[str], budget: int, count: Count) -> list[Entry]:
+    """The oldest entries with counts and errors only, as many as it takes, but not the last `kept`.
+
+    Neighbours of them without closing words become one at once, before a newer entry loses its names.
+    """
+    sizes = [count(entry.text) + 2 for entry in entries]
+    total = sum(sizes)
+    counted: list[Entry] = []
+    for index, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
+        if total <= budget or index >= len(entries) - kept:
+            return [*counted, *entries[index:]]
+        slim = _keep_errors(entry, errors)
+        total += count(slim.text) + 2 - size
+        if counted and not counted[-1].closing and not slim.closing:
+            joined = counted[-1].join(slim)
+            total -= count(counted[-1].header()) + count(slim.header()) + 2 - count(joined.header())
+            counted[-1] = joined
+        else:
+            counted.append(slim)
+    return counted
 
 
 def _name_effects(entry: Entry, usual: frozenset[str], errors: Container[str]) -> Entry:
@@ -660,20 +692,23 @@ def _weighted_level(sizes: Sequence[int], weights: Sequence[float], room: float)
     return float("inf")
 
 
-def _merge_oldest(entries: list[Entry], budget: int, count: Count) -> list[Entry]:
-    """Merge the oldest entries into one until the rest fits. Where all are merged, drop its oldest errors."""
+def _merge_oldest(entries: list[Entry], kept: int, budget: int, count: Count) -> list[Entry]:
+    """Merge the oldest entries into one until the rest fits, but not the last `kept`.
+
+    Where all are merged, drop its oldest errors.
+    """
     sizes = [count(entry.text) + 2 for entry in entries]
     total = sum(sizes)
     index, merged, size = 0, entries[0], sizes[0]
     error_sizes = [count(line) + 2 for line in merged.errors]
-    while total > budget and index + 1 < len(entries):
+    while total > budget and index + 1 < len(entries) - kept:
         index += 1
         total -= size + sizes[index]
         error_sizes += (count(line) + 2 for line in entries[index].errors)
         merged = merged.join(entries[index])
         size = count(merged.header()) + 2 + sum(error_sizes)
         total += size
-    if total > budget:
+    if total > budget and not kept:
         error_count = len(error_sizes)
         while error_count and total > budget:
             total -= error_sizes[-error_count]
@@ -689,11 +724,12 @@ _HEADER = re.compile(
     r"(?::(?P<figures>(?: [^;—\n]{1,40};?){1,5}?))?(?: — (?P<closing>.*))?$"
 )
 _FIGURES = {
-    "changed": re.compile(r"changed (\d{1,9}) files?"),
-    "ran": re.compile(r"ran (\d{1,9}) commands?"),
-    "failed": re.compile(r"\((\d{1,9}) failed\)"),
-    "called": re.compile(r"(\d{1,9}) other calls?"),
-    "looked": re.compile(r"looked (\d{1,9}) times?"),
+    "changed": re.compile(r"changed ([\d,]{1,12}) files?"),
+    "changes": re.compile(r"([\d,]{1,12}) file changes?"),
+    "ran": re.compile(r"ran ([\d,]{1,12}) commands?"),
+    "failed": re.compile(r"\(([\d,]{1,12}) failed\)"),
+    "called": re.compile(r"([\d,]{1,12}) other calls?"),
+    "looked": re.compile(r"looked ([\d,]{1,12}) times?"),
 }
 
 
@@ -706,7 +742,9 @@ def parse_journal(text: str) -> Journal:
         if header is not None:
             figures = header["figures"] or ""
             counts: dict[str, Any] = {
-                name: int(match[1]) for name, pattern in _FIGURES.items() if (match := pattern.search(figures))
+                name: int(match[1].replace(",", ""))
+                for name, pattern in _FIGURES.items()
+                if (match := pattern.search(figures))
             }
             first = int(header["first"])
             entries.append(

@@ -35,6 +35,8 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
 _LEAST = 24
 """A sentence of fewer characters goes with the one behind it on its line."""
+_SCRAP = 16
+"""A sentence of fewer characters at the end of its line does not stand without the one before it."""
 _LONGEST_PART = 24
 """A part of a word at the end of a cut text that is longer stays: writing without spaces, a path."""
 _PASTED = 4
@@ -51,26 +53,28 @@ class Sentence(NamedTuple):
 
 @lru_cache(maxsize=512)
 def split_sentences(text: str) -> Sequence[Sentence]:
-    """The text in pieces, in order: at line ends and after the signs that end a sentence."""
+    """The text in pieces, in order: at line ends, after the signs that end a sentence, where a gap is marked."""
     pasted = _pasted_lines(text)
     sentences: list[Sentence] = []
     position = 0
     for number, line in enumerate(text.split("\n")):
-        start, end = position, position + len(line)
-        position = end + 1
-        if not line.strip():
-            continue
-        cuts = [end] if pasted[number] else [*(start + match.end() for match in _END.finditer(line)), end]
-        for cut in cuts:
-            piece = text[start:cut].strip()
-            if not piece:
+        for part in line.split(GAP):
+            start, end = position, position + len(part)
+            position = end + len(GAP)
+            if not part.strip():
                 continue
-            minor = pasted[number] or piece.endswith(("?", "？"))
-            if sentences and sentences[-1].end >= start and sentences[-1].end - sentences[-1].start < _LEAST:
-                sentences[-1] = Sentence(sentences[-1].start, cut, minor)
-            else:
-                sentences.append(Sentence(start, cut, minor))
-            start = cut
+            cuts = [end] if pasted[number] else [*(start + match.end() for match in _END.finditer(part)), end]
+            for cut in cuts:
+                piece = text[start:cut].strip()
+                if not piece:
+                    continue
+                minor = pasted[number] or piece.endswith(("?", "？"))
+                if sentences and sentences[-1].end >= start and sentences[-1].end - sentences[-1].start < _LEAST:
+                    sentences[-1] = Sentence(sentences[-1].start, cut, minor)
+                else:
+                    sentences.append(Sentence(start, cut, minor))
+                start = cut
+        position += 1 - len(GAP)
     return sentences
 
 
@@ -164,21 +168,17 @@ def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
 
 def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> str:
     """The chosen pieces with what stood between neighbours, and a mark where something is missing."""
-    parts: list[str] = []
-    for position, number in enumerate(chosen):
-        piece = pieces[number]
-        if position:
-            before = chosen[position - 1]
-            between = text[pieces[before].end : piece.start]
-            if number == before + 1:
-                parts.append(between)
-            else:
-                parts.append(f"\n{GAP}\n" if "\n" in between else f" {GAP} ")
-        parts.append(text[piece.start : piece.end].strip() if not parts else text[piece.start : piece.end])
-    if chosen[0]:
-        parts.insert(0, f"{GAP} ")
-    end = "" if chosen[-1] == len(pieces) - 1 else f" {GAP}"
-    return "".join(parts).rstrip() + end
+    parts = [f"{GAP} "] if chosen[0] or GAP in text[: pieces[0].start] else []
+    parts.append(text[pieces[chosen[0]].start : pieces[chosen[0]].end].strip())
+    for before, number in pairwise(chosen):
+        piece = text[pieces[number].start : pieces[number].end]
+        between = text[pieces[before].end : pieces[number].start]
+        if number > before + 1 or GAP in between:
+            parts[-1], piece = parts[-1].rstrip(), piece if between.endswith("\n") else piece.lstrip()
+            between = f"\n{GAP}\n" if "\n" in between else f" {GAP} "
+        parts += (between, piece)
+    is_cut = chosen[-1] < len(pieces) - 1 or GAP in text[pieces[-1].end :]
+    return "".join(parts).rstrip() + (f" {GAP}" if is_cut else "")
 
 
 def _whole_words(text: str, length: int) -> str:
@@ -228,6 +228,8 @@ _NUMBER_TOKENS = 6
 """About how many tokens an entry's number and a mark take."""
 _OPENING = 30
 """A message of so many tokens is short; of a longer one the beginning gets so many where not all fit."""
+_SHORT = 12
+"""Fewer tokens than so many count as so many: of messages that say as much, one with a smaller number says no more."""
 _BEST = 1.5
 """How much more a message's best sentence counts, so that every message is shown before one is shown in full."""
 
@@ -348,23 +350,33 @@ class _Offers:
 
     def __init__(self, entries: list[UserMessage], count: Count) -> None:
         self.entries, self.count = entries, count
-        self.pieces = [split_sentences(entry.text) for entry in entries]
         rarity = Rarity(entry.text for entry in entries)
-        latest = {self._key(index, piece): index for index, sentences in enumerate(self.pieces) for piece in sentences}
-        self.fresh = [
-            [number for number, piece in enumerate(sentences) if latest[self._key(index, piece)] == index]
-            for index, sentences in enumerate(self.pieces)
-        ]
+        sentences = [split_sentences(entry.text) for entry in entries]
+        latest = {self._key(index, one): index for index, said in enumerate(sentences) for one in said}
+        self.pieces: list[list[Sentence]] = []
+        self.fresh: list[list[int]] = []
+        for index, said in enumerate(sentences):
+            pieces: list[Sentence] = []
+            fresh: set[int] = set()
+            for one in said:
+                if pieces and pieces[-1].end == one.start and one.end - one.start < _SCRAP:
+                    pieces[-1] = pieces[-1]._replace(end=one.end)
+                else:
+                    pieces.append(one)
+                if latest[self._key(index, one)] == index:
+                    fresh.add(len(pieces) - 1)
+            self.pieces.append(pieces)
+            self.fresh.append(sorted(fresh))
         self.tokens: list[list[int]] = []
         self.best: list[tuple[int, int]] = []
         """Pairs of message and sentence, the highest score first; a message's best sentence comes before its others."""
         worths: list[tuple[float, int, int]] = []
-        for index, sentences in enumerate(self.pieces):
-            texts = [self.words(index, number) for number in range(len(sentences))]
+        for index, pieces in enumerate(self.pieces):
+            texts = [self.words(index, number) for number in range(len(pieces))]
             self.tokens.append([count(text) + 2 for text in texts])
             scores = [
-                rarity.score(text) / math.pow(tokens + 4, 0.7) * (0.25 if piece.minor else 1.0)
-                for text, tokens, piece in zip(texts, self.tokens[index], sentences, strict=True)
+                rarity.score(text) / math.pow(max(tokens, _SHORT) + 4, 0.7) * (0.25 if piece.minor else 1.0)
+                for text, tokens, piece in zip(texts, self.tokens[index], pieces, strict=True)
             ]
             most = max(scores, default=0.0)
             worths += ((scores[at] * (_BEST if scores[at] == most else 1.0), index, at) for at in self.fresh[index])
@@ -375,16 +387,17 @@ class _Offers:
         return self.entries[index].text[piece.start : piece.end].strip()
 
     def _key(self, index: int, piece: Sentence) -> str:
-        """What makes a sentence the same as another: its words, without the mark of an earlier cut."""
-        return self.entries[index].text[piece.start : piece.end].replace(GAP, "").strip()
+        """What makes a sentence the same as another: its words."""
+        return self.entries[index].text[piece.start : piece.end].strip()
 
     def share(self, room: int) -> list[UserMessage]:
         """Short messages whole and of longer ones the first sentence; the rest of the room to what says most.
 
-        Where not even that fits, what says most stays, and one line says that numbers without a line are not shown.
+        Where not even that fits, the messages that say most stay, of those that say as much the newest, and one line
+        says that numbers without a line are not shown.
         """
         fill = _Fill(self, room)
-        if fill.open_all() < 0:
+        if not fill.open_all():
             fill = _Fill(self, room - 3 * _NUMBER_TOKENS)
         fill.take_best()
         shown = fill.shown()
@@ -399,31 +412,37 @@ class _Fill:
         self._chosen: dict[int, set[int]] = {}
         self._clipped: dict[int, int] = {}
 
-    def open_all(self) -> int:
-        """Take every short message, of others the first sentence or its beginning; the room that is left."""
-        for index, fresh in enumerate(self._offers.fresh):
-            if self._offers.pieces[index] and not fresh:
-                continue
-            sizes = [self._offers.tokens[index][number] for number in fresh]
-            if sum(sizes) <= _OPENING:
-                self._chosen[index] = set(fresh)
-            elif sizes[0] <= _OPENING:
-                self._chosen[index] = {fresh[0]}
-            else:
-                self._clipped[index] = fresh[0]
-            self._room -= (sum(sizes) if sum(sizes) <= _OPENING else min(sizes[0], _OPENING)) + _NUMBER_TOKENS
-        return self._room
+    def open_all(self) -> bool:
+        """Take every short message, of others the first sentence or its beginning; whether all fit."""
+        offers = self._offers
+        for index, fresh in enumerate(offers.fresh):
+            is_short = sum(offers.tokens[index][number] for number in fresh) <= _OPENING
+            if (fresh or not offers.pieces[index]) and not self._take(index, fresh if is_short else ()):
+                return False
+        return True
 
     def take_best(self) -> None:
         for index, number in self._offers.best:
-            chosen = self._chosen.get(index)
-            if chosen is not None and number in chosen:
-                continue
-            is_open = chosen is not None or index in self._clipped
-            price = self._offers.tokens[index][number] + (0 if is_open else _NUMBER_TOKENS)
-            if price <= self._room:
-                self._room -= price
-                self._chosen.setdefault(index, set()).add(number)
+            if number not in self._chosen.get(index, ()) and self._offers.tokens[index][number] <= self._room:
+                self._take(index, (number,))
+
+    def _take(self, index: int, numbers: Iterable[int]) -> bool:
+        """Take these sentences, with the first of a message also its first sentence or its beginning, if all fit."""
+        chosen, tokens, price = self._chosen.get(index, set()), self._offers.tokens[index], 0
+        added = {*numbers} - chosen
+        clipped = []
+        if index not in self._chosen:
+            first = [number for number in self._offers.fresh[index][:1] if number not in added]
+            clipped = [number for number in first if tokens[number] > _OPENING]
+            added.update(first if not clipped else ())
+            price = _NUMBER_TOKENS + _OPENING * len(clipped)
+        price += sum(tokens[number] for number in added)
+        if price > self._room:
+            return False
+        self._room -= price
+        self._chosen[index] = chosen | added
+        self._clipped.update((index, number) for number in clipped)
+        return True
 
     def shown(self) -> list[UserMessage]:
         entries = (self._entry(index, entry) for index, entry in enumerate(self._offers.entries))
