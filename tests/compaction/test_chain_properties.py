@@ -18,7 +18,8 @@ from everthread.compaction.journal import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.compaction.summary import WORDS, Compaction, parse_sections
 from everthread.compaction.words import NO_WORDS, UserMessage, entry_tokens, parse_words
-from everthread.core.messages import Message
+from everthread.core.messages import Message, text_of
+from everthread.core.outputs import OPEN
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -152,6 +153,7 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
     assert numbers == sorted(set(numbers)), "in order, each once"
     ranges = [range(said.number, said.last + 1) for said in entries if said.last]
     visible = [user_text(message) for message in result if user_text(message)]
+    cut = [text.partition(f"\n{OPEN}")[0] for message in result if OPEN in (text := text_of(message))]
     middle = range(1, len(talk.said) + 1)
     needed = sum(entry_tokens(UserMessage(number, text), COUNTER.text) for number, text in enumerate(talk.said, 1))
     for number in middle:
@@ -162,6 +164,8 @@ def expect_words(talk: Talk, result: list[Message], window: int) -> None:
             continue
         if text in visible or text in [redact(later) for later in talk.said[number:]]:
             continue
+        if any(text.startswith(beginning) for beginning in cut):
+            continue  # its middle is stored, and cited there
         assert needed > Budget.for_window(window).threshold // 10, f"{number} is whole where there is room"
         assert stands or any(number in numbers for numbers in ranges), f"{number} can be cited"
 

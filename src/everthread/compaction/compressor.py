@@ -80,7 +80,7 @@ class ContextCompressor(SummaryEngine):
     def _render(self, plan: Plan, marker: str, sections: Sections, *, is_brief: bool) -> str:
         """The whole summary message, the user's words in what room is left."""
         count = self._services.counter.text
-        around = 30 + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
+        around = 36 + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
         # Twice its bytes is more than a text's tokens: where so many leave room for all words, none need be counted.
         texts = "".join([marker, *sections, *sections.values()]).encode("utf-8", "surrogatepass")
         room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))

@@ -340,9 +340,9 @@ def _is_marker(line: str) -> bool:
 
 
 def _drop_repeats(entries: list[UserMessage]) -> list[UserMessage]:
-    """The entries without those that a later one repeats word for word."""
-    latest = {entry.text: entry.number for entry in entries if entry.text}
-    return [entry for entry in entries if not entry.text or latest[entry.text] == entry.number]
+    """The entries without those that a later one repeats word for word; of one that is cut nobody knows that."""
+    latest = {entry.text: entry.number for entry in entries if not entry.is_short}
+    return [entry for entry in entries if entry.is_short or not entry.text or latest[entry.text] == entry.number]
 
 
 class _Offers:

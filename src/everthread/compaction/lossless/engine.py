@@ -197,7 +197,7 @@ class _Compaction:
         earlier = await self._rewrite(earlier, growth)
         parts = await growth.condense([*earlier, *await growth.add_leaves(sources)], room)
         used = count(marker) + part_tokens(parts, count) + count(render_sections(around, brief=True)) + 40
-        words = render_words(plan.words, plan.words_room(used), count)
+        words = render_words(plan.words, max(plan.words_room(used), plan.words_least), count)
         warnings = dict.fromkeys(warning for one in growth.texts for warning in one.warnings)
         return view_text(marker, parts, {**around, WORDS: words}), Compaction(
             messages=[], summary="", tokens_before=0, tokens_after=0, author=_authors(growth.texts),
