@@ -200,3 +200,10 @@ def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their
         assert set(shown.removesuffix(GAP).split()) <= set(words.split())
         assert COUNT(shown) <= room
     assert clip_tokens("部" * 400, 30, COUNT).startswith("部" * 8)
+
+
+def test_messages_that_are_cut_to_the_same_words_are_two() -> None:
+    entries = [UserMessage(2, "stop […]", is_short=True), UserMessage(3, "stop […]", is_short=True)]
+    assert [entry.number for entry in parse_words(render_words(entries, 100, len))] == [2, 3]
+    whole = [UserMessage(2, "stop"), UserMessage(3, "stop")]
+    assert [entry.number for entry in parse_words(render_words(whole, 100, len))] == [3]
