@@ -35,7 +35,7 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
 _LEAST = 24
 """A sentence of fewer characters goes with the one behind it on its line."""
-_SCRAP = 16
+_SCRAP = 10
 """A sentence of fewer characters at the end of its line does not stand without the one before it."""
 _LONGEST_PART = 24
 """A part of a word at the end of a cut text that is longer stays: writing without spaces, a path."""
