@@ -27,7 +27,8 @@ def effect(name: str, output: str, **arguments: Any) -> Effect:
         ("Read", {"file_path": "a.py"}), ("mcp__files__read_file", {"path": "a.py"}), ("WebSearch", {"query": "q"}),
         ("codebase_search", {"query": "q"}), ("get_order_by_id", {"id": 1}), ("visit_webpage", {"url": "u"}),
         ("editor", {"command": "view", "path": "a.py"}), ("find_user_id_by_email", {"email": "e"}),
-        ("http_get", {"url": "u"}), ("Bash", {"command": "git branch -a"}), ("Bash", {"command": "git remote -v"}),
+        ("http_get", {"url": "u"}), ("Grep", {"pattern": "update"}),
+        ("WebSearch", {"query": "create react app"}), ("Bash", {"command": "git branch -a"}), ("Bash", {"command": "git remote -v"}),
     ],
 )  # fmt: skip
 def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:

@@ -445,7 +445,9 @@ _LISTS = re.compile(
 )
 """What follows `git branch` and `git remote` where they only list something."""
 _STATEMENT = re.compile(
-    r"\s*(?:insert|update|delete|drop|alter|create|truncate|merge|replace|upsert|grant|revoke|mutation|set|call|copy)\b",
+    r"\s*(?:insert\s+into|update\s+\S+\s+set|delete\s+from|merge\s+into|truncate\s+table|grant\s|revoke\s|mutation\b\s*[\w({]"
+    r"|(?:drop|alter|create)\s+(?:or\s+replace\s+)?(?:unique\s+|temp\w{0,6}\s+|materialized\s+)?"
+    r"(?:table|index|view|database|schema|user|role|type|function|trigger|column|extension)\b)",
     re.IGNORECASE,
 )
 """How a query begins that is no question to a database."""
