@@ -28,7 +28,8 @@ def effect(name: str, output: str, **arguments: Any) -> Effect:
         ("codebase_search", {"query": "q"}), ("get_order_by_id", {"id": 1}), ("visit_webpage", {"url": "u"}),
         ("editor", {"command": "view", "path": "a.py"}), ("find_user_id_by_email", {"email": "e"}),
         ("http_get", {"url": "u"}), ("Grep", {"pattern": "update"}),
-        ("WebSearch", {"query": "create react app"}), ("Bash", {"command": "git branch -a"}), ("Bash", {"command": "git remote -v"}),
+        ("WebSearch", {"query": "create react app"}), ("Bash", {"command": "git branch -a"}),
+        ("Bash", {"command": "git remote -v"}),
     ],
 )  # fmt: skip
 def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
