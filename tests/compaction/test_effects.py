@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal import FIXED, journal_of
+from everthread.compaction.history import MessageFacts
+from everthread.compaction.journal import FIXED, journal_of, parse_journal
 from everthread.compaction.pruning import prune
 from everthread.compaction.state import ThreadState, state_of
 from everthread.compaction.tool_calls import CallFacts, Effect
@@ -27,7 +28,8 @@ def effect(name: str, output: str, **arguments: Any) -> Effect:
         ("Read", {"file_path": "a.py"}), ("mcp__files__read_file", {"path": "a.py"}), ("WebSearch", {"query": "q"}),
         ("codebase_search", {"query": "q"}), ("get_order_by_id", {"id": 1}), ("visit_webpage", {"url": "u"}),
         ("editor", {"command": "view", "path": "a.py"}), ("find_user_id_by_email", {"email": "e"}),
-        ("http_get", {"url": "u"}), ("Grep", {"pattern": "update"}),
+        ("http_get", {"url": "u"}), ("BashOutput", {"bash_id": "1"}), ("get_merge_request", {"id": 3}),
+        ("find_in_files", {"query": "x"}), ("think", {"thought": "update the order"}), ("Grep", {"pattern": "update"}),
         ("WebSearch", {"query": "create react app"}), ("Bash", {"command": "git branch -a"}),
         ("Bash", {"command": "git remote -v"}),
     ],
@@ -151,6 +153,82 @@ def test_a_pass_that_states_errors_is_none() -> None:
     journal, state = journal_of([*history, *run("npm run check 2>&1 | tail -5", "done\n", "b")])
     assert FIXED in journal.text()
     assert not state.errors
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("npm test 2>&1 | tail -20", "Error: simulated network failure\nTests: 12 passed, 12 total"),
+        ("kubectl logs pod/x | grep ERROR", "2024-01-01 ERROR: connection lost"),
+        ("make 2>&1 | tail -3", "done"),
+    ],
+)
+def test_what_is_no_failure_behind_a_pipe(command: str, output: str) -> None:
+    assert not effect("Bash", output, command=command).failed
+
+
+def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
+    failed = effect("Bash", "> build\nnpm error code 2\nnpm error path /r\nWaiting...", command="npm run build | tail")
+    assert failed.failed
+    assert failed.errors == ("npm error code 2",)
+
+
+@pytest.mark.parametrize(
+    ("output", "more"),
+    [
+        ("Chunk ID: 1\nWall time: 1 s\nProcess running with session ID 5\nOutput:\n", {}),
+        ("Command running in background with ID: 1", {"run_in_background": True}),
+        ("exec_command failed for `npm test`: Rejected", {}),
+        ("The user doesn't want to proceed with this tool use. The tool use was rejected.", {}),
+    ],
+)
+def test_what_did_not_come_to_its_end_answers_nothing(output: str, more: dict[str, Any]) -> None:
+    failure = [user("Go."), *run("npm test", "FAIL a | TypeError: q\nexit code: 1", "a")]
+    for again in (run("npm test", output, "b", **more), run("npm test", "", "b")[:1]):
+        journal, state = journal_of([*failure, *again])
+        assert FIXED not in journal.text()
+        assert state.errors
+
+
+def test_an_edit_without_a_result_changed_nothing() -> None:
+    edit = call("Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "ok")[:1]
+    journal, state = journal_of([user("Go."), *edit])
+    assert not state.files
+    assert journal.entries[0].changed == 0
+
+
+def test_the_end_of_a_session_is_the_end_of_its_command() -> None:
+    head = "Chunk ID: 1\nWall time: 1 s\nProcess running with session ID 5\nOutput:\n"
+    end = "Chunk ID: 2\nWall time: 1 s\nProcess exited with code 1\nOutput:\nError: expected 1\n1 failed, 3 passed"
+    history = [user("Go."), *call("exec_command", {"cmd": "npm test"}, head, key="a")]
+    history += call("write_stdin", {"session_id": 5, "chars": ""}, end, key="b")
+    journal, state = journal_of(history)
+    assert list(state.errors) == ["npm test"]
+    assert state.commands["npm test"].is_test
+    assert FIXED not in journal.text()
+    assert not state_of([*history, *call("exec_command", {"cmd": "npm test"}, "exit code: 0", key="c")]).errors
+
+
+def test_a_step_that_passes_alone_does_not_answer_the_steps_before_it() -> None:
+    history = [user("Go."), *run("npm run lint && npm test", "src/a.ts(1,1): error TS1: bad\nexit code: 1", "a")]
+    assert state_of([*history, *run("npm test", "4 passed\nexit code: 0", "b")]).errors
+
+
+def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
+    first = [
+        user("Go."),
+        *run("make one", "Error: missing header\nexit code: 2", "a"),
+        *run("make two", "Error: missing header file foo.h of two\nexit code: 2", "b"),
+    ]
+    journal, state = journal_of(first)
+    parsed = parse_journal(journal.text())
+    facts = [MessageFacts(message) for message in run("make one", "exit code: 0", "c")]
+    lines = parsed.extend(facts, [1] * len(facts), state).text().split("\n")
+    assert [line for line in lines if FIXED in line] == [f"- error: Error: missing header {FIXED}"]
+
+
+def test_a_failed_run_with_figures_only_is_open() -> None:
+    assert state_of([user("Go."), *run("pytest", "2 failed, 5 passed\nexit code: 1", "a")]).errors
 
 
 def test_an_error_is_not_fixed_because_there_were_many() -> None:

@@ -150,6 +150,13 @@ def test_no_secret_and_no_sign_of_ours_is_in_it() -> None:
     assert "[EVERTHREAD SUMMARY" not in journal.text()
 
 
+def test_no_half_of_a_secret_is_in_it_behind_much_white_space() -> None:
+    key = "sk-ant-" + "api03-" + "Zq8xW" * 18 + "AA"
+    output = f"Error: bad value:{' ' * 228}{key}\nExit code: 1"
+    journal, _ = journal_of([user("Go."), *call("Bash", {"command": "make"}, output)])
+    assert key[:20] not in journal.text()
+
+
 @pytest.mark.parametrize("lead", range(0, 330, 30))
 def test_no_half_of_a_secret_is_in_it_wherever_a_text_is_cut(lead: int) -> None:
     key = "sk-ant-" + "api03-" + "Zq8xW" * 18 + "AA"

@@ -296,9 +296,9 @@ class JournalFold:
         unresolved = self.state.errors.keys() | self.state.forgotten
         closed = [line for key, lines in self._errors.items() if key not in unresolved for line in lines]
         entries = self._before.entries
-        earlier = [_mark_fixes(entry, closed) for entry in entries] if closed else list(entries)
-        parts = [*self._parts, self._last] if self._last else self._parts
         told = frozenset(_safe(line) for error in self.state.errors.values() for line in error.lines)
+        earlier = [_mark_fixes(entry, closed, told) for entry in entries] if closed else list(entries)
+        parts = [*self._parts, self._last] if self._last else self._parts
         new = [part.entry(unresolved, told) for part in parts]
         if new and earlier and new[0].is_continued and len(earlier[-1].lines) + len(new[0].lines) <= _STEPS:
             joined = earlier.pop()
@@ -381,7 +381,7 @@ class _Part:
             effects, step = one.step
             for effect in effects:
                 kinds.append("failed" if effect.kind == "ran" and effect.failed else effect.kind)
-                if effect.kind != "looked" and not effect.failed:
+                if effect.kind != "looked" and not effect.failed and effect.is_done:
                     paths.update(effect.paths)
             shown = []
             for call in step.calls:
@@ -476,7 +476,7 @@ def _step(note: str, effects: Sequence[Effect]) -> Step:
 
 
 def _changed_paths(effect: Effect) -> tuple[str, ...]:
-    return () if effect.failed else effect.paths or (effect.target,)
+    return () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
 
 
 def _call_text(what: str, effect: Effect) -> CallText:
@@ -484,17 +484,22 @@ def _call_text(what: str, effect: Effect) -> CallText:
     outcome = _safe(effect.outcome, 120)
     errors = tuple(map(_safe, effect.errors))
     # Code is never the same twice: that another piece of it passed later says nothing about this one.
-    is_open = effect.failed and errors and effect.kind != "looked" and "code" not in effect.arguments
+    is_open = (
+        effect.failed and errors and effect.kind != "looked" and not {"code", "session_id"} & effect.arguments.keys()
+    )
     failure = error_key(effect) if is_open else ""
     return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
 
 
-def _mark_fixes(entry: Entry, closed: Sequence[str]) -> Entry:
-    """The entry with a mark on error lines that are among the `closed` errors."""
-    lines = tuple(
-        f"{line} {FIXED}" if not line.endswith(FIXED) and any(_safe(error) in line for error in closed) else line
-        for line in entry.lines
-    )
+def _mark_fixes(entry: Entry, closed: Sequence[str], told: frozenset[str]) -> Entry:
+    """The entry with a mark on error lines that are among the `closed` errors, and none of which is still `told`."""
+    fixed = frozenset(map(_safe, closed))
+
+    def is_fixed(line: str) -> bool:
+        stated = line.removeprefix(_ERROR).split(" | ")
+        return line.startswith(_ERROR) and not fixed.isdisjoint(stated) and told.isdisjoint(stated)
+
+    lines = tuple(f"{line} {FIXED}" if not line.endswith(FIXED) and is_fixed(line) else line for line in entry.lines)
     return entry if lines == entry.lines else replace(entry, lines=lines)
 
 

@@ -101,8 +101,9 @@ def unwrap(text: str) -> UnwrappedOutput:
     bodies = [value for key in _BODIES if isinstance(value := data.get(key), str) and value]
     code = codes[0] if codes else None
     failed = bool(errors and code is None) or any(data.get(key) is value for key, value in _FAILED.items())
+    failed = failed or data.get("status") in ("error", "failed", "failure")
     if code or failed:  # what a program says there while all is well are warnings
-        errors += [value for key in ("stderr", "message") if isinstance(value := data.get(key), str) and value.strip()]
+        errors += [said for key in ("stderr", "message", "reason") if (said := _error_text(data.get(key)))]
     error = errors[0] if errors and code != 0 else ""
     return UnwrappedOutput(bodies[0] if bodies else text, code, error, data, failed)
 
@@ -139,12 +140,12 @@ _EXIT_WORDS = ("exit", "return", "terminated")
 _STOPPED = re.compile(
     r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
     r"|\b(?:command|operation|process|request|tool(?: use| call)?) (?:was )?"
-    r"(?P<abort>aborted|interrupted|cancell?ed|killed)\b",
+    r"(?P<abort>aborted|interrupted|cancell?ed|killed|rejected)\b",
     re.IGNORECASE,
 )
 
 
-_STOP_WORDS = ("timed", "timeout", "aborted", "interrupted", "cancel", "killed")
+_STOP_WORDS = ("timed", "timeout", "aborted", "interrupted", "cancel", "killed", "rejected")
 
 
 def exit_code(text: str) -> int | None:
@@ -275,6 +276,8 @@ _LEADS = re.compile(
     r"[\w.-]{1,40} failed for|cannot|could not|unable to|no such|permission denied)\b",
     re.IGNORECASE,
 )
+_WHOLE_LINE = 2_000
+"""Characters of a line that are given: whoever cuts it sees a secret whole."""
 _SEARCHED = 100_000
 """How much of the start and of the end of an output is searched for an error."""
 _TRACEBACK = "Traceback (most recent call last)"
@@ -304,12 +307,12 @@ def _line_at(text: str, position: int) -> str:
     start = text.rfind("\n", 0, position) + 1
     if start < position - 100:
         start = text.find(" ", position - 100, position) + 1 or position
-    return text[start : start + 300].split("\n", 1)[0].removeprefix("E  ").strip()
+    return text[start : start + _WHOLE_LINE].split("\n", 1)[0].removeprefix("E  ").strip()
 
 
 def leading_error(text: str) -> str:
     """The first line, where it says that the call failed. The lines after it may be any text that mentions errors."""
-    first = text.lstrip()[:300].split("\n", 1)[0]
+    first = text.lstrip()[:_WHOLE_LINE].split("\n", 1)[0]
     return first.strip() if _LEADS.match(first) else ""
 
 
@@ -322,8 +325,8 @@ def own_error(text: str) -> str:
     last = end.rpartition("\n")[2].strip()
     if _OWN.match(last) or _TRACEBACK in end[-2_000:]:
         return error_line(end) or last
-    first = text.lstrip()[:300].split("\n", 1)[0].strip()
-    return first if _OWN.match(first) or "command not found" in first else ""
+    first = text.lstrip()[:_WHOLE_LINE].split("\n", 1)[0].strip()
+    return first if _OWN.match(first) or "command not found" in first or " failed for " in first else ""
 
 
 def _json(text: str) -> Any:
@@ -337,6 +340,7 @@ def _json(text: str) -> Any:
 MAX_ERRORS = 8
 """So many different error lines are taken from one output."""
 MAX_LINE = 300
+"""Characters of a line in which an error is looked for."""
 
 _SUSPECT_WORDS = (
     "err", "exception", "fail", "fatal", "panic", "critical", "command not found", "no such file",
@@ -388,12 +392,13 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
     stated: dict[str, str] = {}
     telling = 0
     starts = _lines_with(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
-    for line in dict.fromkeys(text[start : start + MAX_LINE].split("\n", 1)[0] for start in sorted(starts)):
+    for whole in dict.fromkeys(text[start : start + _WHOLE_LINE].split("\n", 1)[0] for start in sorted(starts)):
+        line = whole[:MAX_LINE]
         if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(line):
             continue
         key = _NUMBERS.sub("", line)
         if key not in stated:
-            stated[key] = line.strip()
+            stated[key] = whole.strip()
             telling += not says_nothing(stated[key])
             if telling == enough and len(stated) <= MAX_ERRORS // 2:
                 return list(stated.values())
@@ -402,6 +407,16 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
         lines = [*_last_words(text), *lines]
     half = MAX_ERRORS // 2
     return lines if len(lines) <= MAX_ERRORS else lines[:half] + lines[-half:]
+
+
+def find_failure(text: str) -> str:
+    """The first line that states an error; of npm any line that begins as its errors do."""
+    lines = [line for line in error_lines(text, enough=1) if not says_nothing(line)]
+    npm = _NPM_ERROR.search(text) if not lines else None
+    return lines[0] if lines else npm[0] if npm else ""
+
+
+_NPM_ERROR = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
 
 
 def _is_code(line: str) -> bool:
@@ -436,7 +451,7 @@ def says_nothing(line: str) -> bool:
 def _last_words(text: str) -> list[str]:
     """The last line that tells of a failure, or the last at all."""
     rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
-    rows = [row[:MAX_LINE] for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
+    rows = [row for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
     telling = [row for row in rows if _TELLS_WHY.search(row) and not _is_code(row)]
     return (telling or rows)[-1:]
 

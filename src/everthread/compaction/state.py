@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.outcomes import error_lines
+from everthread.compaction.outcomes import count_tests, find_failure
 from everthread.compaction.tool_calls import EDIT_MARK, RUNNING, TRIMS, CallFacts, Effect, is_file, read_edits
 from everthread.core.messages import Call, Messages, one_line, text_of
 from everthread.core.redaction import clip_words
@@ -77,8 +77,9 @@ class ThreadState:
 
     def apply(self, effect: Effect, turn: int) -> None:
         """Take note of one call."""
+        effect = self._end_session(effect)
         did = CHANGED if effect.kind != "looked" else READ
-        if not effect.failed:
+        if not effect.failed and effect.is_done:
             for path in effect.paths:
                 before = self.files.pop(path, None)
                 keeps = before is not None and before.did == CHANGED
@@ -93,16 +94,14 @@ class ThreadState:
         self.branch = effect.branch or self.branch
         if effect.kind == "ran":
             self._run(effect, command_key(effect.target), turn)
-        session = effect.arguments.get("session_id")
-        if session is not None and "exit " in effect.outcome:
-            self.processes = [one for one in self.processes if not one.endswith(f" (session {session})")]
+        lines = list(effect.errors) or ([effect.tests] if effect.tests else [])
         if not effect.failed:
             self._close(effect)
-        elif effect.errors and effect.kind != "looked":
+        elif lines and effect.kind != "looked":
             source = effect.target if effect.kind == "ran" else f"{effect.tool} {effect.target}".strip()
             key = error_key(effect)
             self.errors.pop(key, None)
-            self.errors[key] = OpenError(clip_words(source or effect.tool, 200), list(effect.errors), turn)
+            self.errors[key] = OpenError(clip_words(source or effect.tool, 200), lines, turn)
         self._bound()
 
     def _run(self, effect: Effect, key: str, turn: int) -> None:
@@ -116,9 +115,18 @@ class ThreadState:
         if effect.target.startswith(("kill", "pkill")):
             self.processes = []
 
+    def _end_session(self, effect: Effect) -> Effect:
+        """What ends a command that went on in a session is the end of that command."""
+        mark = f" (session {effect.arguments.get('session_id')})"
+        process = next((one for one in self.processes if one.endswith(mark)), None)
+        if process is None or "exit " not in effect.outcome:
+            return effect
+        self.processes = [one for one in self.processes if one != process]
+        return effect._replace(kind="ran", target=process.removesuffix(mark), tests=count_tests(effect.output))
+
     def _close(self, effect: Effect) -> None:
         """A pass closes what failed before, unless its output states an error too."""
-        key = error_key(effect) if self.errors else ""
+        key = error_key(effect) if self.errors and effect.is_done else ""
         closed = [failure for failure in self.errors if failure == key or _answers(effect, key, failure)]
         if closed and _is_clean(effect):
             for key in closed:
@@ -248,7 +256,7 @@ def command_key(command: str) -> str:
     while True:
         bare = text.removesuffix("2>&1").removesuffix("> /dev/null").removesuffix(">/dev/null").rstrip()
         before, pipe, last = bare.rpartition("|")
-        if pipe and last.split()[:1] and last.split()[0] in TRIMS:
+        if pipe and not before.endswith("|") and last.split()[:1] and last.split()[0] in TRIMS:
             bare = before.rstrip()
         if bare == text:
             return text
@@ -256,7 +264,7 @@ def command_key(command: str) -> str:
 
 
 def error_key(effect: Effect) -> str:
-    """The key of a failure: of a command its last step and folder; of code, never the same twice, the tool."""
+    """The key of a failure: of a command itself and its folder; of code, never the same twice, the tool."""
     if effect.kind == "changed":
         return effect.target or effect.tool
     if effect.kind != "ran":
@@ -264,7 +272,7 @@ def error_key(effect: Effect) -> str:
     if "code" in effect.arguments:
         return effect.tool
     folder = _folder(effect)
-    return command_key(effect.target.rpartition("&&")[2]) + (f"{_IN}{folder}" if folder else "")
+    return command_key(effect.target) + (f"{_IN}{folder}" if folder else "")
 
 
 def _folder(effect: Effect) -> str:
@@ -287,7 +295,7 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
         return False
     if command == failed:
         return True
-    if _is_code(words) or _is_code(theirs) or not set(words) < set(theirs):
+    if _is_code(words) or _is_code(theirs) or "&&" in theirs or not set(words) < set(theirs):
         return False
     if len(words) == 1:
         return bool(effect.tests)
@@ -299,7 +307,7 @@ def _is_clean(effect: Effect) -> bool:
     """Whether nothing in the output of a pass states an error. A pipe hides the exit code."""
     if effect.kind != "ran" or effect.tests or (effect.outcome.startswith("exit 0") and "|" not in effect.target):
         return True
-    return not error_lines(effect.output)
+    return not find_failure(effect.output)
 
 
 class CallRecord(NamedTuple):

@@ -21,6 +21,7 @@ from everthread.compaction.outcomes import (
     count_tests,
     error_line,
     error_lines,
+    find_failure,
     find_halt,
     has_any,
     leading_error,
@@ -61,6 +62,8 @@ _HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]
 _FOUND = re.compile(r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b", re.IGNORECASE)
 
 
+_LOGS = re.compile(r"\b(?:logs?|journalctl|dmesg)\b")
+"""Commands whose output tells of errors long past."""
 TRIMS = frozenset({"tail", "head", "grep", "tee", "less", "cat", "wc", "sort"})
 """Programs at the end of a pipe that only trim what is shown."""
 
@@ -112,8 +115,10 @@ class CallFacts:
     @property
     def is_trimmed(self) -> bool:
         """Whether a command ends with a pipe that only trims what is shown: the exit code is not the command's own."""
-        last = self.action.target.rpartition("|")[2].split(None, 1) if self.action and "|" in self.action.target else []
-        return bool(last) and last[0] in TRIMS
+        command = self.action.target if self.action else ""
+        before, _, last = command.rpartition("|") if "|" in command else ("", "", "")
+        words = last.split(None, 1)
+        return bool(words) and words[0] in TRIMS and not before.endswith("|") and _LOGS.search(command) is None
 
     @property
     def is_line(self) -> bool:
@@ -268,7 +273,9 @@ class _Table:
     looks: frozenset[str]
     """Words of a tool's name that say it changes nothing."""
     acts: frozenset[str]
-    """Words that make such a name that of another act: `get_or_create`, `check_out`."""
+    """Words that make a name that ends so that of another act: `clear_search`."""
+    joins: frozenset[str]
+    """Words behind which another act follows: `get_or_create`, `load_into`."""
     shows: Mapping[str, frozenset[str]]
     """Programs that only show something, with the commands of theirs that do; none: all of them."""
     writes: Mapping[str, frozenset[str]]
@@ -301,6 +308,7 @@ def _table() -> _Table:
         tuple(data["status"]),
         frozenset(data["looks"]),
         frozenset(data["acts"]).union(kinds["patch"].words, kinds["write"].words),
+        frozenset(data["joins"]),
         {program: frozenset(words) for program, words in data["shows"].items()},
         {program: frozenset(words) for program, words in data["writes"].items()},
         frozenset(data["prefixes"]),
@@ -431,6 +439,8 @@ class Effect(NamedTuple):
     arguments: Mapping[str, Any] = MappingProxyType({})
     output: str = ""
     """The output itself."""
+    is_done: bool = True
+    """Whether the call came to an end: it has a result, and does not go on in the background."""
 
 
 _BRANCH = re.compile(r"\bgit\s+(?:checkout(?:\s+-[bB])?|switch(?:\s+-[cC])?)\s+([\w./-]{1,100})(?=\s*(?:$|[;&|]))")
@@ -440,6 +450,7 @@ _LOOKS = frozenset({"read", "search", "list", "web"})
 
 
 _NO_CALL = Call("", "", "")
+_OTHER_ACTS = (("check", "in"), ("check", "out"), ("count", "down"))
 _LISTS = re.compile(
     r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
 )
@@ -471,6 +482,7 @@ def _effect_of(reading: CallFacts) -> Effect:
     return Effect(
         kind, action.tool, action.target, outcome, failed, errors, _paths(kind, action, call, arguments), tests,
         _branch(action.target, text) if action.kind == "shell" else "", arguments, reading.output.body,
+        reading.text is not None and RUNNING not in outcome and arguments.get("run_in_background") is not True,
     )  # fmt: skip
 
 
@@ -486,23 +498,28 @@ def _read_output(kind: str, reading: CallFacts) -> CallOutcome:
     error = output.error or (leading_error(output.body) if kind != "ran" and not is_object else "")
     tests = output.tests if kind == "ran" else ""
     if kind == "ran" and code is None and not halt:
-        error = error or own_error(output.body) or (tests if "failed" in tests or "error" in tests else "")
+        error = error or _untold_error(output.body, tests)
     failed = reading.failed or output.failed or bool(code) or bool(halt) or bool(error)
-    is_trimmed = kind == "ran" and not failed and reading.is_trimmed
+    is_trimmed, is_certain = kind == "ran" and reading.is_trimmed, failed
+    if is_trimmed and not failed and not tests and (error := find_failure(output.body)):
+        failed, code = True, None
     lines: list[str] = []
-    if (failed or is_trimmed) and reading.text:
-        stated = error_lines(output.error or output.body, failed=failed, enough=MOST_ERRORS)
+    if failed and reading.text:
+        stated = error_lines(output.error or output.body, failed=is_certain, enough=MOST_ERRORS)
         lines = [clip_words(line, EFFECT_CHARS) for line in map(one_line, stated) if not says_nothing(line)]
         lines = lines[:MOST_ERRORS] or ([clip_words(one_line(error), EFFECT_CHARS)] if error else [])
-    if is_trimmed and lines:
-        failed, code = True, None
     running = f"{RUNNING}{output.session})" if output.session else ""
     parts = [halt, running, f"exit {code}" if code is not None else "failed" if failed else ""]
     if tests:
         parts.append(tests)
-    elif kind in ("called", "ran") and not failed:
+    elif kind in ("called", "ran") and not failed and not is_trimmed:
         parts.append(_stated_message(kind, output))
     return ", ".join(dict.fromkeys(filter(None, parts))), failed, tuple(lines), tests
+
+
+def _untold_error(output: str, tests: str) -> str:
+    """The error of a run without an exit code: what its tests say, else what the program states."""
+    return (tests if "failed" in tests or "error" in tests else "") if tests else own_error(output)
 
 
 def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOutcome:
@@ -514,10 +531,10 @@ def _read_line(kind: str, reading: CallFacts, line: str, *errors: str) -> CallOu
     error = ""
     if kind != "ran":
         error = leading_error(told)
-    elif reading.is_trimmed and (stated := [*errors, *error_lines(told)]):
-        code, error = None, stated[0]
+    elif reading.is_trimmed and not tests and (stated := errors[0] if errors else find_failure(told)):
+        code, error = None, stated
     elif code is None:
-        error = own_error("\n".join(errors)) or (tests if "failed" in tests or "error" in tests else "")
+        error = _untold_error("\n".join(errors), tests)
     failed = reading.failed or bool(error or halt) or bool(code and code[1] != "0")
     if failed and not errors:
         rest = told[code.end() :].split(", ") if code else [told]
@@ -554,7 +571,9 @@ def _is_read_only_call(call: Call, action: Action, arguments: Mapping[str, Any])
     is_named_so = action.kind in _LOOKS and not table.kinds[action.kind].words.isdisjoint(words)
     if not (is_named_so or (words and not table.looks.isdisjoint((words[0], words[-1])))):
         return False
-    if not table.acts.isdisjoint(words):
+    if not table.joins.isdisjoint(words) or words[:2] in _OTHER_ACTS:
+        return False
+    if words[0] not in table.looks and not table.acts.isdisjoint(words):
         return False
     method = arguments.get("method")
     if isinstance(method, str) and method.upper() not in ("GET", "HEAD"):
@@ -605,7 +624,9 @@ def _stated_message(kind: str, output: UnwrappedOutput) -> str:
         return ""
     if kind == "ran":  # what a command with much to say ends with is rarely its outcome
         lines = [line for line in output.body[:_SHORT_CHARS].split("\n") if line.strip()]
-        lines = [line for line in lines if not _FRAME.match(f"\n{line.lower()}")]
+        lines = [
+            line for line in lines if not _FRAME.match(f"\n{line.lower()}") and not line.startswith((">", "warning"))
+        ]
         is_short = len(output.body) < _SHORT_CHARS and len(lines) <= _SHORT_LINES
         return clip_words(one_line(lines[0]), 80) if lines and is_short else ""
     return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 100)
