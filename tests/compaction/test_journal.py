@@ -367,3 +367,19 @@ def test_an_error_is_known_from_the_line_that_replaced_its_output() -> None:
     journal, state = journal_of(pruned)
     assert "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.text()
     assert [error.lines for error in state.errors.values()] == [["ERROR: failed to push registry.local/heron:3.1: 401"]]
+
+
+def test_open_errors_leave_half_of_the_room_to_the_rest() -> None:
+    failures = [
+        message
+        for number in range(6)
+        for message in call(
+            "Bash", {"command": f"make {number}"}, f"fatal: no part {number}\nexit code: 2", key=f"{number}"
+        )
+    ]
+    written = call("Write", {"file_path": "src/a.py", "content": "x"}, "ok", key="w")
+    state = state_of([user("Go."), *written, *failures])
+    sections = state_sections(state, 120, COUNT)
+    assert "no part 5" in sections[BLOCKED]
+    assert "no part 0" not in sections[BLOCKED]
+    assert "src/a.py" in sections[FILES]

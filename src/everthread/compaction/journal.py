@@ -786,7 +786,7 @@ _FAILURE_CHARS = 400
 
 
 def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
-    """The sections that come from the state, within so many tokens."""
+    """The sections that come from the state, within so many tokens; open errors take half of them at most."""
     texts = {
         STATE: _state_text(state),
         PROGRESS: _items_text(state.todo_items("in_progress", "active", "doing")),
@@ -797,7 +797,8 @@ def state_sections(state: ThreadState, room: int, count: Count) -> Sections:
     remaining = room
     for name, text in texts.items():
         lines: list[str] = []
-        for line in redact(text).split("\n") if text else []:
+        told = redact(text).split("\n") if text else []
+        for line in newest_lines(told, room // 2, count) if name == BLOCKED else told:
             cost = count(line) + 2
             if cost <= remaining:
                 lines.append(line)
