@@ -11,7 +11,6 @@ import asyncio
 import cProfile
 import json
 import pstats
-import statistics
 import subprocess
 import sys
 import time
@@ -35,7 +34,7 @@ from examples.long_session import Session
 
 MODEL = "gpt-4o"
 WINDOW = 200_000
-ROUNDS = 7
+ROUNDS = 15
 NEW = 20
 """Messages the engine has not read before."""
 FIRST_GOAL, NEW_GOAL, GROWTH_GOAL = 3.0, 0.5, 1.5
@@ -55,12 +54,12 @@ def run() -> list[Row]:
 
 
 def _ratios(name: str) -> list[Row]:
-    """The medians of several processes, in turns, so that what else the machine does hits all alike."""
+    """The least of several processes, in turns: what else the machine does can only add to it."""
     taken: dict[str, list[float]] = {probe: [] for probe in ("count", "first", "new")}
     for _ in range(ROUNDS):
         for probe, seconds in taken.items():
             seconds.append(float(_asked(probe, name)))
-    count, first, new = (statistics.median(seconds) for seconds in taken.values())
+    count, first, new = map(min, taken.values())
     figures = f"{first / count:.1f} × ({1000 * first:.0f} ms against {1000 * count:.0f} ms)"
     return [
         Row(f"{name}, never seen before", figures, f"≤ {FIRST_GOAL:g} ×", first <= FIRST_GOAL * count),
