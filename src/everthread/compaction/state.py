@@ -117,9 +117,11 @@ class ThreadState:
 
     def _end_session(self, effect: Effect) -> Effect:
         """What ends a command that went on in a session is the end of that command."""
+        if not self.processes or "exit " not in effect.outcome:
+            return effect
         mark = f" (session {effect.arguments.get('session_id')})"
         process = next((one for one in self.processes if one.endswith(mark)), None)
-        if process is None or "exit " not in effect.outcome:
+        if process is None:
             return effect
         self.processes = [one for one in self.processes if one != process]
         return effect._replace(kind="ran", target=process.removesuffix(mark), tests=count_tests(effect.output))

@@ -623,12 +623,11 @@ def _stated_message(kind: str, output: UnwrappedOutput) -> str:
     if output.data is not None:
         return ""
     if kind == "ran":  # what a command with much to say ends with is rarely its outcome
-        lines = [line for line in output.body[:_SHORT_CHARS].split("\n") if line.strip()]
-        lines = [
-            line for line in lines if not _FRAME.match(f"\n{line.lower()}") and not line.startswith((">", "warning"))
-        ]
-        is_short = len(output.body) < _SHORT_CHARS and len(lines) <= _SHORT_LINES
-        return clip_words(one_line(lines[0]), 80) if lines and is_short else ""
+        if len(output.body) >= _SHORT_CHARS:
+            return ""
+        lines = [line for line in output.body.split("\n") if line.strip() and not line.startswith((">", "warning"))]
+        lines = [line for line in lines if not _FRAME.match(f"\n{line.lower()}")]
+        return clip_words(one_line(lines[0]), 80) if lines and len(lines) <= _SHORT_LINES else ""
     return clip_words(one_line(output.body.lstrip()[:2_000].split("\n", 1)[0]), 100)
 
 
