@@ -14,7 +14,7 @@ from typing import Any
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history import Memory, MessageFacts
 from everthread.compaction.journal import AUTHOR, JournalWriter, blocked_text, files_text
-from everthread.compaction.plan import Plan, make_plan, read_earlier, read_summary, reason_for
+from everthread.compaction.plan import Earlier, Plan, make_plan, read_earlier, read_state, read_summary, reason_for
 from everthread.compaction.pruning import redact_message
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
@@ -428,10 +428,25 @@ class SummaryEngine(ContextEngine):
         self._memory = Memory()
         self._redactor = LineRedactor()
         self._notes: tuple[str, ...] = ()
+        self._state: ThreadState | None = None
+        """How things stood after the last compaction."""
 
     @abc.abstractmethod
     async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
         """The summary message without its last line, and all else of the result that is the engine's to say."""
+
+    def state_before(self, plan: Plan) -> ThreadState:
+        """A copy of the state before this compaction; where it is not known, what the summary in the list says."""
+        earlier = plan.earlier
+        if earlier.state is not None:
+            return earlier.state
+        if self._state is not None and earlier.text:
+            return self._state.copy()
+        return self.read_summary_state(earlier)
+
+    def read_summary_state(self, earlier: Earlier) -> ThreadState:
+        """How things stood by a summary in the list."""
+        return read_state(earlier.sections)
 
     # When
 
@@ -499,6 +514,8 @@ class SummaryEngine(ContextEngine):
     def on_compacted(self, compaction: Compaction) -> None:
         if compaction.changed:
             self._prompt_tokens, self.compactions = 0, self.compactions + 1
+        if compaction.changed and compaction.state:  # one that summarised nothing knows nothing new
+            self._state = ThreadState.load(compaction.state)
 
     def update_model(self, services: Services) -> None:
         """Another window, another tokenizer: what was reported before no longer counts."""
@@ -506,7 +523,11 @@ class SummaryEngine(ContextEngine):
         self._prompt_tokens = 0
 
     def dump_state(self) -> dict[str, Any]:
-        return {"prompt_tokens": self._prompt_tokens, "compactions": self.compactions}
+        thread = {"thread": self._state.dump()} if self._state is not None else {}
+        return {"prompt_tokens": self._prompt_tokens, "compactions": self.compactions, **thread}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._prompt_tokens, self.compactions = state.get("prompt_tokens", 0), state.get("compactions", 0)
+        thread = state.get("thread")
+        # A state of the version before has other fields: it is rebuilt with the summary.
+        self._state = ThreadState.load(thread) if isinstance(thread, Mapping) and "todo" in thread else None

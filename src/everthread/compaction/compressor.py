@@ -18,8 +18,7 @@ from everthread.compaction.composition import (
 )
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal import AUTHOR, Journal, JournalFold
-from everthread.compaction.plan import Plan, read_state
-from everthread.compaction.state import ThreadState
+from everthread.compaction.plan import Plan
 from everthread.compaction.summary import (
     HANDOFF,
     RULES,
@@ -44,7 +43,6 @@ class ContextCompressor(SummaryEngine):
     def __init__(self, services: Services, *, template: TemplateName = "handoff") -> None:
         super().__init__(services)
         self._template: TemplateName = template
-        self._state: ThreadState | None = None
         self._last: tuple[str, JournalFold] | None = None
         """The text of the earlier summary, and the journal that was made after it last."""
 
@@ -101,33 +99,18 @@ class ContextCompressor(SummaryEngine):
         if last is not None and last.goes_on(facts, turns):
             fold = last.copy().extend(facts, turns)
         else:
-            fold = JournalFold(plan.earlier.journal, self._state_before(plan)).extend(facts, turns)
+            fold = JournalFold(plan.earlier.journal, self.state_before(plan)).extend(facts, turns)
         self._last = plan.earlier.text, fold
         return fold
 
-    def _state_before(self, plan: Plan) -> ThreadState:
-        """A copy of the state before this compaction."""
-        if plan.earlier.state is not None:
-            return plan.earlier.state
-        if self._state is not None and plan.earlier.text:
-            return self._state.copy()
-        return read_state(plan.earlier.sections)
-
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)
-        if compaction.changed and compaction.state:  # one that summarised nothing knows nothing new
-            self._state = ThreadState.load(compaction.state)
+        if compaction.changed and compaction.state:
             self._last = None
-
-    def dump_state(self) -> dict[str, Any]:
-        return super().dump_state() | ({"thread": self._state.dump()} if self._state is not None else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        thread = state.get("thread")
         self._last = None
-        # A state of the version before has other fields: it is rebuilt with the summary.
-        self._state = ThreadState.load(thread) if isinstance(thread, Mapping) and "todo" in thread else None
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:

@@ -294,7 +294,9 @@ class JournalFold:
     def journal(self) -> Journal:
         """The journal of all messages read so far."""
         unresolved = self.state.errors.keys() | self.state.forgotten
-        closed = [line for key, lines in self._errors.items() if key not in unresolved for line in lines]
+        closed = frozenset(
+            _safe(line) for key, lines in self._errors.items() if key not in unresolved for line in lines
+        )
         entries = self._before.entries
         told = frozenset(_safe(line) for error in self.state.errors.values() for line in error.lines)
         earlier = [_mark_fixes(entry, closed, told) for entry in entries] if closed else list(entries)
@@ -491,13 +493,12 @@ def _call_text(what: str, effect: Effect) -> CallText:
     return CallText(f"{what} → {outcome}" if outcome else what, errors, failure)
 
 
-def _mark_fixes(entry: Entry, closed: Sequence[str], told: frozenset[str]) -> Entry:
+def _mark_fixes(entry: Entry, closed: frozenset[str], told: frozenset[str]) -> Entry:
     """The entry with a mark on error lines that are among the `closed` errors, and none of which is still `told`."""
-    fixed = frozenset(map(_safe, closed))
 
     def is_fixed(line: str) -> bool:
         stated = line.removeprefix(_ERROR).split(" | ")
-        return line.startswith(_ERROR) and not fixed.isdisjoint(stated) and told.isdisjoint(stated)
+        return line.startswith(_ERROR) and not closed.isdisjoint(stated) and told.isdisjoint(stated)
 
     lines = tuple(f"{line} {FIXED}" if not line.endswith(FIXED) and is_fixed(line) else line for line in entry.lines)
     return entry if lines == entry.lines else replace(entry, lines=lines)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from everthread.compaction.history import MessageFacts, number_turns
 from everthread.compaction.outcomes import count_tests, find_failure
-from everthread.compaction.tool_calls import EDIT_MARK, RUNNING, TRIMS, CallFacts, Effect, is_file, read_edits
+from everthread.compaction.tool_calls import EDIT_MARK, RUNNING, STAGES, TRIMS, CallFacts, Effect, is_file, read_edits
 from everthread.core.messages import Call, Messages, one_line, text_of
 from everthread.core.redaction import clip_words
 
@@ -138,7 +138,7 @@ class ThreadState:
         """Forget the files that a command removed."""
         if effect.kind != "ran" or "rm " not in effect.target:
             return
-        for step in re.split(r"&&|;|\|", effect.target):
+        for step in STAGES.split(effect.target):
             words = step.split()
             for path in words[words.index("rm") + 1 :] if words[:1] == ["rm"] or words[:2] == ["git", "rm"] else ():
                 for known in [known for known in self.files if known == path or known.endswith(f"/{path}")]:

@@ -56,7 +56,7 @@ _COMMENT = re.compile(r"(?:#|//)[#/ ]*([^\s#/!].*)")
 _NO_ACT = ("import ", "from ", "def ", "class ", "@", '"""', "#", "//")
 """How lines of code begin that do nothing by themselves."""
 CUT_MARK = re.compile(r"… ?\[cut: [\d,]{1,12} characters in all\]")
-_STAGES = re.compile(r"\|\||&&|[|;\n]")
+STAGES = re.compile(r"\|\||&&|[|;\n]")
 _REDIRECTED = re.compile(r"(?<![0-9&>-])>{1,2}\s{0,2}([\w./~-]{1,200})")
 _HTTP = re.compile(r"\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]?code)?)[\"']?[:= ]{1,3}([1-5]\d\d)\b", re.IGNORECASE)
 _FOUND = re.compile(r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b", re.IGNORECASE)
@@ -587,7 +587,7 @@ def _is_read_only_command(command: str) -> bool:
         return False
     if "awk" in command and (">" in command or "system(" in command):  # what stands in quotes is a program
         return False
-    return all(_is_read_only_step(part.split()) for part in _STAGES.split(_QUOTED.sub("Q", command)))
+    return all(_is_read_only_step(part.split()) for part in STAGES.split(_QUOTED.sub("Q", command)))
 
 
 def _is_read_only_step(words: list[str]) -> bool:

@@ -320,9 +320,14 @@ class SearchQuery:
     offset: int = 0
 
     @property
+    def is_literal(self) -> bool:
+        """Whether it is meant as typed: a phrase, a prefix, a path."""
+        return bool(self.path or {'"', "*"} & set(self.text))
+
+    @property
     def is_question(self) -> bool:
-        """Whether it is asked in several words, none of them a phrase or a prefix, which are meant as typed."""
-        return len(self.text.split()) >= QUESTION_WORDS and not {'"', "*"} & set(self.text) and not self.path
+        """Whether it is asked in several words that are not meant as typed."""
+        return len(self.text.split()) >= QUESTION_WORDS and not self.is_literal
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,9 +274,8 @@ class Store:
         )
 
     async def _find_closest(self, query: SearchQuery) -> list[RecallPassage]:
-        """The closest texts. One word, a phrase, a prefix are meant as typed: they have none."""
-        literal = len(query.text.split()) < 2 or {'"', "*"} & set(query.text)
-        if literal or query.tenant is None or query.path or query.session:
+        """The closest texts. One word, and what is meant as typed, have none."""
+        if query.is_literal or len(query.text.split()) < 2 or query.tenant is None or query.session:
             return []
         question = RecallQuery(
             query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, role=query.role, tool=query.tool,

@@ -34,7 +34,7 @@ from everthread.compaction.lossless.graph import (
     view_text,
 )
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
-from everthread.compaction.plan import Plan, read_state
+from everthread.compaction.plan import Earlier, Plan, read_state
 from everthread.compaction.pruning import prune
 from everthread.compaction.state import ThreadState
 from everthread.compaction.summary import (
@@ -111,21 +111,15 @@ class LosslessEngine(SummaryEngine):
         self._nodes: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
         self._tools = Tools.of(services)
-        self._state: ThreadState | None = None
 
     async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
-        state = self._state_before(plan)
+        state = self.state_before(plan)
         return await _Compaction(self._services, self._options, plan, self._nodes, state).run(order)
 
-    def _state_before(self, plan: Plan) -> ThreadState:
-        """A copy of the state before this compaction; where it is not known, what the summary says behind its nodes."""
-        earlier = plan.earlier
-        if earlier.state is not None:
-            return earlier.state
-        if self._state is not None and earlier.text:
-            return self._state.copy()
+    def read_summary_state(self, earlier: Earlier) -> ThreadState:
         end = nodes_end(earlier.text)
-        return read_state(parse_sections(earlier.text[end:]), is_ours=True) if end else read_state(earlier.sections)
+        sections = parse_sections(earlier.text[end:]) if end else earlier.sections
+        return read_state(sections, is_ours=bool(end))
 
     # Tools
 
@@ -143,15 +137,6 @@ class LosslessEngine(SummaryEngine):
         super().on_compacted(compaction)
         if compaction.changed:
             self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
-        if compaction.changed and compaction.state:  # one that summarised nothing knows nothing new
-            self._state = ThreadState.load(compaction.state)
-
-    def dump_state(self) -> dict[str, Any]:
-        return super().dump_state() | ({"thread": self._state.dump()} if self._state is not None else {})
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self._state = ThreadState.load(state["thread"]) if "thread" in state else None
 
     def update_model(self, services: Services) -> None:
         super().update_model(services)
