@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint types quick unit torture audit bench docs lock clean
 PART   ?=
+LOCK   := uv pip compile --quiet --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-header
 
 help: ## what can be done
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -59,11 +60,13 @@ audit: $(READY) ## bandit over the code, pip-audit over every pinned dependency 
 docs: $(READY) ## write the generated pages
 	$(BIN)/python docs/generate.py
 
-bench: $(READY) ## side-by-side measurements, written to docs/benchmarks.md
-	$(BIN)/python -m benchmarks --out docs/benchmarks.md
+bench: $(READY) ## side-by-side measurements, written to benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks --out benchmarks/RESULTS.md
 
 lock: ## pin every dependency, with hashes (needs uv on the PATH)
-	uv pip compile --quiet --no-strip-extras --universal --python-version 3.11 --generate-hashes --no-header --group dev pyproject.toml -o requirements/dev.lock
+	$(LOCK) --group dev --extra models pyproject.toml -o requirements/dev.lock
+	$(LOCK) --group build -c requirements/dev.lock -o requirements/build.lock
+	$(LOCK) --extra models --extra postgres --extra mcp -c requirements/dev.lock pyproject.toml -o requirements/gateway.lock
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

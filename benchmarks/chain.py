@@ -54,9 +54,15 @@ def run() -> list[Row]:
         return [absent("real sessions")]
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         work = {
-            (window, kind, half): pool.submit(chain, kind, half, window) for window in WINDOWS for kind, half in THREADS
+            (window, kind, half): pool.submit(chain, kind, half, window)
+            for window in WINDOWS
+            for kind, half in THREADS
         }
-        return [row for (window, kind, half), done in work.items() for row in _rows(window, kind, half, done.result())]
+        return [
+            row
+            for (window, kind, half), done in work.items()
+            for row in _rows(window, kind, half, done.result())
+        ]
 
 
 def _rows(window: int, kind: str, half: str, found: Chained) -> list[Row]:
@@ -70,8 +76,18 @@ def _rows(window: int, kind: str, half: str, found: Chained) -> list[Row]:
     goal, met = ("all", whole) if promised else ("", None)
     return [
         Row(f"{name}: user messages word for word", f"{figure}; {room}", goal, met),
-        Row(f"{name}: largest result", f"{found.largest:.0%} of T", f"≤ {LARGEST:.0%}", found.largest <= LARGEST),
-        Row(f"{name}: results an API refuses", str(found.invalid), "0", found.invalid == 0),
+        Row(
+            f"{name}: largest result",
+            f"{found.largest:.0%} of T",
+            f"≤ {LARGEST:.0%}",
+            found.largest <= LARGEST,
+        ),
+        Row(
+            f"{name}: results an API refuses",
+            str(found.invalid),
+            "0",
+            found.invalid == 0,
+        ),
     ]
 
 
@@ -87,8 +103,12 @@ def chain(kind: str, half: str, window: int) -> Chained:
             continue
         sizes.append(contexts.size / contexts.threshold)
         result = contexts.current[OURS].messages
-        is_open = bool(result[-1].get("tool_calls"))  # calls still to be answered: no API is asked yet
-        invalid += not is_open and any(validate_messages(result, api=api) for api in APIS)
+        is_open = bool(
+            result[-1].get("tool_calls")
+        )  # calls still to be answered: no API is asked yet
+        invalid += not is_open and any(
+            validate_messages(result, api=api) for api in APIS
+        )
         if len(sizes) == COMPACTIONS:
             break
     context = _unquoted("\n".join(map(text_of, contexts.current[OURS].messages)))
@@ -109,7 +129,11 @@ def _said(message: Message) -> str:
 
 def _in_order(texts: Sequence[str], context: str) -> bool:
     """Of texts that stand there exactly once; of what was said twice one place must do."""
-    places = [context.index(text) for text in map(_unquoted, texts) if context.count(text) == 1]
+    places = [
+        context.index(text)
+        for text in map(_unquoted, texts)
+        if context.count(text) == 1
+    ]
     return places == sorted(places)
 
 

@@ -21,7 +21,14 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from benchmarks.peers import SUMMARISERS, Peer, PeerAbsentError, absent_peers, package_source, present_peers
+from benchmarks.peers import (
+    SUMMARISERS,
+    Peer,
+    PeerAbsentError,
+    absent_peers,
+    package_source,
+    present_peers,
+)
 from benchmarks.retained.contenders import EVERY, TEXT_RANK
 from benchmarks.retained.finding import text_of
 from benchmarks.retained.race import OURS, Contexts
@@ -42,8 +49,13 @@ SLOTS = 3
 TUNED_ON = frozenset({"buried_constraint_starter_v1", "decision_override_starter_v1"})
 PEERS = tuple(name for name in EVERY if name != TEXT_RANK)
 NOTHING: Case = {"turns": []}
-RULES, DECISIONS = "rules", "decisions"
-KINDS = {"immutable_fact_recall": "facts", "unresolved_task_continuity": "open tasks", "entity_integrity": "who is who"}
+RULES = "rules"
+DECISIONS = "decisions"
+KINDS = {
+    "immutable_fact_recall": "facts",
+    "unresolved_task_continuity": "open tasks",
+    "entity_integrity": "who is who",
+}
 GOAL = 0.99
 TALK = {False: "the package's small talk", True: "long answers between"}
 """The package's lines alternate, user and assistant alike. With long answers the user says something new each time and
@@ -55,28 +67,42 @@ def run() -> list[Row]:
     if folder is None:
         return [absent("the public suites")]
     try:
-        suites = {suite.name: suite for suite in (package_source("compactbench") / "benchmarks" / "public").iterdir()}
+        suites = {
+            suite.name: suite
+            for suite in (
+                package_source("compactbench") / "benchmarks" / "public"
+            ).iterdir()
+        }
         suites |= {path.name: path for path in folder.iterdir() if path.is_dir()}
         peer = Peer("compactbench")
         material = {
-            name: peer.ask({"suite": str(suite), "slots": SLOTS * max(CYCLES)}) for name, suite in suites.items()
+            name: peer.ask({"suite": str(suite), "slots": SLOTS * max(CYCLES)})
+            for name, suite in suites.items()
         }
         peer.close()
     except PeerAbsentError as error:
         return [Row("CompactBench", f"absent: {error}")]
-    rows = [Row(SUMMARISERS[name], f"absent: {why}") for name, why in absent_peers().items()]
+    rows = [
+        Row(SUMMARISERS[name], f"absent: {why}") for name, why in absent_peers().items()
+    ]
     peers = present_peers()
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         for name, given in sorted(material.items(), reverse=True):
             for window in WINDOWS:
                 for long, talk in TALK.items():
                     work = [
-                        (_half(chats), pool.submit(_chats, given, chats, window, peers, long=long))
+                        (
+                            _half(chats),
+                            pool.submit(_chats, given, chats, window, peers, long=long),
+                        )
                         for chats in _shared_out(given)
                     ]
                     for half in HALVES:
                         tallies = [done.result() for of, done in work if of == half]
-                        rows += _rows(f"{name}, {half}, {window // 1000}K, {talk}", _joined(tallies))
+                        rows += _rows(
+                            f"{name}, {half}, {window // 1000}K, {talk}",
+                            _joined(tallies),
+                        )
     return rows
 
 
@@ -92,8 +118,12 @@ def _shared_out(given: Material) -> Iterator[list[list[Case]]]:
         while len(chats) < SLOTS:
             chat: list[Case] = []
             for case in list(waiting):
-                said = "\n".join(turn["content"] for other in chat for turn in other["turns"]).lower()
-                if len(chat) < max(CYCLES) and not any(value.lower() in said for value in _values(case)):
+                said = "\n".join(
+                    turn["content"] for other in chat for turn in other["turns"]
+                ).lower()
+                if len(chat) < max(CYCLES) and not any(
+                    value.lower() in said for value in _values(case)
+                ):
                     chat.append(case)
                     waiting.remove(case)
             if not chat:
@@ -126,25 +156,42 @@ def _kind(case: Case, kind: str, values: Sequence[str]) -> str:
     return KINDS.get(kind, kind.replace("_", " "))
 
 
-def _chats(given: Material, chats: list[list[Case]], window: int, peers: Collection[str], *, long: bool) -> Tally:
+def _chats(
+    given: Material,
+    chats: list[list[Case]],
+    window: int,
+    peers: Collection[str],
+    *,
+    long: bool,
+) -> Tally:
     tally: Tally = {}
     for cases in chats:
         _chat(given, cases, Contexts(window, peers, PEERS), tally, long=long)
     return tally
 
 
-def _chat(given: Material, cases: list[Case], contexts: Contexts, tally: Tally, *, long: bool) -> None:
+def _chat(
+    given: Material, cases: list[Case], contexts: Contexts, tally: Tally, *, long: bool
+) -> None:
     rng = random.Random(cases[0]["turns"][0]["content"])  # noqa: S311 - always the same
     for cycle, case in enumerate([*cases, *[NOTHING] * (max(CYCLES) - len(cases))], 1):
         if cycle > 1:
             contexts.append(
-                [_said("user", rng.choice(given["prompts"])), _said("assistant", _line(given, "assistant", rng))]
+                [
+                    _said("user", rng.choice(given["prompts"])),
+                    _said("assistant", _line(given, "assistant", rng)),
+                ]
             )
-        contexts.append([_said(turn["role"], turn["content"]) for turn in case["turns"]])
+        contexts.append(
+            [_said(turn["role"], turn["content"]) for turn in case["turns"]]
+        )
         compacted = False
         while not compacted:
             user = _line(given, "user", rng, 2 if long else 1)
-            talk = [_said("user", user), _said("assistant", _line(given, "assistant", rng, 8 if long else 1))]
+            talk = [
+                _said("user", user),
+                _said("assistant", _line(given, "assistant", rng, 8 if long else 1)),
+            ]
             compacted = contexts.append(talk) and contexts.compact()
         if cycle in CYCLES:
             for told in cases[:cycle]:
@@ -156,7 +203,9 @@ def _check(case: Case, contexts: Contexts, cycle: int, tally: Tally) -> None:
         text = _normal("\n".join(map(text_of, context.messages)))
         for kind, values in _checks(case):
             for value in values:
-                tally.setdefault((cycle, kind, contender), Counter())[_normal(value) in text] += 1
+                tally.setdefault((cycle, kind, contender), Counter())[
+                    _normal(value) in text
+                ] += 1
 
 
 def _said(role: str, content: str) -> Message:
@@ -181,15 +230,23 @@ def _joined(tallies: Sequence[Tally]) -> Tally:
 
 
 def _rows(name: str, tally: Tally) -> Iterator[Row]:
-    for kind in sorted({kind for _, kind, _ in tally}, key=lambda kind: (kind != RULES, kind != DECISIONS, kind)):
+    for kind in sorted(
+        {kind for _, kind, _ in tally},
+        key=lambda kind: (kind != RULES, kind != DECISIONS, kind),
+    ):
         shares: dict[str, list[float]] = {}
         totals = []
         for cycle in CYCLES:
             totals.append(sum(tally[cycle, kind, OURS].values()))
             for contender in dict.fromkeys(contender for _, _, contender in tally):
                 found = tally[cycle, kind, contender]
-                shares.setdefault(contender, []).append(found[True] / sum(found.values()))
-        figures = "; ".join(f"{who} {'/'.join(f'{100 * one:.0f}' for one in found)} %" for who, found in shares.items())
+                shares.setdefault(contender, []).append(
+                    found[True] / sum(found.values())
+                )
+        figures = "; ".join(
+            f"{who} {'/'.join(f'{100 * one:.0f}' for one in found)} %"
+            for who, found in shares.items()
+        )
         wanted = kind in (RULES, DECISIONS)
         yield Row(
             f"{name}: {kind} (of {'/'.join(map(str, totals))}) after {'/'.join(map(str, CYCLES))}",

@@ -29,7 +29,7 @@ from everthread.compaction.engine import Services
 from everthread.compaction.journal import AUTHOR
 from everthread.core.messages import Message
 from everthread.core.tokens.budget import Budget
-from everthread.factory.models import named_summarizer
+from everthread.factory.compression import named_summarizer
 from examples.long_session import Session
 
 MODEL = "gpt-4o"
@@ -37,10 +37,13 @@ WINDOW = 200_000
 ROUNDS = 15
 NEW = 20
 """Messages the engine has not read before."""
-FIRST_GOAL, NEW_GOAL, GROWTH_GOAL = 3.0, 0.5, 1.5
+FIRST_GOAL = 3.0
+NEW_GOAL = 0.5
+GROWTH_GOAL = 1.5
 SIZES = (100, 1_000, 10_000)
 SHIPPED = "the shipped session"
-LONG, AGENT_LOGS = "a real session of 900 messages", "real agent logs, kept aside"
+LONG = "a real session of 900 messages"
+AGENT_LOGS = "real agent logs, kept aside"
 
 
 def run() -> list[Row]:
@@ -60,9 +63,16 @@ def _ratios(name: str) -> list[Row]:
         for probe, seconds in taken.items():
             seconds.append(float(_asked(probe, name)))
     count, first, new = map(min, taken.values())
-    figures = f"{first / count:.1f} × ({1000 * first:.0f} ms against {1000 * count:.0f} ms)"
+    figures = (
+        f"{first / count:.1f} × ({1000 * first:.0f} ms against {1000 * count:.0f} ms)"
+    )
     return [
-        Row(f"{name}, never seen before", figures, f"≤ {FIRST_GOAL:g} ×", first <= FIRST_GOAL * count),
+        Row(
+            f"{name}, never seen before",
+            figures,
+            f"≤ {FIRST_GOAL:g} ×",
+            first <= FIRST_GOAL * count,
+        ),
         Row(
             f"{name}, only the last {NEW} messages new",
             f"{new / count:.2f} × ({1000 * new:.0f} ms)",
@@ -90,7 +100,9 @@ def _growth() -> Row:
 
 def _asked(probe: str, session: str) -> str:
     command = [sys.executable, "-m", "benchmarks.compress", probe, session]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - this file
+    return subprocess.run(  # noqa: S603
+        command, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 # --- in the process that is measured ----------------------------------------------------------------------------------
@@ -102,9 +114,16 @@ def _messages(session: str) -> list[Message]:
         found: list[Message] = json.loads(path.read_text("utf-8"))["messages"]
         return found
     if session == LONG:
-        return [message for message in recording("coding-long-claude") if message is not None]
+        return [
+            message
+            for message in recording("coding-long-claude")
+            if message is not None
+        ]
     if session == AGENT_LOGS:
-        return [one.message for one in takewhile(lambda one: one.number >= 0, thread(CODING, ASIDE))]
+        return [
+            one.message
+            for one in takewhile(lambda one: one.number >= 0, thread(CODING, ASIDE))
+        ]
     grown = Session()
     number = 0
     while len(grown.messages) < int(session):
@@ -115,12 +134,19 @@ def _messages(session: str) -> list[Message]:
 
 
 def _first(messages: list[Message]) -> Any:
-    return compress(messages, window=WINDOW, model=MODEL, summarizer="extractive")
+    return compress(
+        messages, window=WINDOW, model=MODEL, summarizer="journal", force=True
+    )
 
 
 def _new(messages: list[Message]) -> Callable[[], Any]:
     counter = TokenCounter(MODEL)
-    services = Services(named_summarizer("extractive", counter), counter, Budget.for_window(WINDOW), time.monotonic)
+    services = Services(
+        named_summarizer("journal", counter),
+        counter,
+        Budget.for_window(WINDOW),
+        time.monotonic,
+    )
     engine = ContextCompressor(services)
     loop = asyncio.Runner()  # a conversation that goes on has one
     loop.run(engine.compress(messages[:-NEW]))
@@ -129,8 +155,15 @@ def _new(messages: list[Message]) -> Callable[[], Any]:
 
 def _probe(probe: str, session: str) -> str:
     other = list(islice(story(1), 300))
-    if compress(other, window=WINDOW // 8, model=MODEL, summarizer="extractive").author != AUTHOR:
-        raise RuntimeError("the compaction before wrote no journal: its code and tables were not loaded")
+    if (
+        compress(
+            other, window=WINDOW // 8, model=MODEL, summarizer="journal", force=True
+        ).author
+        != AUTHOR
+    ):
+        raise RuntimeError(
+            "the compaction before wrote no journal: its code and tables were not loaded"
+        )
     TokenCounter(MODEL).request(other)
     messages = _messages(session)
     if probe == "profile":
@@ -155,11 +188,15 @@ def _rooms(profile: cProfile.Profile) -> str:
     for (file, _, _), (_, _, own, _, callers) in stats.items():
         if "everthread" in file:
             spent[_room(file)] += own
-        for (caller, _, _), (_, _, within, _) in callers.items() if file == "~" or "everthread" not in file else ():
+        for (caller, _, _), (_, _, within, _) in (
+            callers.items() if file == "~" or "everthread" not in file else ()
+        ):
             if "everthread" in caller:
                 spent[_room(caller)] += within
     total = sum(spent.values())
-    return ", ".join(f"{name} {share / total:.0%}" for name, share in spent.most_common(6))
+    return ", ".join(
+        f"{name} {share / total:.0%}" for name, share in spent.most_common(6)
+    )
 
 
 def _room(file: str) -> str:

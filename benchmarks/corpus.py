@@ -42,11 +42,21 @@ class Corpus:
 
     def __post_init__(self) -> None:
         make = random.Random(self.seed)  # noqa: S311 - always the same words
-        made = ("".join(make.choices(SYLLABLES, k=make.choice((1, 2, 2, 3, 3, 4)))) for _ in range(60_000))
+        made = (
+            "".join(make.choices(SYLLABLES, k=make.choice((1, 2, 2, 3, 3, 4))))
+            for _ in range(60_000)
+        )
         self.words = list(dict.fromkeys([*FREQUENT, *made]))
-        self.identifiers = list(dict.fromkeys(_identifier(make, self.words) for _ in range(40_000)))
-        characters = [*"".join(CHINESE.split()), *(chr(code) for code in range(0x4E00, 0x9FA5, 8))]
-        self.chinese = list(dict.fromkeys("".join(_pick(make, characters, 2)) for _ in range(30_000)))
+        self.identifiers = list(
+            dict.fromkeys(_identifier(make, self.words) for _ in range(40_000))
+        )
+        characters = [
+            *"".join(CHINESE.split()),
+            *(chr(code) for code in range(0x4E00, 0x9FA5, 8)),
+        ]
+        self.chinese = list(
+            dict.fromkeys("".join(_pick(make, characters, 2)) for _ in range(30_000))
+        )
 
     def messages(self, count: int, seed: int) -> list[dict[str, Any]]:
         make = random.Random(f"{self.seed} {seed}")  # noqa: S311 - always the same messages
@@ -55,17 +65,29 @@ class Corpus:
     def _message(self, make: random.Random, number: int) -> dict[str, Any]:
         text = self.text(make)
         if number % 4 == 1:
-            call = {"name": "terminal", "arguments": f'{{"command": "grep -rn {text[:60]!r} src"}}'}
+            call = {
+                "name": "terminal",
+                "arguments": f'{{"command": "grep -rn {text[:60]!r} src"}}',
+            }
             calls = [{"id": f"call_{number}", "type": "function", "function": call}]
             return {"role": "assistant", "content": None, "tool_calls": calls}
         if number % 4 == 2:
-            return {"role": "tool", "tool_call_id": f"call_{number - 1}", "name": "terminal", "content": text}
+            return {
+                "role": "tool",
+                "tool_call_id": f"call_{number - 1}",
+                "name": "terminal",
+                "content": text,
+            }
         return {"role": "user" if number % 4 == 0 else "assistant", "content": text}
 
     def text(self, make: random.Random) -> str:
-        size, kind = max(3, int(make.lognormvariate(3.4, 0.9))), make.random()
+        size = max(3, int(make.lognormvariate(3.4, 0.9)))
+        kind = make.random()
         if kind < 0.15:
-            runs = ("".join(_pick(make, self.chinese, make.randint(2, 8))) for _ in range(1 + size // 8))
+            runs = (
+                "".join(_pick(make, self.chinese, make.randint(2, 8)))
+                for _ in range(1 + size // 8)
+            )
             return "，".join(runs) + "。"
         words = _pick(make, self.words, size)
         words[::9] = _pick(make, self.identifiers, len(words[::9]))
@@ -93,5 +115,7 @@ _WEIGHTS: dict[int, list[float]] = {}
 
 def _pick(make: random.Random, items: Sequence[T], count: int) -> list[T]:
     if len(items) not in _WEIGHTS:
-        _WEIGHTS[len(items)] = list(accumulate(1 / rank for rank in range(1, len(items) + 1)))
+        _WEIGHTS[len(items)] = list(
+            accumulate(1 / rank for rank in range(1, len(items) + 1))
+        )
     return make.choices(items, cum_weights=_WEIGHTS[len(items)], k=count)

@@ -4,6 +4,9 @@ The conversations are played through `Conversation` and the simulator's cache ru
 compaction costs what it does to the cache. The recorded session has its pauses from the recorded cache misses, the
 generated ones from a seed: turns of a few calls, and now and then a pause that outlives the cache. Differences are
 against a fixed threshold of 50 %: what compacting earlier saves, and what its timing adds to that.
+
+The logs of real sessions are played with their own models, times, cache misses and lifetimes of the cache. Each timed
+one is compared with a fixed threshold of the same mean context, between 30 % and 50 % of the window.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ from decimal import Decimal
 
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
-from everthread.conversation.options import SessionOptions
 from everthread.core.messages import FunctionCall, Message
 from everthread.lab.importers.log import Log
-from everthread.lab.importers.reader import read_log
+from everthread.lab.importers.read_logs import read_log
 from everthread.lab.replay import Replay, replay
+from everthread.thread.options import SessionOptions
 
-MODEL, WINDOW = "claude-sonnet-4-5", 200_000
+MODEL = "claude-sonnet-4-5"
+WINDOW = 200_000
 LIMIT = 0.85
 DEFAULT = 0.50
 THRESHOLDS = (0.15, 0.25, 0.30, 0.40, DEFAULT)
 TIMED = (0.30, DEFAULT)
+LOG_THRESHOLDS = (0.30, 0.40, DEFAULT, 0.60)
 
 
 def run() -> list[Row]:
@@ -34,24 +39,91 @@ def run() -> list[Row]:
     if path is None:
         rows.append(absent("the long transcript"))
     else:
-        rows += _compared("a recorded session of 900 messages", read_log(str(path)), None)
+        rows += _compared(
+            "a recorded session of 900 messages", read_log(str(path)), None
+        )
+    rows += _logs()
     for pauses in (0.0, 0.3):
         log, times = _generated(pauses)
-        rows += _compared(f"generated, {pauses:.0%} of the turns after a long pause", log, times)
+        rows += _compared(
+            f"generated, {pauses:.0%} of the turns after a long pause", log, times
+        )
     return rows
 
 
-def _compared(name: str, log: Log | Sequence[Message], times: Sequence[float] | None) -> list[Row]:
+def _logs() -> list[Row]:
+    """Compare on the logs: dollars of all together, and of each at equal mean context."""
+    folder = shared("logs")
+    if folder is None:
+        return [absent("the logs of real sessions")]
+    costs: dict[str, float] = {}
+    ratios: dict[float, list[float]] = {threshold: [] for threshold in TIMED}
+    for path in sorted(folder.glob("*.gz")):
+        log = read_log(str(path))
+        fixed = {share: _play_log(log, share) for share in LOG_THRESHOLDS}
+        timed = {share: _play_log(log, share, economics=True) for share in TIMED}
+        if any(one.ours.cost is None for one in (*fixed.values(), *timed.values())):
+            continue
+        for name, played in (("fixed", fixed), ("timed", timed)):
+            for share, one in played.items():
+                key = f"{name}, {share:.0%}"
+                costs[key] = costs.get(key, 0.0) + float(_cost(one))
+        for share, one in timed.items():
+            ratios[share].append(float(_cost(one)) / _same_context(one, fixed.values()))
+    count = len(ratios[DEFAULT])
+    rows = [
+        Row(f"{count} recorded logs: {name}", f"${dollars:.2f}")
+        for name, dollars in costs.items()
+    ]
+    for share, found in ratios.items():
+        cheaper = sum(ratio <= 1 for ratio in found)
+        text = f"median {statistics.median(found) - 1:+.1%}, cheaper in {cheaper}"
+        rows.append(
+            Row(f"recorded logs: timed at {share:.0%}, same mean context", text)
+        )
+    return rows
+
+
+def _play_log(log: Log, threshold: float, *, economics: bool = False) -> Replay:
+    options = SessionOptions(
+        background=False,
+        economics=economics,
+        threshold=threshold,
+        threshold_tokens=None,
+    )
+    return replay(log, options=options, compared=False)
+
+
+def _compared(
+    name: str, log: Log | Sequence[Message], times: Sequence[float] | None
+) -> list[Row]:
     def played(*, threshold: float, economics: bool = False) -> Replay:
-        options = SessionOptions(background=False, economics=economics, threshold=threshold)
-        return replay(log, model=MODEL, window=WINDOW, options=options, times=times, compared=False)
+        options = SessionOptions(
+            background=False, economics=economics, threshold=threshold
+        )
+        return replay(
+            log,
+            model=MODEL,
+            window=WINDOW,
+            options=options,
+            times=times,
+            compared=False,
+        )
 
     fixed = {threshold: played(threshold=threshold) for threshold in THRESHOLDS}
-    timed = {threshold: played(threshold=threshold, economics=True) for threshold in TIMED}
+    timed = {
+        threshold: played(threshold=threshold, economics=True) for threshold in TIMED
+    }
     alone = played(threshold=1.0)
     base = _cost(fixed[DEFAULT])
-    fullest = max(call.use.prompt for found in timed.values() for call in found.ours.calls) / WINDOW
-    rows = [Row(f"{name}: fixed, {threshold:.0%}", _figures(found, base)) for threshold, found in fixed.items()]
+    fullest = (
+        max(call.use.prompt for found in timed.values() for call in found.ours.calls)
+        / WINDOW
+    )
+    rows = [
+        Row(f"{name}: fixed, {threshold:.0%}", _figures(found, base))
+        for threshold, found in fixed.items()
+    ]
     rows += [
         Row(
             f"{name}: timed by the cache, {threshold:.0%}",
@@ -60,24 +132,38 @@ def _compared(name: str, log: Log | Sequence[Message], times: Sequence[float] | 
         for threshold, found in timed.items()
     ]
     rows.append(Row(f"{name}: cached, not compacted", _figures(alone, base)))
-    rows.append(Row(f"{name}: fullest prompt when timed", f"{fullest:.0%} of the window", "≤ 85 %", fullest <= LIMIT))
+    rows.append(
+        Row(
+            f"{name}: fullest prompt when timed",
+            f"{fullest:.0%} of the window",
+            "≤ 85 %",
+            fullest <= LIMIT,
+        )
+    )
     return rows
 
 
 def _figures(found: Replay, base: Decimal) -> str:
     cost = _cost(found)
-    context, count = _mean_context(found), len(found.compactions)
+    context = _mean_context(found)
+    count = len(found.compactions)
     return f"${cost:.2f}, {float(cost / base) - 1:+.0%}, mean context {context / 1000:.0f}K, {count} compactions"
 
 
 def _worth(found: Replay, fixed: Iterable[Replay]) -> str:
-    """Against a fixed threshold that gives the same mean context, between the two that were played next to it."""
+    same = _same_context(found, fixed)
+    return f"{float(_cost(found)) / same - 1:+.0%} against a fixed one with the same mean context"
+
+
+def _same_context(found: Replay, fixed: Iterable[Replay]) -> float:
+    """Return the dollars of a fixed threshold with the same mean context, interpolated."""
     points = sorted((_mean_context(one), float(_cost(one))) for one in fixed)
     context = min(max(_mean_context(found), points[0][0]), points[-1][0])
-    place = max(1, next(place for place, (size, _) in enumerate(points) if size >= context))
+    place = max(
+        1, next(place for place, (size, _) in enumerate(points) if size >= context)
+    )
     (low, cheap), (high, dear) = points[place - 1 : place + 1]
-    same = cheap + (dear - cheap) * (context - low) / max(high - low, 1)
-    return f"{float(_cost(found)) / same - 1:+.0%} against a fixed one with the same mean context"
+    return cheap + (dear - cheap) * (context - low) / max(high - low, 1)
 
 
 def _mean_context(found: Replay) -> float:
@@ -98,9 +184,16 @@ def _generated(pauses: float, turns: int = 70) -> tuple[list[Message], list[floa
     times: list[float] = []
     now = 0.0
     for turn in range(turns):
-        now += dice.uniform(400, 4_000) if dice.random() < pauses else dice.uniform(20, 200)
+        now += (
+            dice.uniform(400, 4_000)
+            if dice.random() < pauses
+            else dice.uniform(20, 200)
+        )
         messages.append(
-            {"role": "user", "content": f"Task {turn}: repair module_{turn}.py and tell me what was wrong."}
+            {
+                "role": "user",
+                "content": f"Task {turn}: repair module_{turn}.py and tell me what was wrong.",
+            }
         )
         for number in range(dice.randint(1, 7)):
             times.append(now)
@@ -111,14 +204,27 @@ def _generated(pauses: float, turns: int = 70) -> tuple[list[Message], list[floa
                 "arguments": f'{{"command": "pytest tests/test_{turn}_{number}.py"}}',
             }
             messages.append(
-                {"role": "assistant", "content": None,
-                 "tool_calls": [{"id": called, "type": "function", "function": function}]}
-            )  # fmt: skip
-            lines = (
-                f"line {line}: value {dice.randint(0, 99_999)} of module_{turn}" for line in range(dice.randint(5, 90))
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"id": called, "type": "function", "function": function}
+                    ],
+                }
             )
-            messages.append({"role": "tool", "tool_call_id": called, "content": "\n".join(lines)})
+            lines = (
+                f"line {line}: value {dice.randint(0, 99_999)} of module_{turn}"
+                for line in range(dice.randint(5, 90))
+            )
+            messages.append(
+                {"role": "tool", "tool_call_id": called, "content": "\n".join(lines)}
+            )
         times.append(now)
         now += dice.uniform(5, 40)
-        messages.append({"role": "assistant", "content": f"module_{turn}.py had a wrong sign in line {turn}; mended."})
+        messages.append(
+            {
+                "role": "assistant",
+                "content": f"module_{turn}.py had a wrong sign in line {turn}; mended.",
+            }
+        )
     return messages, times

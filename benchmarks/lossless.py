@@ -22,15 +22,15 @@ from benchmarks.corpus import Corpus
 from benchmarks.shared import shared
 from benchmarks.table import Row, absent
 from everthread import open_store
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone, Event
-from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.messages import Message, text_of
 from everthread.core.types import Reply
 from everthread.core.validation import validate_messages
 from everthread.testing import PrefixWatch
+from everthread.thread.events import CompactionDone, Event
+from everthread.thread.options import Route, SessionOptions, Setup
 
 WANTED = 20
 """Compactions in a chain."""
@@ -65,36 +65,65 @@ class Chain:
 
 
 def run() -> list[Row]:
-    rows = _rows("generated, English, code and Chinese", asyncio.run(_chain(_generated())))
-    rows += _rows("examples/long_session.py, twice over", asyncio.run(_chain(_example())))
+    rows = _rows(
+        "generated, English, code and Chinese", asyncio.run(_chain(_generated()))
+    )
+    rows += _rows(
+        "examples/long_session.py, twice over", asyncio.run(_chain(_example()))
+    )
     real = shared("transcripts", "coding-long-claude.json")
     if real is None:
         return [*rows, absent("the long real transcript")]
     messages = json.loads(real.read_text("utf-8"))["messages"]
-    return [*rows, *_rows("coding-long-claude", asyncio.run(_chain(messages, WINDOW // 2)))]
+    return [
+        *rows,
+        *_rows("coding-long-claude", asyncio.run(_chain(messages, WINDOW // 2))),
+    ]
 
 
 def _rows(what: str, chain: Chain) -> list[Row]:
-    times, nodes = chain.seconds, chain.nodes
-    slower, grown = _grown(times, chain.covered), _grown(nodes, chain.covered)
+    times = chain.seconds
+    nodes = chain.nodes
+    slower = _grown(times, chain.covered)
+    grown = _grown(nodes, chain.covered)
     found = f"{chain.searched}/{chain.facts} by lcm_grep, {chain.expanded}/{chain.facts} by lcm_expand of what it named"
     return [
-        Row(f"{what}: compactions", str(chain.compactions), f"≥ {WANTED}", chain.compactions >= WANTED),
-        Row("planted facts reachable", found, "all", chain.searched == chain.expanded == chain.facts),
+        Row(
+            f"{what}: compactions",
+            str(chain.compactions),
+            f"≥ {WANTED}",
+            chain.compactions >= WANTED,
+        ),
+        Row(
+            "planted facts reachable",
+            found,
+            "all",
+            chain.searched == chain.expanded == chain.facts,
+        ),
         Row(
             "largest context after one",
             f"{max(chain.after):,} of {chain.limit:,} tokens",
             "≤ 75 % of T",
             max(chain.after) <= chain.limit,
         ),
-        Row("messages neither in view nor under a node in view", str(chain.uncovered), "0", chain.uncovered == 0),
+        Row(
+            "messages neither in view nor under a node in view",
+            str(chain.uncovered),
+            "0",
+            chain.uncovered == 0,
+        ),
         Row(
             "invalid contexts, broken prefixes",
             f"{chain.invalid}, {chain.broken}",
             "0, 0",
             chain.invalid + chain.broken == 0,
         ),
-        Row("nodes", f"{sum(nodes)}; {_both(grown, _grown(nodes, chain.leaves))}", "near linear", grown <= NEAR),
+        Row(
+            "nodes",
+            f"{sum(nodes)}; {_both(grown, _grown(nodes, chain.leaves))}",
+            "near linear",
+            grown <= NEAR,
+        ),
         Row(
             "a compaction",
             f"{1_000 * sum(times) / chain.compactions:.0f} ms; {_both(slower, _grown(times, chain.leaves))}",
@@ -114,13 +143,17 @@ def _grown(figures: Sequence[float], work: Sequence[int]) -> float:
     Work is counted in tokens covered: leaves that became smaller would hide that there are more of them.
     """
     half = len(figures) // 2
-    before, after = (sum(figures[part]) / max(sum(work[part]), 1) for part in (slice(half), slice(half, None)))
+    before, after = (
+        sum(figures[part]) / max(sum(work[part]), 1)
+        for part in (slice(half), slice(half, None))
+    )
     return after / before if before else 0.0
 
 
 async def _chain(messages: Sequence[Message], window: int = WINDOW) -> Chain:
     """The conversation, message by message, as a client would have it."""
-    chain, watch = Chain(), PrefixWatch()
+    chain = Chain()
+    watch = PrefixWatch()
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
         done: list[CompactionDone] = []
@@ -132,9 +165,14 @@ async def _chain(messages: Sequence[Message], window: int = WINDOW) -> Chain:
 
         route = Route("gpt-4o", "openai_chat", window)
         setup = Setup(
-            store, route, LosslessEngine, lambda context: JournalWriter(context.counter),
-            SessionOptions(background=False), clock=time.process_time, listener=listen,
-        )  # fmt: skip
+            store,
+            route,
+            LosslessEngine,
+            lambda context: JournalWriter(context.counter),
+            SessionOptions(background=False),
+            clock=time.process_time,
+            listener=listen,
+        )
         talk = await Conversation.open(setup)
         planted, facts = _planted(messages)
         chain.facts = len(facts)
@@ -185,7 +223,9 @@ async def _holds(talk: Conversation, wanted: str, value: str) -> bool:
     """Whether `lcm_expand` gives it on one of its pages."""
     offset = 0
     while True:
-        answer = await talk.handle_tool_call("lcm_expand", {"id": wanted, "offset": offset})
+        answer = await talk.handle_tool_call(
+            "lcm_expand", {"id": wanted, "offset": offset}
+        )
         onward = re.search(r"go on with offset (\d+)\]$", answer)
         if value in answer or onward is None:
             return value in answer
@@ -209,7 +249,9 @@ async def _uncovered(talk: Conversation) -> int:
     # The first message may hold the summary besides its own words: it is in view under another id.
     words = "\n".join(text_of(stored.body) for stored in shown)
     said = await talk.store.history(talk.id)
-    return sum(stored.id not in known and text_of(stored.body) not in words for stored in said)
+    return sum(
+        stored.id not in known and text_of(stored.body) not in words for stored in said
+    )
 
 
 def _planted(messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
@@ -221,32 +263,51 @@ def _planted(messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]
     planted: list[Message] = []
     for place, message in enumerate(messages):
         if place in chosen:
-            name, value = f"box_{len(facts):03d}_{make.randrange(10**4):04d}", f"shelf-{make.randrange(16**6):06x}"
+            name = f"box_{len(facts):03d}_{make.randrange(10**4):04d}"
+            value = f"shelf-{make.randrange(16**6):06x}"
             facts[name] = value
-            message = {**message, "content": f"{message['content']}\nNote: {name} stands on {value}."}  # noqa: PLW2901 - as it is told
+            message = {  # noqa: PLW2901
+                **message,
+                "content": f"{message['content']}\nNote: {name} stands on {value}.",
+            }
         planted.append(message)
     return planted, facts
 
 
 def _may_hold(message: Message) -> bool:
-    return message["role"] in ("user", "tool") and isinstance(message.get("content"), str)
+    return message["role"] in ("user", "tool") and isinstance(
+        message.get("content"), str
+    )
 
 
 def _generated(turns: int = 270) -> list[Message]:
-    corpus, make = Corpus(5), random.Random(5)  # noqa: S311 - always the same story
+
+    corpus = Corpus(5)
+    make = random.Random(5)  # noqa: S311
     story: list[Message] = []
     for turn in range(turns):
-        story.append({"role": "user", "content": f"Question {turn}: {corpus.text(make)}"})
+        story.append(
+            {"role": "user", "content": f"Question {turn}: {corpus.text(make)}"}
+        )
         for step in range(make.randrange(1, 4)):
             story += _step(f"call_{turn}_{step}", lambda: corpus.text(make))
-        story.append({"role": "assistant", "content": f"Answer {turn}: {corpus.text(make)}"})
+        story.append(
+            {"role": "assistant", "content": f"Answer {turn}: {corpus.text(make)}"}
+        )
     return story
 
 
 def _step(call_id: str, text: Callable[[], str]) -> list[Message]:
-    function = {"name": "terminal", "arguments": json.dumps({"command": f"grep -rn {text()[:30]!r} src"})}
+    function = {
+        "name": "terminal",
+        "arguments": json.dumps({"command": f"grep -rn {text()[:30]!r} src"}),
+    }
     call: Any = {"id": call_id, "type": "function", "function": function}
-    result: Message = {"role": "tool", "tool_call_id": call_id, "content": f"{text()}\n{text()}"}
+    result: Message = {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "content": f"{text()}\n{text()}",
+    }
     return [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
 
 
@@ -263,7 +324,9 @@ def _example() -> list[Message]:
 
 def _renamed(messages: Sequence[Message], number: int) -> list[Message]:
     """The same story with call ids of its own."""
-    text = json.dumps(messages, ensure_ascii=False).replace('"call_', f'"call_{number}_')
+    text = json.dumps(messages, ensure_ascii=False).replace(
+        '"call_', f'"call_{number}_'
+    )
     renamed: list[Message] = json.loads(text)
     return renamed
 

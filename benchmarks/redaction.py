@@ -40,23 +40,34 @@ def _quality() -> list[Row]:
     cases = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     rows: list[Row] = []
     for half in HALVES:
-        rows += _rows(half, [case for case in cases if half_of(case["text_b64"]) == half])
+        rows += _rows(
+            half, [case for case in cases if half_of(case["text_b64"]) == half]
+        )
     return rows
 
 
 def _rows(half: str, cases: list[dict[str, Any]]) -> list[Row]:
-    secrets, missed, others, changed = 0, Counter[str](), 0, Counter[str]()
+    secrets = 0
+    missed = Counter[str]()
+    others = 0
+    changed = Counter[str]()
     for case in cases:
         text = _plain(case["text_b64"])
         after = redact(text)
         if case["is_secret"]:
             secrets += 1
-            missed[case["label"]] += _plain(case.get("secret_b64") or case["text_b64"]) in after
+            missed[case["label"]] += (
+                _plain(case.get("secret_b64") or case["text_b64"]) in after
+            )
         else:
             others += 1
             changed[case["label"]] += after != text
-    recall, false = 1 - missed.total() / secrets, changed.total() / others
-    gone, kept = f"{recall:.1%} of {secrets}; missed: {_listed(missed)}", f"{false:.1%} of {others}: {_listed(changed)}"
+    recall = 1 - missed.total() / secrets
+    false = changed.total() / others
+    gone, kept = (
+        f"{recall:.1%} of {secrets}; missed: {_listed(missed)}",
+        f"{false:.1%} of {others}: {_listed(changed)}",
+    )
     return [
         Row(f"secrets gone, {half}", gone, "≥ 95 %", recall >= 0.95),
         Row(f"look-alikes changed, {half}", kept, "≤ 5 %", false <= 0.05),
@@ -68,15 +79,26 @@ def _plain(encoded: str) -> str:
 
 
 def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{label} {count}" for label, count in sorted(counts.items()) if count) or "none"
+    return (
+        ", ".join(
+            f"{label} {count}" for label, count in sorted(counts.items()) if count
+        )
+        or "none"
+    )
 
 
 def _speed() -> list[Row]:
     rows = []
     for name, text in _texts().items():
-        fast, slow = _seconds(find_secrets, text), _seconds(_naive, text)
+        fast = _seconds(find_secrets, text)
+        slow = _seconds(_naive, text)
         rate = len(text) / MEGABYTE / fast
-        rows.append(Row(f"speed, {name}", f"{rate:.1f} MB/s, {slow / fast:.1f} × the forms one after the other"))
+        rows.append(
+            Row(
+                f"speed, {name}",
+                f"{rate:.1f} MB/s, {slow / fast:.1f} × the forms one after the other",
+            )
+        )
     return rows
 
 
@@ -84,7 +106,13 @@ def _texts() -> dict[str, str]:
     sources = sorted(Path(__file__).parents[1].glob("src/**/*.py"))
     noise = b"".join(sha512(str(i).encode()).digest() for i in range(MEGABYTE // 85))
     log = "".join(
-        json.dumps({"at": f"2026-01-02T03:04:{i % 60:02}Z", "id": noise[i : i + 16].hex(), "path": f"/v1/items/{i}"})
+        json.dumps(
+            {
+                "at": f"2026-01-02T03:04:{i % 60:02}Z",
+                "id": noise[i : i + 16].hex(),
+                "path": f"/v1/items/{i}",
+            }
+        )
         + "\n"
         for i in range(MEGABYTE // 100)
     )
@@ -102,11 +130,13 @@ def _filled(text: str) -> str:
 
 def _naive(text: str) -> int:
     """Every form with a start or a literal of its own, each with a pass over the text; nothing by name or place."""
-    tokens = {form.pattern.pattern for forms in rules().tokens.values() for form in forms}
+    tokens = {
+        form.pattern.pattern for forms in rules().tokens.values() for form in forms
+    }
     patterns = [form.pattern.pattern for form in rules().patterns]
-    return sum(len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens) + sum(
-        len(re.findall(pattern, text, re.ASCII)) for pattern in patterns
-    )
+    return sum(
+        len(re.findall(rf"\b{pattern}", text, re.ASCII)) for pattern in tokens
+    ) + sum(len(re.findall(pattern, text, re.ASCII)) for pattern in patterns)
 
 
 def _seconds(work: Callable[[str], object], text: str) -> float:

@@ -53,7 +53,10 @@ def serve_answer(told: Connection) -> None:
 
 
 async def _answer_at_once(told: Connection) -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER)
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        % len(ANSWER)
+    )
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -70,14 +73,18 @@ async def _answer_at_once(told: Connection) -> None:
     await server.serve_forever()
 
 
-def serve_gateway(told: Connection, upstream: str, store: str, mode: str, extra: str = "") -> None:
+def serve_gateway(
+    told: Connection, upstream: str, store: str, mode: str, extra: str = ""
+) -> None:
     """`store`: a file or a URL; `extra`: more lines of the configuration."""
     asyncio.run(_gateway(told, upstream, store, mode, extra))
 
 
-async def _gateway(told: Connection, upstream: str, store: str, mode: str, extra: str) -> None:
+async def _gateway(
+    told: Connection, upstream: str, store: str, mode: str, extra: str
+) -> None:
     from everthread.config import parse_config  # noqa: PLC0415
-    from everthread.factory.gateway import open_gateway  # noqa: PLC0415  in the process it runs in
+    from everthread.factory.gateways import open_gateway  # noqa: PLC0415  in the process it runs in
 
     url = store if "://" in store else f"sqlite:///{store}"
     upstreams = f"[{{name: direct, url: '{upstream}', mode: {mode}}}]"
@@ -87,8 +94,14 @@ async def _gateway(told: Connection, upstream: str, store: str, mode: str, extra
         await asyncio.Event().wait()
 
 
-async def ask(client: httpx2.AsyncClient, url: str, body: bytes, *, exact: bool = True) -> httpx2.Response:
-    headers = {"content-type": "application/json", "x-api-key": "any", "anthropic-version": "2023-06-01"}
+async def ask(
+    client: httpx2.AsyncClient, url: str, body: bytes, *, exact: bool = True
+) -> httpx2.Response:
+    headers = {
+        "content-type": "application/json",
+        "x-api-key": "any",
+        "anthropic-version": "2023-06-01",
+    }
     answer = await client.post(f"{url}/v1/messages", content=body, headers=headers)
     assert answer.status_code == 200, answer.text
     assert not exact or answer.content == ANSWER
@@ -107,7 +120,9 @@ def history_body(size: int, number: int, scope: str, model: str = MODEL) -> byte
         messages.append({"role": "user", "content": f"Next {index}?"})
         messages.append({"role": "assistant", "content": "Fine."})
     messages.append({"role": "user", "content": f"Next {number}?"})
-    return json.dumps({"model": model, "max_tokens": 100, "messages": messages}).encode()
+    return json.dumps(
+        {"model": model, "max_tokens": 100, "messages": messages}
+    ).encode()
 
 
 def family(pid: int) -> list[int]:
@@ -115,7 +130,9 @@ def family(pid: int) -> list[int]:
     found = [pid]
     for one in found:
         try:
-            found += map(int, Path(f"/proc/{one}/task/{one}/children").read_text("ascii").split())
+            found += map(
+                int, Path(f"/proc/{one}/task/{one}/children").read_text("ascii").split()
+            )
         except FileNotFoundError:
             continue
     return found
@@ -148,7 +165,16 @@ def serve_command(home: Path, config: str, *options: str) -> Iterator[Server]:
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(config, "utf-8")
     started = subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, "-m", "everthread", "serve", "--port", "0", "--json", *options],
+        [
+            sys.executable,
+            "-m",
+            "everthread",
+            "serve",
+            "--port",
+            "0",
+            "--json",
+            *options,
+        ],
         env={**os.environ, "EVERTHREAD_HOME": str(home)},
         stdout=subprocess.PIPE,
         text=True,

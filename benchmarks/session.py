@@ -12,14 +12,16 @@ from typing import Any
 from benchmarks.table import Row
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.options import Route, Setup
 from everthread.core.types import Reply
-from everthread.store.models import NewMessage, SearchQuery
+from everthread.store.records import NewMessage, SearchQuery
+from everthread.thread.options import Route, Setup
 
-FEW, MANY = 12, 1_000
-TURNS, ROUNDS = 40, 15
+FEW = 12
+MANY = 1_000
+TURNS = 40
+ROUNDS = 15
 MOST = 1.2
 WINDOW = 1_000_000
 
@@ -31,10 +33,13 @@ def run() -> list[Row]:
     for _ in range(ROUNDS):
         small.append(asyncio.run(_time_turn(FEW)))
         large.append(asyncio.run(_time_turn(MANY)))
-    few, many = min(small), min(large)
+    few = min(small)
+    many = min(large)
     ratio = many / few
     return [
-        Row(f"a turn outside the model, {FEW} stored messages", f"{1_000 * few:.2f} ms"),
+        Row(
+            f"a turn outside the model, {FEW} stored messages", f"{1_000 * few:.2f} ms"
+        ),
         Row(
             f"the same with {MANY:,} stored messages",
             f"{1_000 * many:.2f} ms, {ratio:.2f} ×",
@@ -49,18 +54,35 @@ async def _time_turn(stored: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store.db")
         route = Route("claude-sonnet-4-5", "anthropic", WINDOW, provider="anthropic")
-        setup = Setup(store, route, ContextCompressor, lambda context: JournalWriter(context.counter))
+        setup = Setup(
+            store,
+            route,
+            ContextCompressor,
+            lambda context: JournalWriter(context.counter),
+        )
         conversation = await Conversation.open(setup)
-        await store.append(conversation.session.id, [_stored_message(index) for index in range(stored)])
+        await store.append(
+            conversation.session.id, [_stored_message(index) for index in range(stored)]
+        )
         await conversation.close()
         conversation = await Conversation.open(setup, resume=conversation.id)
-        await store.search(SearchQuery("books"))  # what was stored here is indexed by then: that is no part of a turn
+        await store.search(
+            SearchQuery("books")
+        )  # what was stored here is indexed by then: that is no part of a turn
         times = []
         for turn in range(TURNS):
             started = time.process_time()
-            prepared = await conversation.prepare(f"Question {turn}: how do the books of month {turn} stand?")
+            prepared = await conversation.prepare(
+                f"Question {turn}: how do the books of month {turn} stand?"
+            )
             _ = prepared.body
-            await conversation.record(Reply({"role": "assistant", "content": "They are settled."}, "stop", _usage()))
+            await conversation.record(
+                Reply(
+                    {"role": "assistant", "content": "They are settled."},
+                    "stop",
+                    _usage(),
+                )
+            )
             times.append(time.process_time() - started)
         await store.close()
         return statistics.quantiles(times, n=4)[0]
@@ -74,11 +96,20 @@ def _stored_message(index: int) -> NewMessage:
     messages: list[Any] = [
         {"role": "user", "content": f"Message {index}: look at {about}."},
         {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": f"call_{index - 1}", "content": f"The books of {about}."},
+        {
+            "role": "tool",
+            "tool_call_id": f"call_{index - 1}",
+            "content": f"The books of {about}.",
+        },
         {"role": "assistant", "content": f"Message {index}: {about} are settled."},
     ]
     return NewMessage(messages[index % 4])
 
 
 def _usage() -> dict[str, int]:
-    return {"input_tokens": 900, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    return {
+        "input_tokens": 900,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+    }

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `goal` is what it should reach, in words; `met` whether it does (None: nothing to reach)."""
+    """One figure. `goal` is what it should reach, in words; `met` whether it does (None: nothing to reach).
+
+    A run that misses a `required` goal fails.
+    """
 
     what: str
     figure: str
     goal: str = ""
     met: bool | None = None
+    required: bool = False
+
+    @property
+    def is_failed(self) -> bool:
+        return self.required and self.met is False
 
 
 def absent(what: str) -> Row:
@@ -30,5 +38,7 @@ def markdown(title: str, rows: Iterable[Row], note: str = "") -> str:
         "| --- | --- | --- | --- |",
     ]
     marks = {True: "yes", False: "no", None: ""}
-    lines += [f"| {row.what} | {row.figure} | {row.goal} | {marks[row.met]} |" for row in rows]
+    for row in rows:
+        met = "FAILED" if row.is_failed else marks[row.met]
+        lines.append(f"| {row.what} | {row.figure} | {row.goal} | {met} |")
     return "\n".join(lines) + "\n"

@@ -2,6 +2,9 @@
 
 Not held out: the providers' overheads were measured on these conversations and requests, and the texts and the
 standard library took part in choosing the estimator's weights. Expect somewhat more on other material.
+
+The logs of real sessions are in two halves by their names. What is compared is the sum of what calls added to the
+prompt, as the provider counted it and as the messages in between are counted here, without calibration.
 """
 
 from __future__ import annotations
@@ -15,20 +18,66 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.shared import shared
+from benchmarks.shared import half_of, shared
 from benchmarks.table import Row, absent, markdown
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
 from everthread.core.tokens.budget import Calibration
+from everthread.lab.importers.log import Log, LoggedMessage
+from everthread.lab.importers.read_logs import read_log
 
 TEXTS: dict[str, list[str]] = json.loads(
     (Path(__file__).parents[1] / "tests/core/tokens/texts.json").read_text("utf-8")
 )
-LONG, CLAUDE, GPT = "coding-long-claude.json", "claude-sonnet-4-5", "gpt-4.1"
+LONG = "coding-long-claude.json"
+CLAUDE = "claude-sonnet-4-5"
+GPT = "gpt-4.1"
 Counter = Callable[[dict[str, Any]], float]
 
 
 def run() -> list[Row]:
-    return [*_projections(), *_requests(), *_speed()]
+    return [*_projections(), *_logs(), *_requests(), *_speed()]
+
+
+MAX_ADDED = 50_000
+"""Tokens: more between two calls is a change of the context, not a message."""
+
+
+def _logs() -> Iterator[Row]:
+    folder = shared("logs")
+    if folder is None:
+        yield absent("counts of the logs of real sessions")
+        return
+    sums: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for path in sorted(folder.glob("*.gz")):
+        log = read_log(str(path))
+        half = half_of(path.name)
+        for model, added, estimate in _added_by_calls(log):
+            sums.setdefault((half, model), []).append((added, estimate))
+    for (half, model), pairs in sorted(sums.items()):
+        reported = sum(pair[0] for pair in pairs)
+        counted = sum(pair[1] for pair in pairs)
+        yield Row(
+            f"logs, {half}: {model}, {len(pairs)} calls, sum of deltas",
+            f"{counted / reported - 1:+.1%}",
+        )
+
+
+def _added_by_calls(log: Log) -> Iterator[tuple[str, int, int]]:
+    """Yield the model, the tokens that the provider counted, and those counted here."""
+    last: LoggedMessage | None = None
+    counted = 0
+    for entry in log.entries:
+        usage = entry.usage
+        if usage is None or not usage.prompt_tokens:
+            if last is not None:
+                counted += TokenCounter(last.model).message(entry.message)
+            continue
+        if last is not None and last.usage is not None and last.model == entry.model:
+            added = usage.prompt_tokens - last.usage.prompt_tokens
+            if 0 < added < MAX_ADDED and counted:
+                yield entry.model, added, counted
+        last = entry
+        counted = TokenCounter(entry.model).message(entry.message)
 
 
 def _projections() -> Iterator[Row]:
@@ -38,15 +87,37 @@ def _projections() -> Iterator[Row]:
         return
     calls, delta = _replay(path, CLAUDE, TokenCounter(CLAUDE).message)
     rough_calls, rough_delta = _replay(path, CLAUDE, _chars_by_four)
-    yield _at_most("long session, calibrated, mean error per call", calls, 2, f"characters / 4: {rough_calls:.2%}")
-    yield _at_most("long session, uncalibrated, sum of deltas", abs(delta), 5, f"characters / 4: {rough_delta:+.1%}")
-    for name, model, goal in (("support-gpt41-*", GPT, 3), ("support-claude45-*", CLAUDE, None)):
+    yield _at_most(
+        "long session, calibrated, mean error per call",
+        calls,
+        2,
+        f"characters / 4: {rough_calls:.2%}",
+    )
+    yield _at_most(
+        "long session, uncalibrated, sum of deltas",
+        abs(delta),
+        5,
+        f"characters / 4: {rough_delta:+.1%}",
+    )
+    for name, model, goal in (
+        ("support-gpt41-*", GPT, 3),
+        ("support-claude45-*", CLAUDE, None),
+    ):
         paths = sorted(path.parent.glob(name))
         counter = TokenCounter(model)
-        means, deltas = zip(*(_replay(each, model, counter.message) for each in paths), strict=True)
+        means, deltas = zip(
+            *(_replay(each, model, counter.message) for each in paths), strict=True
+        )
         rough = fmean(_replay(each, model, _chars_by_four)[0] for each in paths)
-        yield _at_most(f"{name}, mean error per call", fmean(means), goal, f"characters / 4: {rough:.2%}")
-        yield _at_most(f"{name}, uncalibrated, sum of deltas, worst", max(map(abs, deltas)), goal)
+        yield _at_most(
+            f"{name}, mean error per call",
+            fmean(means),
+            goal,
+            f"characters / 4: {rough:.2%}",
+        )
+        yield _at_most(
+            f"{name}, uncalibrated, sum of deltas, worst", max(map(abs, deltas)), goal
+        )
 
 
 def _replay(path: Path, model: str, count: Counter) -> tuple[float, float]:
@@ -55,13 +126,19 @@ def _replay(path: Path, model: str, count: Counter) -> tuple[float, float]:
     calibration = Calibration()
     errors: list[float] = []
     points: list[tuple[int, float]] = []
-    estimate, done = 0.0, 0
+    estimate = 0.0
+    done = 0
     for call in data["usage"]:
-        reported = call.get("prompt") or call["input"] + call["cache_read"] + call["cache_write"]
+        reported = (
+            call.get("prompt")
+            or call["input"] + call["cache_read"] + call["cache_write"]
+        )
         estimate += sum(map(count, data["messages"][done : call["before_message"]]))
         done = call["before_message"]
         if points:
-            errors.append(abs(calibration.project(model, estimate) - reported) / reported)
+            errors.append(
+                abs(calibration.project(model, estimate) - reported) / reported
+            )
         calibration.observe(model, reported, estimate)
         points.append((reported, estimate))
     (first, then), (last, now) = points[0], points[-1]
@@ -70,12 +147,16 @@ def _replay(path: Path, model: str, count: Counter) -> tuple[float, float]:
 
 def _chars_by_four(message: dict[str, Any]) -> float:
     calls = message.get("tool_calls") or []
-    written = sum(len(call["function"]["name"]) + len(call["function"]["arguments"]) for call in calls)
+    written = sum(
+        len(call["function"]["name"]) + len(call["function"]["arguments"])
+        for call in calls
+    )
     return (len(message.get("content") or "") + written) / 4
 
 
 def _requests() -> Iterator[Row]:
-    folder, truth = shared("requests"), shared("token-truth")
+    folder = shared("requests")
+    truth = shared("token-truth")
     if folder is None or truth is None:
         yield absent("whole requests against reported prompt tokens")
         return
@@ -84,38 +165,80 @@ def _requests() -> Iterator[Row]:
         for path in sorted(folder.glob(f"*{family}*")):
             data = json.loads(path.read_text("utf-8"))
             model = path.name.rsplit("-", 1)[0].replace("__", "/")
-            estimate = estimate_request_tokens(data["messages"], tools=data["tools"], model=model)
-            errors.append(abs(estimate / data["response"]["usage"]["prompt_tokens"] - 1))
-        yield _at_most(f"whole requests, {family}, mean error", fmean(errors), None, f"worst {max(errors):.2%}")
+            estimate = estimate_request_tokens(
+                data["messages"], tools=data["tools"], model=model
+            )
+            errors.append(
+                abs(estimate / data["response"]["usage"]["prompt_tokens"] - 1)
+            )
+        yield _at_most(
+            f"whole requests, {family}, mean error",
+            fmean(errors),
+            None,
+            f"worst {max(errors):.2%}",
+        )
     counter = TokenCounter("claude-3-7-sonnet")
     errors = []
     for path in sorted(truth.glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
-        if data["messages"][0].get("role") == "system":  # the others lack their beginning
+        if (
+            data["messages"][0].get("role") == "system"
+        ):  # the others lack their beginning
             for call in data["usage"]:
-                errors.append(abs(counter.request(data["messages"][: call["before_message"]]) / call["prompt"] - 1))
-    yield _at_most("whole prompts, Claude 3.7, mean error", fmean(errors), None, f"worst {max(errors):.2%}")
+                errors.append(
+                    abs(
+                        counter.request(data["messages"][: call["before_message"]])
+                        / call["prompt"]
+                        - 1
+                    )
+                )
+    yield _at_most(
+        "whole prompts, Claude 3.7, mean error",
+        fmean(errors),
+        None,
+        f"worst {max(errors):.2%}",
+    )
 
 
 def _speed() -> Iterator[Row]:
     history = [
-        {"role": ("user", "assistant")[n % 2], "content": f"{n}: " + "\n".join(TEXTS["code" if n % 3 else "Chinese"])}
+        {
+            "role": ("user", "assistant")[n % 2],
+            "content": f"{n}: " + "\n".join(TEXTS["code" if n % 3 else "Chinese"]),
+        }
         for n in range(500)
     ]
-    history = [{**message, "content": (message["content"] * 3)[:2_000]} for message in history]
+    history = [
+        {**message, "content": (message["content"] * 3)[:2_000]} for message in history
+    ]
     size = sum(len(message["content"]) for message in history) / 1e6
     first = min(_time(partial(TokenCounter(GPT).messages, history)) for _ in range(5))
     counter = TokenCounter(GPT)
     counter.messages(history)
     again = min(_time(partial(counter.messages, history)) for _ in range(20))
     ratio = first / again
-    yield Row(f"500 messages, {size:.1f} MB, counted again", f"{ratio:,.0f} × faster", "≥ 50 ×", ratio >= 50)
-    few, many = _counter_after(50), _counter_after(5_000)
+    yield Row(
+        f"500 messages, {size:.1f} MB, counted again",
+        f"{ratio:,.0f} × faster",
+        "≥ 50 ×",
+        ratio >= 50,
+    )
+    few = _counter_after(50)
+    many = _counter_after(5_000)
     pairs = [
-        (_time(partial(few.message, _extra(n))), _time(partial(many.message, _extra(n + 500)))) for n in range(500)
+        (
+            _time(partial(few.message, _extra(n))),
+            _time(partial(many.message, _extra(n + 500))),
+        )
+        for n in range(500)
     ]
     ratio = min(late for _, late in pairs) / min(early for early, _ in pairs)
-    yield Row("one more message, at 5,000 against at 50", f"{ratio:.2f} × the time", "≤ 1.5 ×", ratio <= 1.5)
+    yield Row(
+        "one more message, at 5,000 against at 50",
+        f"{ratio:.2f} × the time",
+        "≤ 1.5 ×",
+        ratio <= 1.5,
+    )
 
 
 def _counter_after(length: int) -> TokenCounter:
@@ -136,7 +259,11 @@ def _time(work: Callable[[], object]) -> float:
 
 def _at_most(what: str, share: float, goal: int | None, beside: str = "") -> Row:
     figure = f"{share:.2%}" + (f" ({beside})" if beside else "")
-    return Row(what, figure) if goal is None else Row(what, figure, f"≤ {goal} %", share <= goal / 100)
+    return (
+        Row(what, figure)
+        if goal is None
+        else Row(what, figure, f"≤ {goal} %", share <= goal / 100)
+    )
 
 
 if __name__ == "__main__":

@@ -8,11 +8,19 @@ from pathlib import Path
 from textwrap import wrap
 
 FOLDER = Path(__file__).parent / "design"
-COLUMNS, WIDTH, HEIGHT, GAP, EDGE = 4, 222, 112, 34, 18
+COLUMNS = 4
+WIDTH = 222
+HEIGHT = 112
+GAP = 34
+EDGE = 18
 COLOURS = {
-    "gateway": "#0b6bcb", "conversation": "#0b6bcb", "context": "#b45309", "compaction": "#7c3aed", "store": "#0f766e",
+    "gateway": "#0b6bcb",
+    "conversation": "#0b6bcb",
+    "thread": "#b45309",
+    "compaction": "#7c3aed",
+    "store": "#0f766e",
     "providers": "#475569",
-}  # fmt: skip
+}
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1f2933}.file{font:600 11.5px ui-monospace,monospace}"
     ".step{font-weight:600;fill:#8a94a0;text-anchor:end}.arrow{stroke:#8a94a0;stroke-width:1.6;fill:none;marker-end:url(#tip)}"
@@ -29,31 +37,100 @@ class Box:
 
 GATEWAY = (
     Box("gateway/server.py", "Takes the connection. Headers must come in time."),
-    Box("gateway/app.py", "Makes one path of its spellings, checks Origin and Host, finds the caller, routes."),
-    Box("gateway/proxy.py", "Reads the body, asks the manager. Where that fails, the bytes go as they came."),
-    Box("gateway/management/reader.py", "The messages with their bytes. Only what is new is read; the rest is hashed."),
-    Box("gateway/management/threads.py", "Which thread it continues; its new messages go into the store."),
-    Box("gateway/management/rewrite.py", "The rewrite that stands for the beginning of this history, if there is one."),
-    Box("context/policy.py", "Compact before this call? One decision with its reason: size, dollars, pause."),
-    Box("context/worker.py", "The engine works in a process of its own: prune, cut, summarise, verify."),
-    Box("gateway/management/turn.py", "The bytes that go upstream: the rewrite, then the client's own bytes."),
-    Box("gateway/upstream.py", "Sends. A refusal for its size goes through context/recovery.py and back here."),
-    Box("gateway/streaming.py", "Relays the answer as it comes, keeps the client alive, reads the usage."),
-    Box("gateway/management/manager.py", "Records reply and usage. From 80 % on it prepares the next summary."),
+    Box(
+        "gateway/app.py",
+        "Makes one path of its spellings, checks Origin and Host, finds the caller, routes.",
+    ),
+    Box(
+        "gateway/proxy.py",
+        "Reads the body and starts the exchange. If the manager fails, the client's bytes go.",
+    ),
+    Box(
+        "gateway/management/request_reader.py",
+        "The messages with their bytes. Only what is new is read; the rest is hashed.",
+    ),
+    Box(
+        "gateway/management/thread_index.py",
+        "Which thread it continues; its new messages go into the store.",
+    ),
+    Box(
+        "gateway/management/caller.py",
+        "The rewrite that stands for the beginning of this history, if there is one.",
+    ),
+    Box(
+        "thread/managed.py",
+        "Compact before this call? thread/policy.py decides: size, dollars, pause.",
+    ),
+    Box(
+        "thread/engine_jobs.py",
+        "The engine plans and finishes in a process; in between a model may be asked.",
+    ),
+    Box(
+        "gateway/render.py",
+        "The bytes that go upstream: the rewrite, then the client's own bytes.",
+    ),
+    Box(
+        "gateway/upstream.py",
+        "Sends. A refusal for its size goes through thread/recovery.py and back here.",
+    ),
+    Box(
+        "gateway/exchange.py",
+        "Relays the answer through the features in gateway/filters/: usage, recall, charges.",
+    ),
+    Box(
+        "gateway/management/manager.py",
+        "Records reply and usage. From 80 % on it prepares the next summary.",
+    ),
 )
 SEND = (
-    Box("conversation/conversation.py", "send: one turn at a time; the message goes into the store first."),
-    Box("conversation/compaction.py", "How large is the next prompt? The provider's count plus an estimate."),
-    Box("context/policy.py", "Compact before this call? One decision with its reason: size, dollars, pause."),
-    Box("context/worker.py", "The engine works in a thread; its summariser and its events stay in this loop."),
-    Box("compaction/plan.py", "Prune old results, then cut: head, middle, tail. Groups stay whole."),
-    Box("compaction/summarizers/chain.py", "A model writes the summary, or the journal does; the user's words stay."),
-    Box("compaction/verification.py", "What the summary must hold is checked; what is missing is added."),
-    Box("conversation/compaction.py", "Outputs first, then one transaction: the session ends, another goes on."),
-    Box("conversation/requests.py", "System, tools and messages, with cache breakpoints; recall for this call only."),
-    Box("providers/resilience.py", "Sends, with retry and fallback. A refusal for its size: context/recovery.py."),
-    Box("conversation/requests.py", "Stores the answer, its usage and cost; judges what the compaction brought."),
-    Box("store/store.py", "Everything that was said, for good: history, search, undo, branch."),
+    Box(
+        "conversation/conversation.py",
+        "send: one turn at a time; the message goes into the store first.",
+    ),
+    Box(
+        "conversation/compaction.py",
+        "How large is the next prompt? The provider's count plus an estimate.",
+    ),
+    Box(
+        "thread/managed.py",
+        "Compact before this call? thread/policy.py decides: size, dollars, pause.",
+    ),
+    Box(
+        "thread/engine_jobs.py",
+        "The engine plans and finishes in a thread; in between a model may be asked.",
+    ),
+    Box(
+        "compaction/cut_plan.py",
+        "Prune old results, then cut: head, middle, tail. Groups stay whole.",
+    ),
+    Box(
+        "compaction/summarizers/chain.py",
+        "A model writes the summary, or the journal does; the user's words stay.",
+    ),
+    Box(
+        "compaction/verification.py",
+        "What the summary must hold is checked; what is missing is added.",
+    ),
+    Box(
+        "conversation/compaction.py",
+        "Outputs first, then one transaction: the session ends, another goes on.",
+    ),
+    Box(
+        "conversation/requests.py",
+        "System, tools and messages, with cache breakpoints; recall for this call only.",
+    ),
+    Box(
+        "providers/resilience.py",
+        "Sends, with retry and fallback. A refusal for its size: thread/recovery.py.",
+    ),
+    Box(
+        "conversation/answers.py",
+        "Stores the answer, its usage and cost; judges what the compaction brought.",
+    ),
+    Box(
+        "store/store.py",
+        "Everything that was said, for good: history, search, undo, branch.",
+    ),
 )
 
 
@@ -63,7 +140,9 @@ def draw(title: str, boxes: tuple[Box, ...]) -> str:
     width = 2 * EDGE + COLUMNS * WIDTH + (COLUMNS - 1) * GAP
     height = 2 * EDGE + rows * HEIGHT + (rows - 1) * GAP
     drawn = [_box(box, number, *_corner(number)) for number, box in enumerate(boxes)]
-    drawn += [_arrow(_corner(number), _corner(number + 1)) for number in range(len(boxes) - 1)]
+    drawn += [
+        _arrow(_corner(number), _corner(number + 1)) for number in range(len(boxes) - 1)
+    ]
     tip = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0L8 4L0 8z" fill="#8a94a0"/></marker></defs>'
@@ -87,7 +166,9 @@ def _box(box: Box, number: int, left: int, top: int) -> str:
         f'<text x="{left + 14}" y="{top + 48 + 16 * place}">{escape(line)}</text>'
         for place, line in enumerate(wrap(box.text, 30))
     )
-    name = box.file.replace("gateway/management/", "…/management/").replace("compaction/summarizers/", "…/summarizers/")
+    name = box.file.replace("gateway/management/", "…/management/").replace(
+        "compaction/summarizers/", "…/summarizers/"
+    )
     return (
         f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#f8fafc" stroke="{colour}"/>'
         f'<rect x="{left}" y="{top}" width="5" height="{HEIGHT}" rx="2" fill="{colour}"/>'
@@ -111,6 +192,9 @@ def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 if __name__ == "__main__":
-    pictures = {"flow-gateway.svg": ("A managed request", GATEWAY), "flow-send.svg": ("Conversation.send", SEND)}
+    pictures = {
+        "flow-gateway.svg": ("A managed request", GATEWAY),
+        "flow-send.svg": ("Conversation.send", SEND),
+    }
     for name, (title, boxes) in pictures.items():
         (FOLDER / name).write_text(draw(title, boxes), "utf-8")

@@ -27,7 +27,6 @@ and values that are not allowed, and names the key, the value and what is allowe
     everthread config show         # print all settings
     everthread config show --changed
     everthread config set compression.threshold 0.4   # keeps comments
-    everthread config check --fix  # remove keys that this version no longer has
 """
 
 
@@ -46,16 +45,30 @@ def settings_page() -> str:
 
 
 def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    rows, nested = [], []
+    rows = []
+    nested = []
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        if isinstance(field.annotation, type) and issubclass(
+            field.annotation, BaseModel
+        ):
             nested.append((f"{prefix}{name}", field.annotation))
         else:
-            rows.append(f"| `{prefix}{name}` | `{_default(field)}` | {_allowed(model, name)} | {field.description} |")
+            rows.append(
+                f"| `{prefix}{name}` | `{_default(field)}` | {_allowed(model, name)} | {field.description} |"
+            )
     if rows:
         if prefix:
             yield f"## {prefix.rstrip('.')}\n\n{model.__doc__}\n"
-        yield "\n".join(["| key | default | allowed | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
+        yield (
+            "\n".join(
+                [
+                    "| key | default | allowed | meaning |",
+                    "| --- | --- | --- | --- |",
+                    *rows,
+                ]
+            )
+            + "\n"
+        )
     for path, section in nested:
         yield from _sections(section, f"{path}.")
 
@@ -73,8 +86,15 @@ def _allowed(model: type[BaseModel], name: str) -> str:
 def _words(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
-    low, high = schema.get("minimum"), schema.get("maximum")
-    bounds = f" {low} to {high}" if high is not None else f" ≥ {low}" if low is not None else ""
+    low = schema.get("minimum")
+    high = schema.get("maximum")
+    bounds = (
+        f" {low} to {high}"
+        if high is not None
+        else f" ≥ {low}"
+        if low is not None
+        else ""
+    )
     return f"{schema.get('type', 'any')}{bounds}"
 
 
@@ -94,7 +114,11 @@ def _command(command: Any, path: str) -> Iterator[str]:
     yield f"{' '.join((command.help or '').split())}\n"
     if arguments:
         yield f"Takes `{arguments}`.\n"
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    options = [
+        one
+        for one in command.params
+        if one.param_type_name == "option" and not one.hidden
+    ]
     if options:
         yield "| option | meaning |\n| --- | --- |"
         for one in options:
@@ -109,7 +133,10 @@ def _arguments(command: Any) -> list[Any]:
     return [one for one in command.params if one.param_type_name == "argument"]
 
 
-PAGES = {REFERENCE / "configuration.md": settings_page, REFERENCE / "commands.md": commands_page}
+PAGES = {
+    REFERENCE / "configuration.md": settings_page,
+    REFERENCE / "commands.md": commands_page,
+}
 
 
 if __name__ == "__main__":

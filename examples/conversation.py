@@ -17,11 +17,12 @@ from typing import Any
 
 from everthread import Conversation, open_conversation
 from everthread.config import parse_config
-from everthread.conversation.events import CompactionDone, Event, OutputStored
 from everthread.lab.provider import Provider, Recorded, ServedModel
+from everthread.thread.events import CompactionDone, Event, OutputStored
 
 SESSION = Path(__file__).with_name("long_session.json")
-MODEL, WINDOW = "claude-sonnet-5", 64_000
+MODEL = "claude-sonnet-5"
+WINDOW = 64_000
 
 
 def say(text: str = "") -> None:
@@ -32,19 +33,23 @@ def say(text: str = "") -> None:
 def show(event: Event) -> None:
     """What a front end would draw."""
     if isinstance(event, CompactionDone):
-        checked = event.verification
         say(
-            f"  compacted ({event.count}.): {event.tokens_before:,} -> {event.tokens_after:,} tokens, "
-            f"{event.messages_before} -> {event.messages_after} messages, by {event.author}; "
-            f"{checked.checked} names checked, {checked.unverified} unverified"
+            f"  compaction {event.count}: {event.tokens_before:,} -> {event.tokens_after:,} tokens, "
+            f"{event.messages_before} -> {event.messages_after} messages, summary by {event.author}"
         )
     elif isinstance(event, OutputStored):
-        say(f"  stored a large result outside the context: {event.output}, {event.chars:,} characters")
+        say(
+            f"  stored a large result outside the context: {event.output}, {event.chars:,} characters"
+        )
 
 
 async def replay(conversation: Conversation, messages: list[Any]) -> int:
     """Every user message again, the tools answering as they did; how many turns that were."""
-    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    results = {
+        message["tool_call_id"]: message
+        for message in messages
+        if message["role"] == "tool"
+    }
     turns = 0
     for message in messages:
         if message["role"] != "user":
@@ -60,23 +65,35 @@ async def replay(conversation: Conversation, messages: list[Any]) -> int:
 async def main() -> str:
     session = json.loads(SESSION.read_text("utf-8"))
     os.environ["DEMO_KEY"] = "none-needed"
-    async with Provider([ServedModel(MODEL, WINDOW, shows="max_model_len")], Recorded(session["messages"])) as provider:
+    async with Provider(
+        [ServedModel(MODEL, WINDOW, shows="max_model_len")],
+        Recorded(session["messages"]),
+    ) as provider:
         config = parse_config(
             f"model: {{default: {MODEL}, provider: anthropic, base_url: '{provider.url}', api_key_env: DEMO_KEY}}"
         )
         conversation = await open_conversation(
-            config=config, system=session["messages"][0]["content"], tools=session["tools"], listener=show,
-            summarizer="extractive",
-        )  # fmt: skip
-        say(f"{len(session['messages'])} messages through a window of {conversation.window:,} tokens:")
+            config=config,
+            system=session["messages"][0]["content"],
+            tools=session["tools"],
+            listener=show,
+            summarizer="journal",
+        )
+        say(
+            f"{len(session['messages'])} messages through a window of {conversation.window:,} tokens:"
+        )
         turns = await replay(conversation, session["messages"])
         spent = await conversation.usage()
         tokens = sum(call.usage.total_tokens for call in spent)
-        dollars = sum((call.cost for call in spent if call.cost is not None), Decimal(0))
+        dollars = sum(
+            (call.cost for call in spent if call.cost is not None), Decimal(0)
+        )
         await conversation.close()
         calls = [record for record in provider.log if record.path.endswith("/messages")]
         refused = sum(record.status != 200 for record in calls)
-        cached = sum(record.cached_tokens for record in calls) / max(1, sum(record.prompt_tokens for record in calls))
+        cached = sum(record.cached_tokens for record in calls) / max(
+            1, sum(record.prompt_tokens for record in calls)
+        )
         say(
             f"{turns} turns in {len(calls)} calls, {refused} refused for size; {cached:.0%} of the prompts read from "
             f"the cache; {tokens:,} tokens for ${dollars:.2f}"

@@ -26,19 +26,29 @@ def run(*arguments: str) -> None:
 
 
 def demo() -> None:
-    session = str(SESSION.relative_to(Path.cwd()) if SESSION.is_relative_to(Path.cwd()) else SESSION)
-    say("# 1. Any client, one URL changed: the OpenAI SDK, through the gateway, to a small model on this machine\n")
+    session = str(
+        SESSION.relative_to(Path.cwd())
+        if SESSION.is_relative_to(Path.cwd())
+        else SESSION
+    )
+    say(
+        "# 1. Any client, one URL changed: the OpenAI SDK, through the gateway, to a small model on this machine\n"
+    )
     missing = gateway.fetch_model()
     if missing:
         say(f"This part cannot run here, the others can: {missing}")
     else:
         asyncio.run(gateway.main())
         run("usage")
-    say("\n# 2. A long session with a simulated Claude whose window is far too small for it\n")
+    say(
+        "\n# 2. A long session with a simulated Claude whose window is far too small for it\n"
+    )
     thread = asyncio.run(conversation.main())
     run("sessions", "search", "migrations folder", "--limit", "3")
     run("usage", thread[:8])
-    say("\n# 3. The same session replayed: what it would have cost, and what would have been lost, otherwise")
+    say(
+        "\n# 3. The same session replayed: what it would have cost, and what would have been lost, otherwise"
+    )
     run("replay", session, "--window", "64000", "--no-recall", "--html", REPORT)
     say(
         f"""
@@ -54,7 +64,9 @@ Try next:
 
 
 if __name__ == "__main__":
-    fetched = Path(sys.prefix) / "everthread-demo" / "models"  # 98 MB, kept for the next time
+    fetched = (
+        Path(sys.prefix) / "everthread-demo" / "models"
+    )  # 98 MB, kept for the next time
     fetched.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         os.environ["EVERTHREAD_HOME"] = home

@@ -24,7 +24,7 @@ from starlette.responses import Response
 
 from everthread.config import home_directory, parse_config
 from everthread.errors import ModelError
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
 from everthread.gateway.server import LoopServer, listen
 from everthread.providers.local import SMOLLM2, LocalModel, find_model, pull
@@ -56,12 +56,21 @@ class RecordingProxy:
             self.bodies.append(json.loads(body))
         async with httpx2.AsyncClient(timeout=300) as client:
             answer = await client.request(
-                received.method, self.address + received.url.path, content=body,
-                headers={"authorization": f"Bearer {self.key}", "content-type": "application/json"},
-            )  # fmt: skip
+                received.method,
+                self.address + received.url.path,
+                content=body,
+                headers={
+                    "authorization": f"Bearer {self.key}",
+                    "content-type": "application/json",
+                },
+            )
         self.refused += answer.status_code >= 400
-        headers = {"content-type": answer.headers.get("content-type", "application/json")}
-        await Response(answer.content, answer.status_code, headers)(scope, receive, send)
+        headers = {
+            "content-type": answer.headers.get("content-type", "application/json")
+        }
+        await Response(answer.content, answer.status_code, headers)(
+            scope, receive, send
+        )
 
 
 @asynccontextmanager
@@ -81,7 +90,12 @@ async def serve_recorded_model(path: Path) -> AsyncIterator[tuple[RecordingProxy
 
 async def talk(client: AsyncOpenAI) -> list[Any]:
     """Talk until the window was passed several times; return the whole history."""
-    history: list[Any] = [{"role": "system", "content": "You help with a release. Answer in one short sentence."}]
+    history: list[Any] = [
+        {
+            "role": "system",
+            "content": "You help with a release. Answer in one short sentence.",
+        }
+    ]
     compactions = 0
     for turn in range(TURNS):
         history.append({"role": "user", "content": FACT if turn == 0 else _note(turn)})
@@ -89,7 +103,9 @@ async def talk(client: AsyncOpenAI) -> list[Any]:
             model=SMOLLM2.name, messages=history, max_tokens=32, temperature=0
         )
         answer = raw.parse()
-        history.append({"role": "assistant", "content": answer.choices[0].message.content or ""})
+        history.append(
+            {"role": "assistant", "content": answer.choices[0].message.content or ""}
+        )
         before, after = raw.headers["x-everthread-tokens"].split("/")
         count = int(raw.headers["x-everthread-compactions"])
         details = answer.usage.prompt_tokens_details if answer.usage else None
@@ -101,12 +117,16 @@ async def talk(client: AsyncOpenAI) -> list[Any]:
             f"{cached:5,} of them from its cache{mark}"
         )
     if compactions < 2:
-        raise AssertionError(f"the conversation passed the window {compactions} times only")
+        raise AssertionError(
+            f"the conversation passed the window {compactions} times only"
+        )
     return history
 
 
 def _note(turn: int) -> str:
-    tests = ", ".join(f"test_{turn}_{number} took {number * 7 + turn} ms" for number in range(12))
+    tests = ", ".join(
+        f"test_{turn}_{number} took {number * 7 + turn} ms" for number in range(12)
+    )
     return f"Note {turn}: module {turn} has {turn * 37} tests and {turn % 4} of them fail: {tests}. Please confirm."
 
 
@@ -119,9 +139,15 @@ async def main() -> None:
     async with serve_recorded_model(path) as (watch, address):
         upstream = Upstream("local", address)
         async with open_gateway(config, port=0, upstreams=[upstream]) as gateway:
-            say(f"The gateway listens on {gateway.url}, in front of {SMOLLM2.name} with {WINDOW:,} tokens of context.")
-            say(f"Only this differs in the client: OpenAI(base_url='{gateway.url}/v1')\n")
-            client = AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none-needed", max_retries=0)
+            say(
+                f"The gateway listens on {gateway.url}, in front of {SMOLLM2.name} with {WINDOW:,} tokens of context."
+            )
+            say(
+                f"Only this differs in the client: OpenAI(base_url='{gateway.url}/v1')\n"
+            )
+            client = AsyncOpenAI(
+                base_url=f"{gateway.url}/v1", api_key="none-needed", max_retries=0
+            )
             history = await talk(client)
             history.append({"role": "user", "content": QUESTION})
             answer = await client.chat.completions.create(
@@ -130,11 +156,19 @@ async def main() -> None:
             await client.close()
             sent = json.dumps(watch.bodies[-1]["messages"])
             if "BH-7741" not in sent or "Blue Heron" not in sent:
-                raise AssertionError("what was said before the first compaction is not in the request")
+                raise AssertionError(
+                    "what was said before the first compaction is not in the request"
+                )
             say(f"\n  asked: {QUESTION}")
-            say("  in the request that reached the model: both, word for word, though that turn was compacted away")
-            say(f"  the small model's answer, unjudged: {(answer.choices[0].message.content or '').strip()}")
-            say(f"\n{len(watch.bodies)} requests reached the model, {watch.refused} were refused.")
+            say(
+                "  in the request that reached the model: both, word for word, though that turn was compacted away"
+            )
+            say(
+                f"  the small model's answer, unjudged: {(answer.choices[0].message.content or '').strip()}"
+            )
+            say(
+                f"\n{len(watch.bodies)} requests reached the model, {watch.refused} were refused."
+            )
 
 
 def fetch_model() -> str:

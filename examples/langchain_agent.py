@@ -13,7 +13,10 @@ def look_up(entry: str) -> str:
 
 
 agent = create_agent(
-    ChatOpenAI(model="gpt-4o"), [look_up], middleware=[EverthreadMiddleware()], checkpointer=InMemorySaver()
+    ChatOpenAI(model="gpt-4o"),
+    [look_up],
+    middleware=[EverthreadMiddleware()],
+    checkpointer=InMemorySaver(),
 )
 for number in range(3):
     said = {"messages": [{"role": "user", "content": f"Look up entry {number}."}]}

@@ -22,19 +22,52 @@ SYSTEM = (
 
 
 def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
-    properties = {key: {"type": "string", "description": text} for key, text in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": [next(iter(parameters))]}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    properties = {
+        key: {"type": "string", "description": text} for key, text in parameters.items()
+    }
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [next(iter(parameters))],
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }
 
 
 TOOLS = [
-    _tool("terminal", "Run a shell command in the repository.", command="The command line."),
-    _tool("read_file", "Read a text file with line numbers.", path="The file.", offset="First line.", limit="Lines."),
-    _tool("write_file", "Create or replace a file.", path="The file.", content="Everything it shall hold."),
     _tool(
-        "patch", "Replace one piece of text in a file.", path="The file.", old="What stands there.", new="The new text."
+        "terminal",
+        "Run a shell command in the repository.",
+        command="The command line.",
     ),
-    _tool("search_files", "Search the repository with a regular expression.", pattern="The expression.", path="Where."),
+    _tool(
+        "read_file",
+        "Read a text file with line numbers.",
+        path="The file.",
+        offset="First line.",
+        limit="Lines.",
+    ),
+    _tool(
+        "write_file",
+        "Create or replace a file.",
+        path="The file.",
+        content="Everything it shall hold.",
+    ),
+    _tool(
+        "patch",
+        "Replace one piece of text in a file.",
+        path="The file.",
+        old="What stands there.",
+        new="The new text.",
+    ),
+    _tool(
+        "search_files",
+        "Search the repository with a regular expression.",
+        pattern="The expression.",
+        path="Where.",
+    ),
     _tool("fetch_url", "Fetch a page as text.", url="The address."),
 ]
 
@@ -52,9 +85,38 @@ MODULES = [
     "locks",
     "tax",
 ]
-VERBS = ["open", "close", "post", "reverse", "convert", "reconcile", "validate", "summarise", "export", "lock"]
-NOUNS = ["entry", "ledger", "batch", "period", "balance", "rate", "statement", "account", "line", "voucher"]
-EXCEPTIONS = ["ValueError", "KeyError", "LedgerError", "PeriodClosedError", "decimal.InvalidOperation", "TimeoutError"]
+VERBS = [
+    "open",
+    "close",
+    "post",
+    "reverse",
+    "convert",
+    "reconcile",
+    "validate",
+    "summarise",
+    "export",
+    "lock",
+]
+NOUNS = [
+    "entry",
+    "ledger",
+    "batch",
+    "period",
+    "balance",
+    "rate",
+    "statement",
+    "account",
+    "line",
+    "voucher",
+]
+EXCEPTIONS = [
+    "ValueError",
+    "KeyError",
+    "LedgerError",
+    "PeriodClosedError",
+    "decimal.InvalidOperation",
+    "TimeoutError",
+]
 
 ASKS = [
     "The {module} tests fail on my machine since yesterday. Find out why and fix it.",
@@ -98,17 +160,31 @@ class Session:
     def says(self, text: str) -> None:
         self.messages.append({"role": "assistant", "content": text})
 
-    def use(self, text: str | None, *calls: tuple[str, dict[str, Any], str | None]) -> None:
+    def use(
+        self, text: str | None, *calls: tuple[str, dict[str, Any], str | None]
+    ) -> None:
         """An assistant message with calls, and their results; a result of None was never given."""
-        calls_made, results = [], []
+        calls_made = []
+        results = []
         for name, arguments, result in calls:
             self.calls += 1
             call_id = f"call_{self.calls:04d}"
             written = json.dumps(arguments, ensure_ascii=False)
-            calls_made.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": written}})
+            calls_made.append(
+                {
+                    "id": call_id,
+                    "type": "function",
+                    "function": {"name": name, "arguments": written},
+                }
+            )
             if result is not None:
-                results.append({"role": "tool", "tool_call_id": call_id, "content": result})
-        self.messages += [{"role": "assistant", "content": text, "tool_calls": calls_made}, *results]
+                results.append(
+                    {"role": "tool", "tool_call_id": call_id, "content": result}
+                )
+        self.messages += [
+            {"role": "assistant", "content": text, "tool_calls": calls_made},
+            *results,
+        ]
 
     def pick(self, options: list[str]) -> str:
         return self.random.choice(options)
@@ -120,9 +196,15 @@ class Session:
 
     def source(self, module: str, function: str, length: int = 4) -> str:
         """A file with line numbers."""
-        lines = [f'"""{module.capitalize()} of the ledger."""', "", "from ledgerline import store, money", ""]
+        lines = [
+            f'"""{module.capitalize()} of the ledger."""',
+            "",
+            "from ledgerline import store, money",
+            "",
+        ]
         for name in [function, *(self.function() for _ in range(length))]:
-            field, limit = self.pick(NOUNS), self.random.randrange(10, 5000)
+            field = self.pick(NOUNS)
+            limit = self.random.randrange(10, 5000)
             lines += [
                 "",
                 f"def {name}({field}_id: int, *, amount: int, currency: str = 'EUR') -> store.Row:",
@@ -139,16 +221,24 @@ class Session:
         total = self.random.randrange(18, 64)
         names = [f"test_{function}_{self.pick(NOUNS)}_{i}" for i in range(failing)]
         lines = [f"collected {total} items", ""]
-        lines += [f"tests/test_{module}.py::test_{self.function()} PASSED" for _ in range(total - failing)]
+        lines += [
+            f"tests/test_{module}.py::test_{self.function()} PASSED"
+            for _ in range(total - failing)
+        ]
         for name in names:
-            a, b = self.random.randrange(100, 99999), self.random.randrange(100, 99999)
+            a = self.random.randrange(100, 99999)
+            b = self.random.randrange(100, 99999)
             lines += [
                 f"tests/test_{module}.py::{name} FAILED",
                 f"E       AssertionError: assert {a} == {b}",
                 f"E       {self.pick(EXCEPTIONS)}: amount {a} exceeds {b} for {self.random.randrange(10**6)}",
                 f"tests/test_{module}.py:{self.random.randrange(10, 400)}: AssertionError",
             ]
-        summary = f"{failing} failed, {total - failing} passed" if failing else f"{total} passed"
+        summary = (
+            f"{failing} failed, {total - failing} passed"
+            if failing
+            else f"{total} passed"
+        )
         lines += [
             f"========= {summary} in {self.random.randrange(2, 90) / 10}s =========",
             f"[exit code {1 if failing else 0}]",
@@ -160,7 +250,10 @@ class Session:
             f"ledgerline/{self.pick(MODULES)}.py:{self.random.randrange(1, 300)}"
             for _ in range(self.random.randrange(4, 30))
         ]
-        return "\n".join(f"{place}:    return {function}(row.id, amount=row.amount)" for place in places)
+        return "\n".join(
+            f"{place}:    return {function}(row.id, amount=row.amount)"
+            for place in places
+        )
 
     def log(self, lines: int) -> str:
         """A service log, with one line that matters in the middle of it."""
@@ -181,7 +274,8 @@ class Session:
     # The story
 
     def episode(self, number: int) -> None:
-        module, function = MODULES[number % len(MODULES)], self.function()
+        module = MODULES[number % len(MODULES)]
+        function = self.function()
         ask = FIXED.get(number) or self.pick(ASKS).format(
             module=module,
             function=function,
@@ -191,39 +285,73 @@ class Session:
         self.user(ask)
         if number in (4, 7, 9, 13, 17):
             self.says(
-                {4: "Noted: integers in minor units everywhere.", 7: "好的,之后的提交说明都用中文。"}.get(
-                    number, "Noted."
+                {
+                    4: "Noted: integers in minor units everywhere.",
+                    7: "好的,之后的提交说明都用中文。",
+                }.get(number, "Noted.")
+            )
+            self.user(
+                self.pick(ASKS).format(
+                    module=module, function=function, number=3, ticket=4711
                 )
             )
-            self.user(self.pick(ASKS).format(module=module, function=function, number=3, ticket=4711))
         self.look(number, module, function)
         for attempt in range(self.random.randrange(1, 4)):
             self.change(module, function, attempt)
         self.finish(number, module, function)
 
     def look(self, number: int, module: str, function: str) -> None:
-        search = ("search_files", {"pattern": rf"\b{function}\(", "path": "ledgerline"}, self.matches(function))
-        read = ("read_file", {"path": f"ledgerline/{module}.py"}, self.source(module, function, 6))
-        self.use(f"I'll find where {function} is used and read the module.", search, read)
+        search = (
+            "search_files",
+            {"pattern": rf"\b{function}\(", "path": "ledgerline"},
+            self.matches(function),
+        )
+        read = (
+            "read_file",
+            {"path": f"ledgerline/{module}.py"},
+            self.source(module, function, 6),
+        )
+        self.use(
+            f"I'll find where {function} is used and read the module.", search, read
+        )
         if number == 0:
-            tree = "\n".join(f"ledgerline/{name}.py\ntests/test_{name}.py" for name in MODULES)
+            tree = "\n".join(
+                f"ledgerline/{name}.py\ntests/test_{name}.py" for name in MODULES
+            )
             self.use(
                 None,
-                ("terminal", {"command": "git ls-files"}, f"{tree}\nmigrations/0001_init.sql\nMakefile\n[exit code 0]"),
+                (
+                    "terminal",
+                    {"command": "git ls-files"},
+                    f"{tree}\nmigrations/0001_init.sql\nMakefile\n[exit code 0]",
+                ),
             )
         if number == 20:
-            self.use("The log first.", ("terminal", {"command": "cat var/log/import-nightly.log"}, self.log(900)))
+            self.use(
+                "The log first.",
+                (
+                    "terminal",
+                    {"command": "cat var/log/import-nightly.log"},
+                    self.log(900),
+                ),
+            )
         if number % 6 == 2:
             page = json.dumps(
                 {
                     "rates": [
-                        {"pair": f"EUR/{c}", "rate": self.random.randrange(9000, 15000) / 10000}
+                        {
+                            "pair": f"EUR/{c}",
+                            "rate": self.random.randrange(9000, 15000) / 10000,
+                        }
                         for c in ("USD", "CHF", "CNY", "JPY")
                         for _ in range(9)
                     ]
                 }
             )
-            self.use(None, ("fetch_url", {"url": "https://rates.example/v2/daily.json"}, page))
+            self.use(
+                None,
+                ("fetch_url", {"url": "https://rates.example/v2/daily.json"}, page),
+            )
 
     def change(self, module: str, function: str, attempt: int) -> None:
         self.use(
@@ -260,7 +388,9 @@ class Session:
 
     def finish(self, number: int, module: str, function: str) -> None:
         if number == 11:
-            self.use("Now the whole suite.", ("terminal", {"command": "pytest -x"}, None))
+            self.use(
+                "Now the whole suite.", ("terminal", {"command": "pytest -x"}, None)
+            )
             self.user("Stop, that takes too long here. Only the module's tests.")
         check = (
             "terminal",
@@ -269,7 +399,9 @@ class Session:
         )
         self.use("Now everything for this module.", check)
         if number % 4 == 3:
-            self.says(f"完成了:{module} 模块的 {function} 现在先换算再相加,测试全部通过,没有改动 migrations 目录。")
+            self.says(
+                f"完成了:{module} 模块的 {function} 现在先换算再相加,测试全部通过,没有改动 migrations 目录。"
+            )
         else:
             self.says(
                 f"Done. {function} in ledgerline/{module}.py now converts first and adds then; "
@@ -287,10 +419,16 @@ def conversation(episodes: int = 34) -> dict[str, Any]:
 
 
 def main() -> None:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("long_session.json")
+    target = (
+        Path(sys.argv[1])
+        if len(sys.argv) > 1
+        else Path(__file__).with_name("long_session.json")
+    )
     text = json.dumps(conversation(), ensure_ascii=False, indent=1) + "\n"
     target.write_text(text, "utf-8")
-    sys.stdout.write(f"{target}: {len(conversation()['messages'])} messages, {len(text):,} characters\n")
+    sys.stdout.write(
+        f"{target}: {len(conversation()['messages'])} messages, {len(text):,} characters\n"
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,11 @@ class Bot:
     """A bot that fetches messages from Telegram, sends each to its chat's thread, and sends the answer back."""
 
     def __init__(
-        self, telegram: httpx2.AsyncClient, api: httpx2.AsyncClient, users: Collection[int], state: Path
+        self,
+        telegram: httpx2.AsyncClient,
+        api: httpx2.AsyncClient,
+        users: Collection[int],
+        state: Path,
     ) -> None:
         self._telegram = telegram
         self._api = api
@@ -42,13 +46,20 @@ class Bot:
 
     async def poll(self) -> None:
         """Answer the new messages, the chats in parallel. Telegram repeats them until all are answered."""
-        updates = await self._call("getUpdates", offset=self._state["offset"], timeout=POLL_SECONDS)
+        updates = await self._call(
+            "getUpdates", offset=self._state["offset"], timeout=POLL_SECONDS
+        )
         chats: dict[int, list[Any]] = defaultdict(list)
         for update in updates:
             message = update.get("message") or {}
             if message.get("text") and message.get("from", {}).get("id") in self._users:
                 chats[message["chat"]["id"]].append(update)
-        await asyncio.gather(*(self._answer(chat, waiting_updates) for chat, waiting_updates in chats.items()))
+        await asyncio.gather(
+            *(
+                self._answer(chat, waiting_updates)
+                for chat, waiting_updates in chats.items()
+            )
+        )
         if updates:
             self._state["offset"] = updates[-1]["update_id"] + 1
             self._save()
@@ -63,16 +74,24 @@ class Bot:
             )
             result = answer.json()
             if answer.status_code == 200:
-                text = (result.get("answer") or {}).get("text") or f"The turn ended as {result.get('state')}."
+                text = (result.get("answer") or {}).get(
+                    "text"
+                ) or f"The turn ended as {result.get('state')}."
             else:
-                text = result.get("error", {}).get("message", "That takes longer; ask again in a while.")
+                text = result.get("error", {}).get(
+                    "message", "That takes longer; ask again in a while."
+                )
             for start in range(0, len(text), LONGEST):
-                await self._call("sendMessage", chat_id=chat, text=text[start : start + LONGEST])
+                await self._call(
+                    "sendMessage", chat_id=chat, text=text[start : start + LONGEST]
+                )
 
     async def _find_thread(self, chat: int) -> str:
         threads: dict[str, str] = self._state["threads"]
         if str(chat) not in threads:
-            created = await self._api.post("/api/threads", json={"title": f"Telegram {chat}"})
+            created = await self._api.post(
+                "/api/threads", json={"title": f"Telegram {chat}"}
+            )
             threads[str(chat)] = created.raise_for_status().json()["id"]
             self._save()
         return threads[str(chat)]
@@ -81,7 +100,9 @@ class Bot:
         """Call Telegram. The token is part of the address, so errors do not name the address."""
         answer = (await self._telegram.post(method, json=arguments)).json()
         if not answer.get("ok"):
-            raise RuntimeError(f"Telegram refused {method}: {answer.get('description')}")
+            raise RuntimeError(
+                f"Telegram refused {method}: {answer.get('description')}"
+            )
         return answer["result"]
 
     def _save(self) -> None:
@@ -89,10 +110,13 @@ class Bot:
 
 
 async def main() -> None:
-    token, key = os.environ["TELEGRAM_TOKEN"], os.environ.get("EVERTHREAD_KEY")
+    token = os.environ["TELEGRAM_TOKEN"]
+    key = os.environ.get("EVERTHREAD_KEY")
     users = {int(name) for name in os.environ["TELEGRAM_USERS"].split(",")}
     async with (
-        httpx2.AsyncClient(base_url=f"https://api.telegram.org/bot{token}/", timeout=POLL_SECONDS + 15) as telegram,
+        httpx2.AsyncClient(
+            base_url=f"https://api.telegram.org/bot{token}/", timeout=POLL_SECONDS + 15
+        ) as telegram,
         httpx2.AsyncClient(
             base_url=os.environ.get("EVERTHREAD_URL", "http://127.0.0.1:8484"),
             headers={"authorization": f"Bearer {key}"} if key else {},

@@ -26,7 +26,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-TIMESTAMP, SIGNATURE = "x-everthread-timestamp", "x-everthread-signature"
+TIMESTAMP = "x-everthread-timestamp"
+SIGNATURE = "x-everthread-signature"
 WINDOW = 300.0
 """Seconds for which a signature is valid, before and after its time."""
 
@@ -50,13 +51,20 @@ class Webhook:
     """The endpoint: each chat is a thread, each event a turn."""
 
     def __init__(
-        self, api: httpx2.AsyncClient, secret: str, state: Path, *, clock: Callable[[], float] = time.time
+        self,
+        api: httpx2.AsyncClient,
+        secret: str,
+        state: Path,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._secret = secret
         self._file = state
         self._clock = clock
-        self._threads: dict[str, str] = json.loads(state.read_text("utf-8")) if state.exists() else {}
+        self._threads: dict[str, str] = (
+            json.loads(state.read_text("utf-8")) if state.exists() else {}
+        )
         self.app = Starlette(routes=[Route("/", self.receive, methods=["POST"])])
 
     async def receive(self, request: Request) -> Response:
@@ -65,26 +73,42 @@ class Webhook:
             return Response("The signature or its time is not valid.\n", 401)
         try:
             message = json.loads(body)
-            event, chat, text = (str(message[name]) for name in ("event", "chat", "text"))
+            event, chat, text = (
+                str(message[name]) for name in ("event", "chat", "text")
+            )
         except (ValueError, KeyError, TypeError):
-            return Response("The body is not JSON with `event`, `chat` and `text`.\n", 400)
+            return Response(
+                "The body is not JSON with `event`, `chat` and `text`.\n", 400
+            )
         thread = await self._find_thread(chat)
         answer = await self._api.post(
             f"/api/threads/{thread}/messages?wait=600",
             json={"content": text},
-            headers={"idempotency-key": hashlib.sha256(f"{chat}\0{event}".encode()).hexdigest()},
+            headers={
+                "idempotency-key": hashlib.sha256(
+                    f"{chat}\0{event}".encode()
+                ).hexdigest()
+            },
         )
         result = answer.json()
         if answer.status_code >= 400:
-            return Response(json.dumps(result), answer.status_code, media_type="application/json")
-        reply = {"thread": thread, "state": result.get("state"), "text": (result.get("answer") or {}).get("text", "")}
+            return Response(
+                json.dumps(result), answer.status_code, media_type="application/json"
+            )
+        reply = {
+            "thread": thread,
+            "state": result.get("state"),
+            "text": (result.get("answer") or {}).get("text", ""),
+        }
         content = json.dumps(reply).encode()
         headers = signed_headers(self._secret, self._clock(), content)
         return Response(content, headers=headers, media_type="application/json")
 
     async def _find_thread(self, chat: str) -> str:
         if chat not in self._threads:
-            created = await self._api.post("/api/threads", json={"title": f"Webhook {chat[:80]}"})
+            created = await self._api.post(
+                "/api/threads", json={"title": f"Webhook {chat[:80]}"}
+            )
             self._threads[chat] = created.raise_for_status().json()["id"]
             self._file.write_text(json.dumps(self._threads), "utf-8")
         return self._threads[chat]
@@ -97,7 +121,9 @@ def main() -> None:
         headers={"authorization": f"Bearer {key}"} if key else {},
         timeout=630,
     )
-    uvicorn.run(Webhook(api, os.environ["WEBHOOK_SECRET"], Path("webhook.json")).app, port=8485)
+    uvicorn.run(
+        Webhook(api, os.environ["WEBHOOK_SECRET"], Path("webhook.json")).app, port=8485
+    )
 
 
 if __name__ == "__main__":

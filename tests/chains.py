@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
-from everthread.core.fingerprints import byte_fingerprint, chain_digest, message_fingerprint
+from everthread.core.fingerprints import (
+    byte_form,
+    byte_text,
+    chain_digest,
+    message_fingerprint,
+)
 
 
 def canonical_chain(messages: Iterable[Any]) -> list[str]:
@@ -17,6 +22,11 @@ def canonical_chain(messages: Iterable[Any]) -> list[str]:
 def byte_chain(messages: Iterable[Any]) -> list[str]:
     """What a prefix cache sees of every prefix."""
     return _chain(messages, byte_fingerprint)
+
+
+def byte_fingerprint(message: Any) -> str:
+    """What a prefix cache sees of one message."""
+    return byte_text(byte_form(message))
 
 
 def _chain(messages: Iterable[Any], fingerprint: Callable[[Any], str]) -> list[str]:

@@ -18,9 +18,17 @@ from tests.cli.zygote import Zygote
 # examples each time: what passes here passes everywhere; new ones are drawn with `--hypothesis-profile=torture`, and
 # a few of them will do for `make check`.
 _SLOW = [HealthCheck.too_slow]
-settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=_SLOW, derandomize=True)
+settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=30,
+    suppress_health_check=_SLOW,
+    derandomize=True,
+)
 settings.register_profile("quick", settings.get_profile("suite"), max_examples=5)
-settings.register_profile("torture", deadline=None, max_examples=300, suppress_health_check=_SLOW)
+settings.register_profile(
+    "torture", deadline=None, max_examples=300, suppress_health_check=_SLOW
+)
 settings.load_profile("suite")
 
 

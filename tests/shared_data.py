@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
+ROOT = Path(
+    os.environ.get("EVERTHREAD_DATA") or Path(__file__).parents[2] / "shared" / "data"
+)
 
 
 def shared(*parts: str) -> Path:
     """The path of a shared data file; skips the test where it is absent."""
     path = ROOT.joinpath(*parts)
     if not path.exists():
-        pytest.skip(f"real material is absent: {path} (set EVERTHREAD_DATA to the folder that has it)")
+        pytest.skip(
+            f"real material is absent: {path} (set EVERTHREAD_DATA to the folder that has it)"
+        )
     return path

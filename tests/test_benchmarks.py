@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import ast
+import gzip
 import json
+import shutil
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import chain, compactbench, scale, shape
+from benchmarks import chain, compactbench, handoff, load, scale, verify
 from benchmarks.__main__ import _kept
+from benchmarks.checked.material import Recording
+from benchmarks.code_shape.reading import measure_reading
+from benchmarks.load.threads import ANSWER_TEXT, growing_thread
 from benchmarks.retained import labels as labelled
 from benchmarks.retained.contenders import HEAD_TAIL
 from benchmarks.retained.race import OURS, Contexts
-from benchmarks.retained.recordings import THREADS
+from benchmarks.retained.recordings import LOGS, THREADS
 from benchmarks.shared import HALVES, half_of, shared
+from benchmarks.table import markdown
+from everthread.lab.hand_offs import Names, find_hand_offs
+from everthread.lab.importers.read_logs import read_log
 
 
 def test_no_contender_gets_more_room_than_we_use() -> None:
     contexts = Contexts(8_000, (), (HEAD_TAIL,))
     number = 0
-    while not contexts.append([{"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} " * 60}]):
+    while not contexts.append(
+        [
+            {
+                "role": "user" if number % 2 == 0 else "assistant",
+                "content": f"{number} " * 60,
+            }
+        ]
+    ):
         number += 1
     assert contexts.compact()
     assert contexts.sizes()[OURS] == 1
@@ -32,17 +46,32 @@ def test_no_contender_gets_more_room_than_we_use() -> None:
 def test_every_label_stands_where_the_file_says() -> None:
     if shared("transcripts") is None:
         pytest.skip("the shared recordings are absent")
-    found = labelled.labels(name for names in THREADS.values() for name in names)
+    recorded = [*THREADS.values(), *LOGS.values()]
+    found = labelled.labels(name for names in recorded for name in names)
     assert len(found) == len(labelled._FILE.read_text("utf-8").splitlines())
-    assert all(label.kind in labelled.USER | labelled.MECHANICAL for label in found)
+    known = labelled.USER | labelled.MECHANICAL | labelled.FINDINGS
+    assert all(label.kind in known for label in found)
 
 
-def test_a_recording_that_changed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    entry = {"in": "one", "message": 0, "at": [0, 5], "hash": "0" * 12, "kind": "rule", "question": "Which rule?"}
+def test_a_recording_that_changed_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entry = {
+        "in": "one",
+        "message": 0,
+        "at": [0, 5],
+        "hash": "0" * 12,
+        "kind": "rule",
+        "question": "Which rule?",
+    }
     file = tmp_path / "labels.jsonl"
     file.write_text(json.dumps(entry), "utf-8")
     monkeypatch.setattr(labelled, "_FILE", file)
-    monkeypatch.setattr(labelled, "recording", lambda _name: [{"role": "user", "content": "Never push."}])
+    monkeypatch.setattr(
+        labelled,
+        "recording",
+        lambda _name: [{"role": "user", "content": "Never push."}],
+    )
     with pytest.raises(ValueError, match="no longer there"):
         labelled.labels(["one"])
 
@@ -60,11 +89,27 @@ def test_order_is_asked_of_what_stands_there_once() -> None:
 
 def _case(name: str, value: str) -> dict[str, Any]:
     checks = [
-        {"key": "a", "type": "locked_decision_retention", "check": "contains_normalized", "value": value},
-        {"key": "b", "type": "planning_soundness", "check": "forbidden_absent", "value": value},
+        {
+            "key": "a",
+            "type": "locked_decision_retention",
+            "check": "contains_normalized",
+            "value": value,
+        },
+        {
+            "key": "b",
+            "type": "planning_soundness",
+            "check": "forbidden_absent",
+            "value": value,
+        },
     ]
     turns = [{"role": "user", "content": f"Never {value}."}]
-    return {"template": name, "turns": turns, "rules": [value], "decisions": [], "checks": checks}
+    return {
+        "template": name,
+        "turns": turns,
+        "rules": [value],
+        "decisions": [],
+        "checks": checks,
+    }
 
 
 def test_only_positive_checks_are_made_and_a_rule_is_one_by_its_ground_truth() -> None:
@@ -78,28 +123,25 @@ def test_no_two_cases_of_a_chat_name_the_same_thing() -> None:
     assert named == [["a1", "b2", "c3", "d4"], ["a1"], ["a1"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "verbal"),
-    [("telling", True), ("Said", True), ("pricing", False), ("StreamKeepAlive", False), ("Answering", True)],
-)
-def test_gerunds_and_participles_are_told_from_nouns(name: str, verbal: bool) -> None:
-    assert shape._is_verbal(name) is verbal
-
-
-def test_a_protocol_with_one_implementation_is_named() -> None:
-    text = "class P(Protocol):\n    def go(self): ...\nclass A:\n    def go(self): ...\n"
-    found = list(shape._classes(shape.PACKAGE / "x.py", ast.parse(text)))
-    (row,) = shape._protocols(found, {})
-    assert row.figure == "1 (x.P)"
-    again = [*found, *shape._classes(shape.PACKAGE / "y.py", ast.parse("class B(P): ..."))]
-    (row,) = shape._protocols(again, {})
-    assert row.met
-    (row,) = shape._protocols(found, {shape.PACKAGE / "z.py": "def go(): ..."})
-    assert row.met, "a module is one"
+def test_packed_code_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        '"""What it is."""\n\n# --- part ---\nMOST_ROWS = 3\n'
+        "a, b = 1, 2\nprint(1, 2, 3, 4, 5, 6)\n",
+        "utf-8",
+    )
+    (tmp_path / "two.py").write_text('"""Return the row."""\n', "utf-8")
+    figures = {row.what: row.figure for row in measure_reading(tmp_path)}
+    assert figures["banners inside a file"] == "1"
+    assert figures["constants not named MAX_ or MIN_"] == "1"
+    assert figures["calls with six or more positional arguments"] == "1"
+    assert figures["tuple assignments per 1,000 lines"] == "166.7"
+    assert figures["docstrings and comments with a what-clause as a noun, %"] == "33.3"
 
 
 def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
-    few, many = (scale.gateways_served(rate=100, service=0.002, cores=cores) for cores in (1, 8))
+    few, many = (
+        scale.gateways_served(rate=100, service=0.002, cores=cores) for cores in (1, 8)
+    )
     assert 1 <= few <= 500 / 70
     assert 8 * few <= many <= 8 * 500 / 70
     assert scale.gateways_served(rate=100, service=1.0, cores=1) == 0
@@ -107,13 +149,138 @@ def test_a_database_serves_as_many_gateways_as_it_has_time_for() -> None:
 
 def test_halves_are_the_same_on_every_machine() -> None:
     halves = [half_of(str(number)) for number in range(8)]
-    assert halves == [HALVES[sha256(str(number).encode()).digest()[0] % 2] for number in range(8)]
+    assert halves == [
+        HALVES[sha256(str(number).encode()).digest()[0] % 2] for number in range(8)
+    ]
     assert set(halves) == set(HALVES)
 
 
-def test_a_section_replaces_its_own_and_those_of_benchmarks_that_are_gone_go(tmp_path: Path) -> None:
+def test_a_section_replaces_its_own_and_those_of_benchmarks_that_are_gone_go(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "benchmarks.md"
-    file.write_text("# Benchmarks\n\n### gone\n\nold\n\n### tokens\n\nold\n\n### zebra\n\nstays\n", "utf-8")
+    file.write_text(
+        "# Benchmarks\n\n### gone\n\nold\n\n### tokens\n\nold\n\n### zebra\n\nstays\n",
+        "utf-8",
+    )
     text = _kept(file, "tokens", "### tokens\n\nnew\n", ["tokens", "zebra"])
     assert "gone" not in text
     assert text.index("### tokens\n\nnew") < text.index("### zebra\n\nstays")
+
+
+def _log(path: Path, events: list[dict[str, Any]]) -> Path:
+    with gzip.open(path, "wt") as file:
+        file.writelines(f"{json.dumps(event)}\n" for event in events)
+    return path
+
+
+def _typed(text: str) -> dict[str, Any]:
+    call = {
+        "type": "tool_use",
+        "id": "c",
+        "name": "Bash",
+        "input": {"command": text, "notTheWorksName": 1},
+    }
+    return {
+        "type": "assistant",
+        "message": {"role": "assistant", "id": text, "content": [call]},
+    }
+
+
+def _said(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "user", "message": {"role": "user", "content": text}, **more}
+
+
+def test_a_handoff_counts_what_was_typed_before_a_tool_showed_it(
+    tmp_path: Path,
+) -> None:
+    before = [
+        _said(f"look at src/parser.py and read_all_tokens, {number}")
+        for number in range(20)
+    ]
+    log = [
+        *before,
+        _typed("cat src/lexer_table.py"),
+        {"subtype": "compact_boundary"},
+        _said("The work was on parser.py.", isCompactSummary=True),
+        _typed("cat src/parser.py src/never_said.py"),
+        _said("src/lexer_table.py"),
+        _typed("grep read_all_tokens src/lexer_table.py"),
+    ]
+    (case,) = find_hand_offs(
+        read_log(str(_log(tmp_path / "claude-code-1.jsonl.gz", log)))
+    )
+    assert case.own == "The work was on parser.py."
+    assert case.needs == Names(frozenset({"parser.py"}), frozenset({"read_all_tokens"}))
+    totals = handoff.Totals()
+    totals.add(case, {"a": ("parser.py", 3), "b": ("read_all_tokens look at", 5)})
+    assert (totals.scores["a"].files, totals.scores["a"].identifiers) == (1, 0)
+    assert (totals.scores["b"].files, totals.scores["b"].identifiers) == (0, 1)
+
+
+def _recording() -> Recording:
+    """Sentences with names and figures, as a recording of which a model wrote a summary."""
+    said = [
+        f"The importer_{n} of region {n} should not retry {n % 7 + 2} times because queue_{n} has {n * 13} rows"
+        for n in range(60)
+    ]
+    return Recording(
+        "made up",
+        HALVES[0],
+        "\n".join(said),
+        said,
+        said,
+        [f"- {line}" for line in said],
+    )
+
+
+def test_a_checker_that_marks_nothing_fails() -> None:
+    rows = verify.run(lambda lines, _sources: [False] * len(lines), [_recording()])
+    assert [row.what for row in rows if row.is_failed] == [
+        f"wrong facts caught, {HALVES[0]}"
+    ]
+    assert "FAILED" in markdown("verify", rows)
+
+
+def test_a_checker_that_marks_everything_fails() -> None:
+    rows = verify.run(lambda lines, _sources: [True] * len(lines), [_recording()])
+    assert sum(row.is_failed for row in rows) == len(verify.MAX_MARKED) + 1
+
+
+def test_our_checker_passes_on_made_up_sentences() -> None:
+    rows = verify.run(material=[_recording()])
+    assert not any(row.is_failed for row in rows)
+
+
+@pytest.mark.parametrize("compiler", ["C", "none"])
+def test_load_is_the_same_with_and_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    if compiler == "none":
+        monkeypatch.setattr(load, "_compile", lambda _: None)
+    elif shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    threads = {
+        number: growing_thread(f"{number}", 4_000, 3, streams=number == 1)
+        for number in range(2)
+    }
+    with load.serve_at_once() as upstream:
+        result = load.send_requests(threads, [upstream, upstream])
+    assert [len(answers) for answers in result.answers] == [6, 6]
+    for answer in result.answers[0]:
+        assert 0 < answer.first_byte <= answer.last_byte <= 1_000 * result.seconds
+
+
+def test_a_growing_thread_has_two_more_messages_a_call_and_moves_its_marks() -> None:
+    bodies = [json.loads(body) for body in growing_thread("one", 20_000, 3)]
+    lengths = [len(body["messages"]) for body in bodies]
+    assert lengths == [lengths[0], lengths[0] + 2, lengths[0] + 4]
+    for body in bodies:
+        marked = [
+            index
+            for index, message in enumerate(body["messages"])
+            if any("cache_control" in block for block in message["content"])
+        ]
+        assert marked == [len(body["messages"]) - 3, len(body["messages"]) - 1]
+    answer = bodies[1]["messages"][lengths[0]]
+    assert answer["content"] == [{"type": "text", "text": ANSWER_TEXT}]

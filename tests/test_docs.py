@@ -28,18 +28,32 @@ import pytest
 from everthread.agent.approval import parse_rules
 from everthread.cli.main import COMMANDS, load_command
 from everthread.compaction.engine import ContextEngine
-from everthread.config import REMOVED, Config, parse_config
+from everthread.config import Config, parse_config
 from everthread.factory import open_store
 from tests.cli.conftest import environment
 from tests.cli.zygote import Zygote
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "benchmarks" / "RESULTS.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BEGINNING = 60
 """Messages of the long session."""
 
 NOT_RUN = {
+    **dict.fromkeys(
+        (
+            "everthread compare",
+            "everthread tune",
+            "everthread continue",
+            "everthread statusline",
+        ),
+        "reads a person's own logs; tests/cli/test_own_sessions.py",
+    ),
     "everthread init": "asks a person",
     "everthread chat": "needs a person and a model",
     "uv": "needs a package index",
@@ -84,7 +98,9 @@ NOT_READ = {
 
 
 def fences(page: Path, kind: str) -> list[str]:
-    return [body for name, body in FENCE.findall(page.read_text("utf-8")) if name == kind]
+    return [
+        body for name, body in FENCE.findall(page.read_text("utf-8")) if name == kind
+    ]
 
 
 def indented(page: Path) -> list[str]:
@@ -125,14 +141,20 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(zygote: Zygote, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    zygote: Zygote, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Run:
     """Run a command or a script in an empty folder beside the examples: the exit code, and what it said of errors."""
     (tmp_path / "examples").symlink_to(examples)
     monkeypatch.chdir(tmp_path)
     home = tmp_path / "home"
 
     def go(*arguments: str, script: str = "") -> tuple[int, str]:
-        with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # noqa: PTH123 - no path anybody made
+        with (
+            open(os.devnull, "rb") as nothing,  # noqa: PTH123
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
             streams = [nothing.fileno(), out.fileno(), err.fileno()]
             zygote.start(arguments, environment(home), streams, script=script)
             code = zygote.wait()
@@ -148,7 +170,9 @@ def example_of(page: Path) -> Path | None:
     return example if page.parent.name == "recipes" and example.exists() else None
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if example_of(page)], ids=named)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if example_of(page)], ids=named
+)
 def test_a_recipe_shows_its_example(page: Path) -> None:
     example = example_of(page)
     assert example is not None
@@ -172,17 +196,25 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", sorted({command for page in PAGES for command in indented(page)}))
-def test_commands_run(command: str, run: Run, empty_store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", sorted({command for page in PAGES for command in indented(page)})
+)
+def test_commands_run(
+    command: str, run: Run, empty_store: Path, tmp_path: Path
+) -> None:
     (tmp_path / "home").mkdir()
-    shutil.copy(empty_store, tmp_path / "home")  # a reader of the pages has a store by then
+    shutil.copy(
+        empty_store, tmp_path / "home"
+    )  # a reader of the pages has a store by then
     exit_code, errors = run(*shlex.split(command)[1:])
     assert exit_code == 0, errors
 
 
 @pytest.mark.parametrize("text", each("yaml"))
 def test_settings_can_be_set(text: str) -> None:
-    assert parse_config(text) != parse_config(""), "an example shows something that is not the default"
+    assert parse_config(text) != parse_config(""), (
+        "an example shows something that is not the default"
+    )
 
 
 def test_other_fences_can_be_read() -> None:
@@ -196,7 +228,9 @@ def test_other_fences_can_be_read() -> None:
             if kind in readers:
                 readers[kind](body)
             else:
-                assert kind in {"python", "sh", "yaml", *NOT_READ}, f"{named(page)}: nobody looks at a fence of {kind}"
+                assert kind in {"python", "sh", "yaml", *NOT_READ}, (
+                    f"{named(page)}: nobody looks at a fence of {kind}"
+                )
 
 
 def shell_commands(page: Path) -> Iterator[list[str]]:
@@ -204,8 +238,15 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
     for body in fences(page, "sh"):
         for line in body.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            for part in " ".join("\0" if word in ("|", "&&", "&") else shlex.quote(word) for word in words).split("\0"):
-                command = [word for word in shlex.split(part) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+            for part in " ".join(
+                "\0" if word in ("|", "&&", "&") else shlex.quote(word)
+                for word in words
+            ).split("\0"):
+                command = [
+                    word
+                    for word in shlex.split(part)
+                    if not re.fullmatch(r"[A-Z_]+=\S*", word)
+                ]
                 if command:
                     yield command
 
@@ -216,7 +257,9 @@ def test_shell_commands_exist_and_have_a_reason() -> None:
             known = [" ".join(words[:count]) for count in (1, 2, 3)]
             if words[0] == "everthread":
                 parsed(words[1:], named(page))
-            assert any(name in NOT_RUN for name in (*known, words[0].partition("=")[0])), (
+            assert any(
+                name in NOT_RUN for name in (*known, words[0].partition("=")[0])
+            ), (
                 f"{named(page)}: run `{' '.join(words)}` (as an indented line), or say in NOT_RUN why not"
             )
 
@@ -231,10 +274,16 @@ def command_of(*names: str) -> Any:
 
 def parsed(words: list[str], where: str) -> None:
     """`everthread` takes these words. Nothing is run."""
-    count = next(count for count in (3, 2, 1, 0) if count == 0 or command_of(*words[:count]) is not None)
+    count = next(
+        count
+        for count in (3, 2, 1, 0)
+        if count == 0 or command_of(*words[:count]) is not None
+    )
     command: Any = command_of(*words[:count]) if count else None
     rest = words[count:]
-    whole = command is not None and (not hasattr(command, "commands") or not rest or rest[0].startswith("-"))
+    whole = command is not None and (
+        not hasattr(command, "commands") or not rest or rest[0].startswith("-")
+    )
     assert whole, f"{where}: there is no command everthread {' '.join(words)}"
     try:
         command.make_context(" ".join(words[:count]), rest)
@@ -246,49 +295,69 @@ def test_commands_that_are_spoken_of_exist() -> None:
     for page in PAGES:
         for span in spans(page):
             names: tuple[str, ...] = ()
-            for word in span.replace("\\|", "|").split()[1:] if span.startswith("everthread ") else ():
+            for word in (
+                span.replace("\\|", "|").split()[1:]
+                if span.startswith("everthread ")
+                else ()
+            ):
                 if names and not hasattr(command_of(*names), "commands"):
                     break
                 if re.fullmatch(r"[a-z|]+", word) is None:
                     break
                 for name in word.split("|"):
-                    assert command_of(*names, name) is not None, f"{named(page)}: there is no `{span}`"
+                    assert command_of(*names, name) is not None, (
+                        f"{named(page)}: there is no `{span}`"
+                    )
                 names = (*names, word.split("|")[0])
 
 
 def test_settings_that_are_spoken_of_exist() -> None:
     roots = "|".join(Config.model_fields)
-    removed = set(REMOVED)
     for page in PAGES:
         for span in spans(page):
             key = re.fullmatch(rf"((?:{roots})(?:\.[a-z_]+)+)(?:: .*|\.\*\w+)?", span)
-            if key is None or key[1] in removed or key[1].endswith((".md", ".py", ".svg", ".engine")):
+            if key is None or key[1].endswith((".md", ".py", ".svg", ".engine")):
                 continue
             section: Any = Config
             for step in key[1].split("."):
                 if not hasattr(section, "model_fields"):
                     break  # options of an engine, or a list
-                assert step in section.model_fields, f"{named(page)}: there is no setting {key[1]}"
+                assert step in section.model_fields, (
+                    f"{named(page)}: there is no setting {key[1]}"
+                )
                 section = section.model_fields[step].annotation
 
 
 def test_files_that_are_spoken_of_exist() -> None:
-    files = [str(path.relative_to(ROOT)) for folder in ("src", "docs", "examples", "tests", "benchmarks")
-             for path in (ROOT / folder).rglob("*.py")]  # fmt: skip
+    files = [
+        str(path.relative_to(ROOT))
+        for folder in ("src", "docs", "examples", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     for page in PAGES:
         if page.parent.name == "recipes" or page.name == "CHANGELOG.md":
             continue  # files of the reader's, and of earlier versions
         for span in spans(page):
             name = re.fullmatch(r"[\w/.-]+\.py", span)
-            assert name is None or any(f"/{file}".endswith(f"/{span}") for file in files), f"{named(page)}: no {span}"
+            assert name is None or any(
+                f"/{file}".endswith(f"/{span}") for file in files
+            ), f"{named(page)}: no {span}"
 
 
 def test_the_page_of_engines_names_every_argument_of_compress() -> None:
     page = (ROOT / "docs" / "reference" / "engines.md").read_text("utf-8")
-    arguments = set(inspect.signature(ContextEngine.compress).parameters) - {"self", "messages"}
-    table = page.partition("`compress` gets these arguments")[2].partition("\n\nIt changes")[0]
+    arguments = set(inspect.signature(ContextEngine.compress).parameters) - {
+        "self",
+        "messages",
+    }
+    table = page.partition("`compress` gets these arguments")[2].partition(
+        "\n\nIt runs"
+    )[0]
     named_in_table = set(
-        re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if "|" in line))
+        re.findall(
+            r"`(\w+)`",
+            "".join(line.split("|")[1] for line in table.splitlines() if "|" in line),
+        )
     )
     assert named_in_table == arguments
 
@@ -298,7 +367,9 @@ def test_addresses_are_those_that_are_listened_on() -> None:
     listening = {str(Config().gateway.port), "8485"}
     for page in PAGES:
         ports = set(re.findall(r"127\.0\.0\.1:(\d+)", page.read_text("utf-8")))
-        assert ports <= listening, f"{named(page)}: nobody listens on {ports - listening}"
+        assert ports <= listening, (
+            f"{named(page)}: nobody listens on {ports - listening}"
+        )
 
 
 # Links
@@ -308,7 +379,9 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     seen: Counter[str] = Counter()
     found = set()
-    for heading in re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE):
+    for heading in re.findall(
+        r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE
+    ):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
         found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
@@ -318,7 +391,10 @@ def anchors(page: Path) -> set[str]:
 
 def links(page: Path) -> list[str]:
     prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
-    return [*re.findall(r"\]\(<?([^)\s>]+)", prose), *re.findall(r"\b(?:src|href)=\"([^\"]+)\"", prose)]
+    return [
+        *re.findall(r"\]\(<?([^)\s>]+)", prose),
+        *re.findall(r"\b(?:src|href)=\"([^\"]+)\"", prose),
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -329,24 +405,42 @@ def test_links_lead_somewhere(page: Path) -> None:
         target, _, anchor = link.partition("#")
         place = (page.parent / target).resolve() if target else page
         assert place.exists(), f"{named(page)}: {link} leads nowhere"
-        assert place.is_relative_to(ROOT), f"{named(page)}: {link} leads out of the repository"
-        assert not anchor or place.suffix != ".md" or anchor in anchors(place), f"{named(page)}: no heading at {link}"
+        assert place.is_relative_to(ROOT), (
+            f"{named(page)}: {link} leads out of the repository"
+        )
+        assert not anchor or place.suffix != ".md" or anchor in anchors(place), (
+            f"{named(page)}: no heading at {link}"
+        )
 
 
 @pytest.mark.parametrize("folder", ["docs", "docs/design", "docs/recipes"])
 def test_every_page_is_in_the_index(folder: str) -> None:
     index = ROOT / folder / "README.md"
     linked = {
-        (page.parent / link.partition("#")[0]).resolve() for page in (index, ROOT / "README.md") for link in links(page)
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in (index, ROOT / "README.md")
+        for link in links(page)
     }
-    pages = index.parent.rglob("*.md") if folder == "docs" else index.parent.glob("*.md")
-    missing = (
-        {page for page in pages if page.parent.name not in ("design", "recipes") or folder != "docs"} - {index} - linked
+    pages = (
+        index.parent.rglob("*.md") if folder == "docs" else index.parent.glob("*.md")
     )
-    assert not missing, f"{named(index)} does not name {', '.join(sorted(map(named, missing)))}"
+    missing = (
+        {
+            page
+            for page in pages
+            if page.parent.name not in ("design", "recipes") or folder != "docs"
+        }
+        - {index}
+        - linked
+    )
+    assert not missing, (
+        f"{named(index)} does not name {', '.join(sorted(map(named, missing)))}"
+    )
 
 
-@pytest.mark.parametrize(("name", "flow"), [("flow-gateway.svg", "GATEWAY"), ("flow-send.svg", "SEND")])
+@pytest.mark.parametrize(
+    ("name", "flow"), [("flow-gateway.svg", "GATEWAY"), ("flow-send.svg", "SEND")]
+)
 def test_the_pictures_of_the_flows_show_files_that_exist(name: str, flow: str) -> None:
     flows = runpy.run_path(str(ROOT / "docs" / "flows.py"))
     drawn = (ROOT / "docs" / "design" / name).read_text("utf-8")
@@ -364,12 +458,27 @@ def figures(text: str) -> set[str]:
 
 
 def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
-    """Each figure of the README's table stands in benchmarks.md, or is one of its figures with fewer digits."""
-    measured = figures((ROOT / "docs" / "benchmarks.md").read_text("utf-8"))
-    rounded = {f"{float(figure):.1f}" for figure in measured if re.fullmatch(r"\d+\.\d+", figure)}
-    table = (ROOT / "README.md").read_text("utf-8").partition("## How it compares")[2].partition("\n## ")[0]
-    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    """Each figure of the summary is in the results, or is one of them with fewer digits."""
+    measured = figures((ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8"))
+    rounded = {
+        f"{float(figure):.1f}"
+        for figure in measured
+        if re.fullmatch(r"\d+\.\d+", figure)
+    }
+    table = (
+        (ROOT / "docs" / "benchmarks.md")
+        .read_text("utf-8")
+        .partition("## How it compares")[2]
+        .partition("\n## ")[0]
+    )
+    rows = [
+        line.strip("|").split(" | ")
+        for line in table.splitlines()
+        if line.startswith("| ")
+    ][2:]
     assert rows
     for row in rows:
         unknown = figures(" ; ".join(row[2:])) - measured - rounded
-        assert not unknown, f"{row[0].strip()}: {', '.join(sorted(unknown))} stands in no row of docs/benchmarks.md"
+        assert not unknown, (
+            f"{row[0].strip()}: {', '.join(sorted(unknown))} is in no row of benchmarks/RESULTS.md"
+        )

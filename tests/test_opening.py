@@ -35,18 +35,30 @@ async def test_entered_or_awaited(tmp_path: Path) -> None:
 
 
 def test_in_a_script(tmp_path: Path) -> None:
-    with open_conversation(ScriptedModel(["one", "two"]), store=tmp_path / "s.db") as talk:
+    with open_conversation(
+        ScriptedModel(["one", "two"]), store=tmp_path / "s.db"
+    ) as talk:
         assert talk.send("Hi").text == "one"
         pieces = list(talk.stream("More"))
-        assert "".join(piece.text for piece in pieces if isinstance(piece, StreamDelta)).strip() == "two"
+        assert (
+            "".join(
+                piece.text for piece in pieces if isinstance(piece, StreamDelta)
+            ).strip()
+            == "two"
+        )
         assert len(talk.messages) == 4
         assert repr(talk).startswith(f"<Conversation {talk.id}: 4 messages, ")
-    with open_agent(model=ScriptedModel(["done"]), store=tmp_path / "a.db", workspace=tmp_path) as agent:
+    with open_agent(
+        model=ScriptedModel(["done"]), store=tmp_path / "a.db", workspace=tmp_path
+    ) as agent:
         assert agent.send("Go").text == "done"
 
 
 def test_an_error_while_opening_ends_the_thread_of_the_loop(tmp_path: Path) -> None:
-    with pytest.raises(InputError), open_conversation(ScriptedModel(), store=tmp_path / "s.db", resume="nobody"):
+    with (
+        pytest.raises(InputError),
+        open_conversation(ScriptedModel(), store=tmp_path / "s.db", resume="nobody"),
+    ):
         pass
 
 
@@ -55,15 +67,21 @@ async def test_a_window_of_ones_own(tmp_path: Path) -> None:
     async with open_conversation("gpt-4o", window=40_000, **how) as talk:
         assert talk.window == 40_000
     for window in (10, -5, "40000"):
-        with pytest.raises(InputError, match=f"window={window!r} is not allowed; .* at least 1,000"):
+        with pytest.raises(
+            InputError, match=f"window={window!r} is not allowed; .* at least 1,000"
+        ):
             await open_conversation("gpt-4o", window=window, **how)  # type: ignore[arg-type]
     store: dict[str, Any] = {"store": tmp_path / "s.db"}
     async with open_conversation(ScriptedModel(), window=40_000, **store) as talk:
         assert talk.window == 40_000, "also of a model that is an object"
     other = parse_config("model: {default: claude-sonnet-4-5}")
     async with open_conversation("gpt-4o", window=40_000, config=other, **how) as talk:
-        assert talk.window == 40_000, "also of a model that the configuration does not name"
-    async with open_agent(model=ScriptedModel(), window=40_000, workspace=tmp_path, **store) as agent:
+        assert talk.window == 40_000, (
+            "also of a model that the configuration does not name"
+        )
+    async with open_agent(
+        model=ScriptedModel(), window=40_000, workspace=tmp_path, **store
+    ) as agent:
         assert agent.conversation.window == 40_000
 
 
@@ -73,7 +91,10 @@ async def test_tools_of_ones_own(tmp_path: Path) -> None:
 
         @property
         def schema(self) -> Any:
-            return {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+            return {
+                "type": "function",
+                "function": {"name": "weather", "parameters": {"type": "object"}},
+            }
 
         def needs(self, _arguments: Any, _context: Any) -> None:
             return None
@@ -82,27 +103,40 @@ async def test_tools_of_ones_own(tmp_path: Path) -> None:
             raise NotImplementedError
 
     async def names(**more: Any) -> list[str]:
-        async with open_agent(model=ScriptedModel(), store=tmp_path / "s.db", workspace=tmp_path, **more) as agent:
+        async with open_agent(
+            model=ScriptedModel(), store=tmp_path / "s.db", workspace=tmp_path, **more
+        ) as agent:
             return [tool["function"]["name"] for tool in agent.tools]
 
     assert "terminal" in await names()
     assert await names(tools=[Weather()]) == ["weather"]
-    assert {"weather", "terminal"} <= set(await names(tools=[Weather()], builtin_tools=True))
+    assert {"weather", "terminal"} <= set(
+        await names(tools=[Weather()], builtin_tools=True)
+    )
     assert await names(builtin_tools=False) == []
 
 
 async def test_values_that_are_no_tools_are_refused(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"model": ScriptedModel(), "store": tmp_path / "s.db", "workspace": tmp_path}
-    with pytest.raises(InputError, match=r"a tool is an object with name, schema, needs, call .* not {'type'"):
+    how: dict[str, Any] = {
+        "model": ScriptedModel(),
+        "store": tmp_path / "s.db",
+        "workspace": tmp_path,
+    }
+    with pytest.raises(
+        InputError,
+        match=r"a tool is an object with name, schema, needs, call .* not {'type'",
+    ):
         await open_agent(tools=[{"type": "function"}], **how)  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"builtin_tools=.* give True or False"):
         await open_agent(builtin_tools=["terminal"], **how)  # type: ignore[arg-type]
 
 
 async def test_reprs_fit_a_line(tmp_path: Path) -> None:
-    compaction = compress(TALK, window=8_000, summarizer="extractive")
+    compaction = compress(TALK, window=8_000, summarizer="journal")
     assert "->" in repr(compaction)
-    async with open_agent(model=ScriptedModel(["Yes."]), store=tmp_path / "s.db", workspace=tmp_path) as agent:
+    async with open_agent(
+        model=ScriptedModel(["Yes."]), store=tmp_path / "s.db", workspace=tmp_path
+    ) as agent:
         answer = await agent.send("word " * 200)
         request = await agent.conversation.prepare("More.")
         for value in (compaction, agent, answer, request, agent.conversation):
@@ -117,18 +151,52 @@ async def test_reprs_fit_a_line(tmp_path: Path) -> None:
         ({"role": "user"}, {}, "takes a list of messages"),
         (["text"], {}, "every message must be an object with a role"),
         (TALK, {"template": "fancy"}, "use handoff or classic"),
+        (
+            TALK,
+            {"summarizer": "extractive"},
+            "use auto, journal, or a summariser of your own",
+        ),
         (TALK, {"window": 0}, "window=0 is not allowed"),
         (TALK, {"window": "8000"}, "window='8000' is not allowed"),
     ],
 )
-def test_a_value_that_is_no_conversation_is_refused(given: Any, how: dict[str, Any], words: str) -> None:
+def test_a_value_that_is_no_conversation_is_refused(
+    given: Any, how: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         compress(given, **{"window": 8_000, **how})
 
 
 def test_settings_of_ones_own() -> None:
     config = parse_config("compression: {target_ratio: 0.6, user_words: 0.0}")
-    usual = compress(TALK, window=16_000, summarizer="extractive")
-    own = compress(TALK, window=16_000, config=config, summarizer="extractive")
+    usual = compress(TALK, window=16_000, summarizer="journal")
+    own = compress(TALK, window=16_000, config=config, summarizer="journal")
     assert len(own.messages) > len(usual.messages), "a larger tail is kept"
     assert len(own.summary) < len(usual.summary), "without the user's words"
+
+
+def test_below_the_threshold_nothing_changes_unless_it_is_forced() -> None:
+    """So that it can be called before each request of a loop of one's own."""
+    history: list[Any] = [{"role": "user", "content": "Keep the ledger."}]
+    compactions = 0
+    for step in range(60):
+        history += [
+            {"role": "assistant", "content": f"Done {step}."},
+            {"role": "user", "content": f"Step {step}: " * 20},
+        ]
+        made = compress(history, window=8_000, summarizer="journal")
+        if made.changed:
+            compactions += 1
+            assert made.tokens_before >= 4_000
+        else:
+            assert "below the threshold of 4,000" in made.reason
+            assert made.messages == history
+        history = made.messages
+    assert 1 <= compactions <= 3
+    short = compress(TALK[: len(TALK) // 2], window=64_000, summarizer="journal")
+    assert not short.changed
+    forced = compress(TALK, window=64_000, summarizer="journal", force=True)
+    assert forced.changed
+    assert (
+        compress(TALK, window=64_000, preview=True).tokens_after == forced.tokens_after
+    )

@@ -8,6 +8,9 @@ import sys
 import pytest
 
 import everthread
+from everthread.config import Config
+from everthread.factory import session_options
+from everthread.thread.options import SessionOptions
 
 HEAVY = (
     "openai",
@@ -37,8 +40,29 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = f"import everthread, sys; print([m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
+
+
+def test_compress_loads_no_configuration_and_no_store() -> None:
+    packages = ("config", "store", "providers", "conversation", "gateway", "lab")
+    code = (
+        "from everthread import compress; import sys;"
+        "compress([{'role': 'user', 'content': 'hello'}], window=8_000);"
+        f"heavy = {(*HEAVY, 'apsw', 'psycopg')!r};"
+        f"ours = tuple('everthread.' + name for name in {packages!r});"
+        "print([m for m in sys.modules if m.startswith(ours) or m in heavy if m != 'splintr'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_defaults_of_compress_are_those_of_the_configuration() -> None:
+    assert session_options(Config()) == SessionOptions()
 
 
 def test_the_pure_core_loads_no_sdk_and_no_price_table() -> None:
@@ -48,5 +72,7 @@ def test_the_pure_core_loads_no_sdk_and_no_price_table() -> None:
         "heavy = ('openai', 'anthropic', 'httpx', 'httpx2', 'genai_prices', 'splintr');"
         "print([m for m in heavy if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

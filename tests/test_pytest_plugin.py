@@ -36,24 +36,51 @@ def test_cache_lost(assert_prefix_stable):
 def test_rule_lost(assert_rules_survive):
     assert_rules_survive(FIRST, SECOND[1:])
 """
-RULED: list[Any] = [{"role": "user", "content": "Never touch deploy/terraform, it is not ours. What is in src?"}]
+RULED: list[Any] = [
+    {
+        "role": "user",
+        "content": "Never touch deploy/terraform, it is not ours. What is in src?",
+    }
+]
 
 
 def test_pytest_finds_it_and_shows_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE, "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "."]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        ".",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert 'request 2 does not extend the one before: messages[0].role: "user" became "assistant"' in done.stdout
-    assert "the beginning of the prompt changed once; the cache is lost there" in done.stdout
+    assert (
+        'request 2 does not extend the one before: messages[0].role: "user" became "assistant"'
+        in done.stdout
+    )
+    assert (
+        "the beginning of the prompt changed once; the cache is lost there"
+        in done.stdout
+    )
     assert "1 of 1 rules are gone" in done.stdout
     assert "'Never push to main. Fix the parser.' (message 0)" in done.stdout
-    assert "pytest_plugin.py:" not in done.stdout  # the failure is shown where the test asserts
+    assert (
+        "pytest_plugin.py:" not in done.stdout
+    )  # the failure is shown where the test asserts
 
 
 def test_loading_it_loads_nothing_else() -> None:
     code = "import everthread.pytest_plugin, sys; print([m for m in sys.modules if m.startswith('everthread.core')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -62,7 +89,13 @@ def test_requests_are_taken_in_every_form() -> None:
     chat = [{"model": "m", "messages": said[:end]} for end in (1, 5, 9)]
     assert_prefix_stable(chat)
     assert_prefix_stable([Request("m", said[:end]) for end in (1, 5, 9)])
-    marked = [{"model": "m", "messages": apply_cache_control(said[:end], native_anthropic=True)} for end in (1, 5, 9)]
+    marked = [
+        {
+            "model": "m",
+            "messages": apply_cache_control(said[:end], native_anthropic=True),
+        }
+        for end in (1, 5, 9)
+    ]
     assert_prefix_stable(marked)
     claude = [
         {
@@ -72,17 +105,31 @@ def test_requests_are_taken_in_every_form() -> None:
         }
     ]
     assert_prefix_stable(
-        [*claude, {**claude[0], "messages": [*claude[0]["messages"], {"role": "assistant", "content": "Yes"}]}]
+        [
+            *claude,
+            {
+                **claude[0],
+                "messages": [
+                    *claude[0]["messages"],
+                    {"role": "assistant", "content": "Yes"},
+                ],
+            },
+        ]
     )
     with pytest.raises(AssertionError, match=r"request 2 .* system"):
         assert_prefix_stable([*claude, {**claude[0], "system": "Be kind at 10:31."}])
-    with pytest.raises(AssertionError, match="two requests are needed to compare; got 1"):
+    with pytest.raises(
+        AssertionError, match="two requests are needed to compare; got 1"
+    ):
         assert_prefix_stable(chat[:1])
 
 
 def test_compactions_are_allowed_by_number_and_injections_do_not_count() -> None:
     said = talk(3, words=5)
-    reminder: Any = {"role": "user", "content": "<system-reminder>\nRecalled for this answer: …\n</system-reminder>"}
+    reminder: Any = {
+        "role": "user",
+        "content": "<system-reminder>\nRecalled for this answer: …\n</system-reminder>",
+    }
     assert_prefix_stable([[*said[:5], reminder], said[:9]])
     cut = [said[:5], said[4:9], said[8:]]
     assert_prefix_stable(cut, rewrites=2)
@@ -90,28 +137,44 @@ def test_compactions_are_allowed_by_number_and_injections_do_not_count() -> None
         assert_prefix_stable(cut, rewrites=1)
 
 
-async def test_a_conversation_is_watched_and_its_model_asked(tmp_path: Path, prefix_watch: PrefixWatch) -> None:
+async def test_a_conversation_is_watched_and_its_model_asked(
+    tmp_path: Path, prefix_watch: PrefixWatch
+) -> None:
     model = ScriptedModel(lambda request: f"Answer {len(request.messages)}.")
-    async with await open_conversation(model, store=tmp_path / "s.db", listener=prefix_watch) as conversation:
+    async with await open_conversation(
+        model, store=tmp_path / "s.db", listener=prefix_watch
+    ) as conversation:
         for number in range(4):
             await conversation.send(f"Question {number}")
     assert len(model.requests) == 4
     assert_prefix_stable(model)
     assert_prefix_stable(prefix_watch)
     changed: Any = {"role": "user", "content": "Question 0, asked at 10:31"}
-    model.requests[2] = replace(model.requests[2], messages=[changed, *model.requests[2].messages[1:]])
+    model.requests[2] = replace(
+        model.requests[2], messages=[changed, *model.requests[2].messages[1:]]
+    )
     with pytest.raises(AssertionError, match="changed 2 times"):
         assert_prefix_stable(model)
 
 
 def test_rules_survive_a_compaction_and_are_missed_where_they_do_not() -> None:
-    messages = [*talk(2), *RULED, {"role": "assistant", "content": "A parser."}, *talk(30)]
-    made = compress(messages, window=12_000, summarizer="extractive")
+    messages = [
+        *talk(2),
+        *RULED,
+        {"role": "assistant", "content": "A parser."},
+        *talk(30),
+    ]
+    made = compress(messages, window=12_000, summarizer="journal")
     assert made.changed
     assert_rules_survive(messages, made)
     assert_rules_survive(messages, made.summary, rules=["Never touch deploy/terraform"])
-    assert_rules_survive(RULED, {"system": RULED[0]["content"], "messages": messages[-1:]})
-    with pytest.raises(AssertionError, match=r"'Never touch deploy/terraform, it is not ours\. What is in src\?'"):
+    assert_rules_survive(
+        RULED, {"system": RULED[0]["content"], "messages": messages[-1:]}
+    )
+    with pytest.raises(
+        AssertionError,
+        match=r"'Never touch deploy/terraform, it is not ours\. What is in src\?'",
+    ):
         assert_rules_survive(RULED, messages[-8:])
     with pytest.raises(AssertionError, match="'Say please' \\(given\\)"):
         assert_rules_survive(messages, made, rules=["Say please"])

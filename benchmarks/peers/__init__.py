@@ -37,7 +37,11 @@ class Peer:
             encoding="utf-8",
         )
 
-    def ask(self, line: dict[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Any:
+    def ask(
+        self,
+        line: dict[str, Any],
+        answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> Any:
         """What the peer answers. What it asks back (a line with `ask`) is answered by `answer`."""
         while True:
             process = self._process
@@ -63,7 +67,9 @@ class Peer:
     def _last_words(self) -> str:
         code = self._process.wait()
         self._errors.seek(0)
-        return self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
+        return (
+            self._errors.read().strip().split("\n")[-1] or f"it ended with code {code}"
+        )
 
 
 @functools.cache
@@ -72,7 +78,12 @@ def own_peer(name: str) -> Peer:
     return Peer(name)
 
 
-SUMMARISERS = {"langchain": "LangChain", "headroom": "Headroom", "pydantic_harness": "Pydantic AI harness"}
+SUMMARISERS = {
+    "langchain": "LangChain",
+    "headroom": "Headroom",
+    "pydantic_harness": "Pydantic AI harness",
+    "hermes": "Hermes",
+}
 """Peers that make a history smaller, with their names for people."""
 
 
@@ -83,7 +94,9 @@ def absent_peers() -> dict[str, str]:
     for name in SUMMARISERS:
         try:
             peer = Peer(name)
-            peer.ask({"do": "trim", "most": 1, "keep": 1, "users": False, "messages": []})
+            peer.ask(
+                {"do": "trim", "most": 1, "keep": 1, "users": False, "messages": []}
+            )
             peer.close()
         except PeerAbsentError as error:
             absent[name] = str(error)
@@ -99,7 +112,17 @@ def package_source(name: str) -> Path:
     wanted = (HERE / f"{name}.txt").read_text("utf-8").strip()
     folder = ENVIRONMENTS / f"{name}-source" / wanted.replace("==", "-")
     if not folder.is_dir():
-        fetch = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "--dest", str(folder.parent)]
+        fetch = [
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            name,
+            "--dest",
+            str(folder.parent),
+        ]
         _run([str(environment(name)), *fetch, wanted])
         with tarfile.open(folder.parent / f"{folder.name}.tar.gz") as archive:
             archive.extractall(folder.parent, filter="data")
@@ -109,7 +132,9 @@ def package_source(name: str) -> Path:
 def environment(name: str, requirements: Path | None = None, *besides: str) -> Path:
     """The Python of a peer's environment, which is made when it is first asked for. `besides`: told to pip too."""
     folder = ENVIRONMENTS / name
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    python = folder / (
+        "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
+    )
     listed = requirements or HERE / f"{name}.txt"
     wanted = listed.read_text("utf-8")
     ready = folder / "installed.txt"
@@ -126,7 +151,9 @@ def environment(name: str, requirements: Path | None = None, *besides: str) -> P
 
 def _run(command: list[str]) -> None:
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALLING)  # noqa: S603 - ours
+        subprocess.run(  # noqa: S603
+            command, check=True, capture_output=True, text=True, timeout=INSTALLING
+        )
     except subprocess.CalledProcessError as error:
         raise PeerAbsentError(error.stderr.strip().split("\n")[-1]) from error
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -38,13 +38,20 @@ def cases(folder: str, slots: int) -> Any:
     for template in load_suite(folder):
         validate_template(template)
         for slot in range(slots):
-            seed = derive_case_seed(f"{template.key}@{template.version}", "default", slot)
-            for difficulty in template.difficulty_policy.distractor_turns or list(DifficultyLevel):
+            seed = derive_case_seed(
+                f"{template.key}@{template.version}", "default", slot
+            )
+            for difficulty in template.difficulty_policy.distractor_turns or list(
+                DifficultyLevel
+            ):
                 made = generate_case(template, seed, difficulty)
                 yield {
                     "template": template.key,
                     "difficulty": difficulty.value,
-                    "turns": [{"role": turn.role.value, "content": turn.content} for turn in made.transcript.turns],
+                    "turns": [
+                        {"role": turn.role.value, "content": turn.content}
+                        for turn in made.transcript.turns
+                    ],
                     "rules": made.ground_truth.forbidden_behaviors,
                     "decisions": made.ground_truth.locked_decisions,
                     "checks": [

@@ -23,10 +23,20 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         messages: list[dict[str, Any]] = [
-            {key: value for key, value in message.items() if key not in ("id", "tokens")}
+            {
+                key: value
+                for key, value in message.items()
+                if key not in ("id", "tokens")
+            }
             for message in asked["messages"]
         ]
-        made = compress(messages, model=MODEL, model_limit=asked.get("window", 200_000)).messages if messages else []
+        made = (
+            compress(
+                messages, model=MODEL, model_limit=asked.get("window", 200_000)
+            ).messages
+            if messages
+            else []
+        )
         sys.stdout.write(json.dumps({"messages": made}) + "\n")
         sys.stdout.flush()
 

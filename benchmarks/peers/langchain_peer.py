@@ -17,7 +17,12 @@ from typing import Any
 
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
-from langchain_core.messages import BaseMessage, RemoveMessage, convert_to_messages, trim_messages
+from langchain_core.messages import (
+    BaseMessage,
+    RemoveMessage,
+    convert_to_messages,
+    trim_messages,
+)
 
 Line = dict[str, Any]
 
@@ -25,13 +30,20 @@ Line = dict[str, Any]
 def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
-        sizes = {message["id"]: (message.pop("tokens"), len(message["content"])) for message in asked["messages"]}
+        sizes = {
+            message["id"]: (message.pop("tokens"), len(message["content"]))
+            for message in asked["messages"]
+        }
         messages = convert_to_messages(asked["messages"])
 
         def count(some: Any, sizes: dict[str, tuple[int, int]] = sizes) -> int:
             return sum(_tokens(message, *sizes[str(message.id)]) for message in some)
 
-        say(summarize(asked, messages, count) if asked["do"] == "summarize" else trim(asked, messages, count))
+        say(
+            summarize(asked, messages, count)
+            if asked["do"] == "summarize"
+            else trim(asked, messages, count)
+        )
 
 
 def _tokens(message: BaseMessage, tokens: int, length: int) -> int:
@@ -59,12 +71,22 @@ def summarize(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
     update = middleware.before_model({"messages": messages}, None)
     if update is None:
         return {"summary": None, "kept": [message.id for message in messages]}
-    new = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
+    new = [
+        message
+        for message in update["messages"]
+        if not isinstance(message, RemoveMessage)
+    ]
     return {"summary": new[0].content, "kept": [message.id for message in new[1:]]}
 
 
 def trim(asked: Line, messages: list[BaseMessage], count: Any) -> Line:
-    kept = trim_messages(messages, max_tokens=asked["most"], token_counter=count, strategy="last", start_on="human")
+    kept = trim_messages(
+        messages,
+        max_tokens=asked["most"],
+        token_counter=count,
+        strategy="last",
+        start_on="human",
+    )
     return {"kept": [message.id for message in kept]}
 
 

@@ -35,15 +35,30 @@ def litellm_proxy(upstream: str, model: str) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         given = {"model": f"anthropic/{model}", "api_base": upstream, "api_key": "any"}
-        config.write_text(json.dumps({"model_list": [{"model_name": model, "litellm_params": given}]}), "utf-8")
+        config.write_text(
+            json.dumps(
+                {"model_list": [{"model_name": model, "litellm_params": given}]}
+            ),
+            "utf-8",
+        )
         port = _free_port()
         own = {
             "LITELLM_LOG": "ERROR",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # no keys here and none there
         }
-        line = [str(command), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-        with _started([*line, "--telemetry", "False"], port, "/health/liveliness", folder, own) as server:
+        line = [
+            str(command),
+            "--config",
+            str(config),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        with _started(
+            [*line, "--telemetry", "False"], port, "/health/liveliness", folder, own
+        ) as server:
             yield server
 
 
@@ -54,17 +69,33 @@ def headroom_proxy(upstream: str) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
         own = {
-            "HOME": folder, "ANTHROPIC_TARGET_API_URL": upstream, "HEADROOM_TELEMETRY": "off", "HEADROOM_OFFLINE": "1",
-        }  # fmt: skip
-        line = [str(command), "proxy", "--port", str(port), "--no-rate-limit", "--no-subscription-tracking"]
+            "HOME": folder,
+            "ANTHROPIC_TARGET_API_URL": upstream,
+            "HEADROOM_TELEMETRY": "off",
+            "HEADROOM_OFFLINE": "1",
+        }
+        line = [
+            str(command),
+            "proxy",
+            "--port",
+            str(port),
+            "--no-rate-limit",
+            "--no-subscription-tracking",
+        ]
         with _started(line, port, "/health", folder, own) as server:
             yield server
 
 
 @contextmanager
-def _started(command: Sequence[str], port: int, path: str, folder: str, own: Mapping[str, str]) -> Iterator[Server]:
+def _started(
+    command: Sequence[str], port: int, path: str, folder: str, own: Mapping[str, str]
+) -> Iterator[Server]:
     process = subprocess.Popen(  # noqa: S603 - our own environment
-        command, cwd=folder, env={**os.environ, **own}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env={**os.environ, **own},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         url = f"http://127.0.0.1:{port}"

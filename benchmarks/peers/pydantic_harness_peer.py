@@ -38,7 +38,9 @@ def main() -> None:
 
 async def summarize(asked: Line) -> Line:
     names = {
-        call["id"]: call["function"]["name"] for message in asked["messages"] for call in message.get("tool_calls", ())
+        call["id"]: call["function"]["name"]
+        for message in asked["messages"]
+        for call in message.get("tool_calls", ())
     }
     given = [(message["id"], _decode(message, names)) for message in asked["messages"]]
     ids = {id(message): name for name, message in given}
@@ -48,7 +50,9 @@ async def summarize(asked: Line) -> Line:
         nonlocal written
         say({"ask": [["", text] for message in some for _, text in _texts(message)]})
         written = json.loads(sys.stdin.readline())["summary"]
-        return ModelResponse([TextPart(written or "(nothing)")])  # an empty answer is an error there
+        return ModelResponse(
+            [TextPart(written or "(nothing)")]
+        )  # an empty answer is an error there
 
     if not given:
         return {"summary": "", "messages": []}
@@ -59,10 +63,16 @@ async def summarize(asked: Line) -> Line:
         keep_user_messages=asked["users"],
         summary_prompt="{messages}",
     )
-    made = await compact_now(strategy, [message for _, message in given], model=FunctionModel(summarizer))
+    made = await compact_now(
+        strategy, [message for _, message in given], model=FunctionModel(summarizer)
+    )
     shown: list[Any] = []
     for message in made:
-        shown += [ids[id(message)]] if id(message) in ids else [[role, text] for role, text in _texts(message)]
+        shown += (
+            [ids[id(message)]]
+            if id(message) in ids
+            else [[role, text] for role, text in _texts(message)]
+        )
     return {"summary": written, "messages": shown}
 
 
@@ -70,7 +80,9 @@ def _decode(message: Line, names: dict[str, str]) -> ModelMessage:
     text = message["content"] or ""
     if message["role"] == "assistant":
         calls = [
-            ToolCallPart(call["function"]["name"], call["function"]["arguments"], call["id"])
+            ToolCallPart(
+                call["function"]["name"], call["function"]["arguments"], call["id"]
+            )
             for call in message.get("tool_calls", ())
         ]
         return ModelResponse([*([TextPart(text)] if text or not calls else []), *calls])
@@ -87,7 +99,9 @@ def _texts(message: ModelMessage) -> list[tuple[str, str]]:
     for part in message.parts:
         if isinstance(part, ToolCallPart):
             texts.append((role, f"{part.tool_name} {part.args_as_json_str()}"))
-        elif isinstance(part, TextPart | UserPromptPart | ToolReturnPart | CompactionPart):
+        elif isinstance(
+            part, TextPart | UserPromptPart | ToolReturnPart | CompactionPart
+        ):
             texts.append((role, str(part.content)))
     return texts
 

@@ -55,7 +55,9 @@ class Conversation:
 def conversations(order: int = 0) -> list[Conversation]:
     """Those that can be had on this machine, with facts planted in one of many orders."""
     found = [
-        Conversation("shipped", lambda: chain(_recorded(SHIPPED), _sessions(8)), 10 * order + 1),
+        Conversation(
+            "shipped", lambda: chain(_recorded(SHIPPED), _sessions(8)), 10 * order + 1
+        ),
         Conversation("generated", lambda: story(order), 10 * order + 2),
     ]
     for seed, (name, pattern) in enumerate(REAL.items(), 10 * order + 3):
@@ -74,7 +76,11 @@ def _continued(files: list[Path]) -> Iterator[Message]:
 
 def _recorded(file: Path) -> Iterator[Message]:
     """Without the system prompt, which is not part of what is compacted."""
-    return (message for message in json.loads(file.read_text("utf-8"))["messages"] if message["role"] != "system")
+    return (
+        message
+        for message in json.loads(file.read_text("utf-8"))["messages"]
+        if message["role"] != "system"
+    )
 
 
 def _sessions(seed: int) -> Iterator[Message]:
@@ -91,7 +97,9 @@ def _renamed(messages: Iterable[Any], prefix: str) -> Iterator[Message]:
     for message in messages:
         new = dict(message)
         if new.get("tool_calls"):
-            new["tool_calls"] = [{**call, "id": f"{prefix}_{call['id']}"} for call in new["tool_calls"]]
+            new["tool_calls"] = [
+                {**call, "id": f"{prefix}_{call['id']}"} for call in new["tool_calls"]
+            ]
         if new.get("tool_call_id"):
             new["tool_call_id"] = f"{prefix}_{new['tool_call_id']}"
         yield new  # type: ignore[misc] # the same keys as before

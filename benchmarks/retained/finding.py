@@ -13,7 +13,9 @@ from benchmarks.retained.truth import REQUEST, arguments_of
 from everthread.core.messages import Message
 
 _WORDS = re.compile(r"^## What the User Said\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_TAKEN_BACK = re.compile(r"supersed|replaced|no longer|taken back|overrid|obsolete|revoked")
+_TAKEN_BACK = re.compile(
+    r"supersed|replaced|no longer|taken back|overrid|obsolete|revoked"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,22 @@ class Context:
 
     def holds(self, fact: Fact) -> bool:
         if fact.kind == REQUEST:
-            return any(_plain(fact.needles[0][0]) in _plain(text) for text in self._spoken())
+            return any(
+                _plain(fact.needles[0][0]) in _plain(text) for text in self._spoken()
+            )
         if not self._lines:
             self._lines.extend(
-                plain for line in "\n".join(map(text_of, self.messages)).split("\n") if (plain := _plain(line))
+                plain
+                for line in "\n".join(map(text_of, self.messages)).split("\n")
+                if (plain := _plain(line))
             )
-            self._told.extend(_plain(line) for line in _WORDS.sub("", self.written).split("\n"))
-        found = all(any(_has(line, group) for line in self._candidates(group)) for group in fact.needles)
+            self._told.extend(
+                _plain(line) for line in _WORDS.sub("", self.written).split("\n")
+            )
+        found = all(
+            any(_has(line, group) for line in self._candidates(group))
+            for group in fact.needles
+        )
         return found and not (fact.old and self._presents(fact))
 
     def _candidates(self, group: Words) -> Iterator[str]:
@@ -48,11 +59,22 @@ class Context:
         the user's words in their order, when nothing after it says so.
         """
         newer = fact.needles[0]
-        if any(_has(line, fact.old) and not _has(line, newer) and not _TAKEN_BACK.search(line) for line in self._told):
+        if any(
+            _has(line, fact.old)
+            and not _has(line, newer)
+            and not _TAKEN_BACK.search(line)
+            for line in self._told
+        ):
             return True
         told = set(self._told)
-        places = [place for place, line in enumerate(self._lines) if _has(line, fact.old) and line not in told]
-        return bool(places) and not any(_has(line, newer) for line in self._lines[places[-1] :])
+        places = [
+            place
+            for place, line in enumerate(self._lines)
+            if _has(line, fact.old) and line not in told
+        ]
+        return bool(places) and not any(
+            _has(line, newer) for line in self._lines[places[-1] :]
+        )
 
     def _spoken(self) -> Iterator[str]:
         """What the user says, outside of summaries."""
@@ -72,7 +94,9 @@ def text_of(message: Message) -> str:
 def _content(message: Message) -> str:
     content: Any = message.get("content")
     if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        return "\n".join(
+            str(part.get("text", "")) for part in content if isinstance(part, dict)
+        )
     return str(content or "")
 
 

@@ -8,20 +8,36 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.retained.contenders import HARNESS, HARNESS_USERS, HEAD_TAIL, HEADROOM, LANGCHAIN, LANGCHAIN_TRIMS
+from benchmarks.retained.contenders import (
+    HARNESS,
+    HARNESS_USERS,
+    HEAD_TAIL,
+    HEADROOM,
+    HERMES,
+    LANGCHAIN,
+    LANGCHAIN_TRIMS,
+)
 from benchmarks.retained.finding import text_of
 from benchmarks.retained.labels import Label, labels, normal
 from benchmarks.retained.race import OURS, Contexts
-from benchmarks.retained.recordings import THREADS, Recorded, thread
+from benchmarks.retained.recordings import THREADS, Recorded, recording, thread
 from everthread import open_store
-from everthread.conversation.lookup import StoreLookup
 from everthread.core.messages import Message
-from everthread.store.models import NewMessage, NewSession, SearchQuery
+from everthread.store.records import NewMessage, NewSession, SearchQuery
+from everthread.thread.lookup import StoreLookup
 
 DEPTHS = (1, 5, 10)
 PLACES = 8
 """So many places of a search are looked at: as many as one call of the `recall` tool shows."""
-PEERS = (HEAD_TAIL, LANGCHAIN, LANGCHAIN_TRIMS, HEADROOM, HARNESS, HARNESS_USERS)
+PEERS = (
+    HEAD_TAIL,
+    LANGCHAIN,
+    LANGCHAIN_TRIMS,
+    HEADROOM,
+    HARNESS,
+    HARNESS_USERS,
+    HERMES,
+)
 
 
 @dataclass
@@ -55,16 +71,52 @@ def measure(kind: str, half: str, window: int, peers: Collection[str]) -> Outcom
             continue
         compactions += 1
         if compactions in DEPTHS:
-            so_far = [label for label in every if (label.recording, label.number) in told]
+            so_far = [
+                label for label in every if (label.recording, label.number) in told
+            ]
             outcome.total[compactions] = so_far
             outcome.kept[compactions] = {
-                name: _held(context.messages, so_far) for name, context in contexts.current.items()
+                name: _held(context.messages, so_far)
+                for name, context in contexts.current.items()
             }
         if compactions == DEPTHS[-1]:
             break
-    lost = [label for label in outcome.total[DEPTHS[-1]] if label not in outcome.kept[DEPTHS[-1]][OURS]]
+    lost = [
+        label
+        for label in outcome.total[DEPTHS[-1]]
+        if label not in outcome.kept[DEPTHS[-1]][OURS]
+    ]
     outcome.found = asyncio.run(_search(fed, lost))
     return outcome
+
+
+@dataclass
+class SessionEnd:
+    """What became of the labels of one session by its end."""
+
+    total: list[Label]
+    kept: dict[str, set[Label]]
+    """By contender."""
+    compactions: int
+
+
+def measure_session(name: str, window: int, peers: Collection[str]) -> SessionEnd:
+    """Feed a recorded session to its end, compacting when the threshold is reached."""
+    contexts = Contexts(window, peers, PEERS)
+    every = labels([name])
+    recorded = (
+        Recorded(message, name, number)
+        for number, message in enumerate(recording(name))
+        if message is not None
+    )
+    compactions = 0
+    for piece in pieces(recorded):
+        if contexts.append([one.message for one in piece]):
+            compactions += contexts.compact()
+    kept = {
+        who: _held(context.messages, every) for who, context in contexts.current.items()
+    }
+    return SessionEnd(every, kept, compactions)
 
 
 def _held(messages: Sequence[Message], among: Iterable[Label]) -> set[Label]:
@@ -85,9 +137,16 @@ async def _search(messages: Sequence[Message], lost: Sequence[Label]) -> set[Lab
         lookup = StoreLookup(store, session.tenant, session.id)
         for label in lost:
             places = await lookup.search(label.question, limit=PLACES)
-            page = await store.find(SearchQuery(label.question, session.tenant, session.id, limit=PLACES))
-            shown = [place.text for place in places.excerpts], [hit.snippet for hit in page.hits]
-            if all(any(label.words in normal(text) for text in texts) for texts in shown):
+            page = await store.find(
+                SearchQuery(label.question, session.tenant, session.id, limit=PLACES)
+            )
+            shown = (
+                [place.text for place in places.excerpts],
+                [hit.snippet for hit in page.hits],
+            )
+            if all(
+                any(label.words in normal(text) for text in texts) for texts in shown
+            ):
                 found.add(label)
         await store.close()
     return found

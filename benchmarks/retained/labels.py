@@ -2,7 +2,8 @@
 
 A label names a recording, a message, and the first and last character of the words that must be found, with a hash of
 them; and one obvious question, written without a look at how search ranks. Kinds: `rule`, `decision`, `ask` and `said`
-are the user's; `file`, `command`, `error` and `figure` are what the session did and met.
+are the user's; `file`, `command`, `error` and `figure` are what the session did and met; a `finding` is a conclusion
+of the agent: a cause, a figure, a commit, a file, a decision with its reason.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.retained.recordings import recording
 
 USER = frozenset({"rule", "decision", "ask", "said"})
 MECHANICAL = frozenset({"file", "command", "error", "figure"})
+FINDINGS = frozenset({"finding"})
 _FILE = Path(__file__).with_name("labels.jsonl")
 
 
@@ -35,7 +37,10 @@ class Label:
 def labels(names: Iterable[str]) -> list[Label]:
     """The labels of these recordings. A recording that changed since is refused, not measured wrongly."""
     wanted = dict.fromkeys(names)
-    texts = {name: [None if found is None else text_of(found) for found in recording(name)] for name in wanted}
+    texts = {
+        name: [None if found is None else text_of(found) for found in recording(name)]
+        for name in wanted
+    }
     made = []
     for line in _FILE.read_text("utf-8").splitlines():
         entry = json.loads(line)
@@ -44,8 +49,18 @@ def labels(names: Iterable[str]) -> list[Label]:
         text = texts[entry["in"]][entry["message"]] or ""
         words = text[entry["at"][0] : entry["at"][1]]
         if _hash(words) != entry["hash"]:
-            raise ValueError(f"{entry['in']}, message {entry['message']}: the labelled words are no longer there")
-        made.append(Label(entry["kind"], entry["in"], entry["message"], normal(words), entry["question"]))
+            raise ValueError(
+                f"{entry['in']}, message {entry['message']}: the labelled words are no longer there"
+            )
+        made.append(
+            Label(
+                entry["kind"],
+                entry["in"],
+                entry["message"],
+                normal(words),
+                entry["question"],
+            )
+        )
     return made
 
 
@@ -59,9 +74,13 @@ def label_line(kind: str, name: str, number: int, words: str, question: str) -> 
     text = text_of(recording(name)[number] or {"role": "user", "content": ""})
     start = text.index(words)
     entry = {
-        "in": name, "message": number, "at": [start, start + len(words)], "hash": _hash(words), "kind": kind,
+        "in": name,
+        "message": number,
+        "at": [start, start + len(words)],
+        "hash": _hash(words),
+        "kind": kind,
         "question": question,
-    }  # fmt: skip
+    }
     return json.dumps(entry, ensure_ascii=False)
 
 

@@ -43,7 +43,13 @@ class Score:
                 whole.sizes[name] = max(whole.sizes.get(name, 0.0), score.sizes[name])
         return whole
 
-    def add(self, name: str, facts: list[Fact], contexts: Mapping[str, Context], sizes: dict[str, float]) -> None:
+    def add(
+        self,
+        name: str,
+        facts: list[Fact],
+        contexts: Mapping[str, Context],
+        sizes: dict[str, float],
+    ) -> None:
         self.sizes = sizes
         self.total.update(fact.kind for fact in facts)
         for contender, context in contexts.items():
@@ -64,7 +70,9 @@ class Contexts:
     Ours goes through the public `compress`, as a bare list: what a compaction knows of the one before stands in it.
     """
 
-    def __init__(self, window: int, peers: Collection[str], names: Sequence[str] = EVERY) -> None:
+    def __init__(
+        self, window: int, peers: Collection[str], names: Sequence[str] = EVERY
+    ) -> None:
         self.window = window
         self.counter = TokenCounter(MODEL)
         self.threshold = window // 2
@@ -77,34 +85,54 @@ class Contexts:
         """Whether that made the context of ours large enough to be compacted."""
         self.size += sum(map(self.counter.message, messages))
         self.current = {
-            name: Context([*context.messages, *messages], context.written) for name, context in self.current.items()
+            name: Context([*context.messages, *messages], context.written)
+            for name, context in self.current.items()
         }
         return self.size >= self.threshold
 
     def compact(self) -> bool:
         """False where ours could not be made smaller: then all stay as they are."""
-        result = compress(self.current[OURS].messages, window=self.window, model=MODEL, summarizer="extractive")
+        result = compress(
+            self.current[OURS].messages,
+            window=self.window,
+            model=MODEL,
+            summarizer="journal",
+            force=True,
+        )
         if not result.changed:
             return False
         self.size = self.counter.request(result.messages)
         summary = self.counter.text(result.summary)
-        made = {name: how.compact(self.current[name], self.size, summary) for name, how in self._contenders.items()}
+        made = {
+            name: how.compact(self.current[name], self.size, summary)
+            for name, how in self._contenders.items()
+        }
         self.current = {OURS: Context(result.messages, result.summary), **made}
         return True
 
     def sizes(self) -> dict[str, float]:
         """How large each context is, ours being 1."""
         ours = self.counter.request(self.current[OURS].messages)
-        return {name: self.counter.request(context.messages) / ours for name, context in self.current.items()}
+        return {
+            name: self.counter.request(context.messages) / ours
+            for name, context in self.current.items()
+        }
 
 
-def race(window: int, peers: Collection[str], conversation: Conversation, scores: Mapping[int, Score]) -> None:
+def race(
+    window: int,
+    peers: Collection[str],
+    conversation: Conversation,
+    scores: Mapping[int, Score],
+) -> None:
     """Feeds a conversation until it was compacted often enough, and scores what is left on the way."""
     contexts = Contexts(window, peers)
     fed: list[Message] = []
     planted: list[Planted] = []
     compactions = 0
-    for piece in conversation.pieces(contexts.threshold // PLANT_SHARE, contexts.counter.message):
+    for piece in conversation.pieces(
+        contexts.threshold // PLANT_SHARE, contexts.counter.message
+    ):
         fed += piece.messages
         if piece.fact:
             planted.append(Planted(piece.fact, len(fed)))
@@ -112,6 +140,11 @@ def race(window: int, peers: Collection[str], conversation: Conversation, scores
             continue
         compactions += 1
         if compactions in scores:
-            scores[compactions].add(conversation.name, facts_of(fed, planted), contexts.current, contexts.sizes())
+            scores[compactions].add(
+                conversation.name,
+                facts_of(fed, planted),
+                contexts.current,
+                contexts.sizes(),
+            )
         if compactions == max(scores):
             return

@@ -14,9 +14,40 @@ from typing import Any
 
 from everthread.core.messages import Message
 
-AREAS = ("billing", "catalog", "checkout", "identity", "search", "shipping", "returns", "pricing")
-THINGS = ("Invoice", "Cart", "Parcel", "Session", "Voucher", "Price", "Address", "Payment", "Refund", "Stock")
-DEEDS = ("load", "store", "merge", "split", "check", "format", "parse", "notify", "retry", "expire")
+AREAS = (
+    "billing",
+    "catalog",
+    "checkout",
+    "identity",
+    "search",
+    "shipping",
+    "returns",
+    "pricing",
+)
+THINGS = (
+    "Invoice",
+    "Cart",
+    "Parcel",
+    "Session",
+    "Voucher",
+    "Price",
+    "Address",
+    "Payment",
+    "Refund",
+    "Stock",
+)
+DEEDS = (
+    "load",
+    "store",
+    "merge",
+    "split",
+    "check",
+    "format",
+    "parse",
+    "notify",
+    "retry",
+    "expire",
+)
 ASKS = (
     "Port packages/{area} to the new HTTP client and get its tests green. Work on your own until it is done.",
     "Something in {area} leaks connections. Find it, fix it, prove it with a test.",
@@ -36,8 +67,12 @@ def story(seed: int) -> Iterator[Message]:
     rng = random.Random(seed)  # noqa: S311 - always the same
     numbers = count()
     while True:
-        area, thing = rng.choice(AREAS), rng.choice(THINGS)
-        yield {"role": "user", "content": rng.choice(ASKS).format(area=area, thing=thing)}
+        area = rng.choice(AREAS)
+        thing = rng.choice(THINGS)
+        yield {
+            "role": "user",
+            "content": rng.choice(ASKS).format(area=area, thing=thing),
+        }
         for _ in range(rng.randrange(12, 40)):
             yield from _round(rng, numbers, area)
         text = f"{thing} in packages/{area} is done: the cause was a {rng.choice(DEEDS)} that ran twice. Tests pass."
@@ -61,19 +96,38 @@ def _round(rng: random.Random, numbers: Iterator[int], area: str) -> Iterator[Me
             "new_str": "return next;",
         }
         said = f"{name} reads the value before it is written; I turn that around."
-        yield from _call(numbers, "str_replace_editor", arguments, f"The file {path} has been edited.", said)
+        yield from _call(
+            numbers,
+            "str_replace_editor",
+            arguments,
+            f"The file {path} has been edited.",
+            said,
+        )
     elif kind == "search":
-        command = f"grep -rn '{name}' packages/{area}/src | head -{rng.randrange(5, 40)}"
-        lines = [f"packages/{area}/src/{rng.choice(DEEDS)}.ts:{rng.randrange(400)}: await {name}(id)" for _ in range(6)]
-        yield from _call(numbers, "execute_bash", {"command": command}, "\n".join(lines))
+        command = (
+            f"grep -rn '{name}' packages/{area}/src | head -{rng.randrange(5, 40)}"
+        )
+        lines = [
+            f"packages/{area}/src/{rng.choice(DEEDS)}.ts:{rng.randrange(400)}: await {name}(id)"
+            for _ in range(6)
+        ]
+        yield from _call(
+            numbers, "execute_bash", {"command": command}, "\n".join(lines)
+        )
     else:
         tool = "tsc -p" if kind == "build" else "vitest run"
         command = f"cd packages/{area} && npx {tool} {name}"
-        yield from _call(numbers, "execute_bash", {"command": command}, _outcome(rng, area, name))
+        yield from _call(
+            numbers, "execute_bash", {"command": command}, _outcome(rng, area, name)
+        )
 
 
 def _call(
-    numbers: Iterator[int], name: str, arguments: dict[str, Any], result: str, said: str | None = None
+    numbers: Iterator[int],
+    name: str,
+    arguments: dict[str, Any],
+    result: str,
+    said: str | None = None,
 ) -> Iterator[Message]:
     call_id = f"story_{next(numbers)}"
     function = {"name": name, "arguments": json.dumps(arguments)}
@@ -83,19 +137,41 @@ def _call(
 
 
 def _source(rng: random.Random, name: str, length: int = 14) -> str:
-    lines = [f"export async function {name}(id: string, limit = {rng.randrange(900)}) {{"]
+    lines = [
+        f"export async function {name}(id: string, limit = {rng.randrange(900)}) {{"
+    ]
     for _ in range(length):
-        deed, thing = rng.choice(DEEDS), rng.choice(THINGS)
-        lines.append(f"  const {thing.lower()} = await {deed}{thing}(id, {{ retries: {rng.randrange(9)} }});")
+        deed = rng.choice(DEEDS)
+        thing = rng.choice(THINGS)
+        lines.append(
+            f"  const {thing.lower()} = await {deed}{thing}(id, {{ retries: {rng.randrange(9)} }});"
+        )
     return "\n".join([*lines, "}"])
 
 
 def _outcome(rng: random.Random, area: str, name: str) -> str:
-    passed = [f" ✓ packages/{area}/test/{rng.choice(DEEDS)}.test.ts ({rng.randrange(2, 30)})" for _ in range(8)]
+    passed = [
+        f" ✓ packages/{area}/test/{rng.choice(DEEDS)}.test.ts ({rng.randrange(2, 30)})"
+        for _ in range(8)
+    ]
     if rng.random() < 0.85:
-        return "\n".join([*passed, f"Tests  {rng.randrange(40, 90)} passed", "[exit code 0]"])
+        return "\n".join(
+            [*passed, f"Tests  {rng.randrange(40, 90)} passed", "[exit code 0]"]
+        )
     error = rng.choice(ERRORS).format(
-        area=area, name=name, line=rng.randrange(1, 400), column=rng.randrange(1, 99), deed=rng.choice(DEEDS),
-        a=rng.choice(THINGS), b=rng.choice(THINGS),
-    )  # fmt: skip
-    return "\n".join([*passed, error, f"Tests  1 failed | {rng.randrange(40, 90)} passed", "[exit code 1]"])
+        area=area,
+        name=name,
+        line=rng.randrange(1, 400),
+        column=rng.randrange(1, 99),
+        deed=rng.choice(DEEDS),
+        a=rng.choice(THINGS),
+        b=rng.choice(THINGS),
+    )
+    return "\n".join(
+        [
+            *passed,
+            error,
+            f"Tests  1 failed | {rng.randrange(40, 90)} passed",
+            "[exit code 1]",
+        ]
+    )

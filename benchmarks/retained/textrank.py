@@ -15,7 +15,9 @@ ROUNDS = 12
 DAMPING = 0.85
 LONGEST = 400
 """Characters of a line that are kept."""
-_WORD = re.compile(r"[a-z_][\w]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]", re.IGNORECASE)
+_WORD = re.compile(
+    r"[a-z_][\w]{2,}|[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]", re.IGNORECASE
+)
 
 
 def extract(text: str, tokens: int, count: Callable[[str], int]) -> str:
@@ -39,17 +41,28 @@ def _ranks(lines: Sequence[str]) -> list[float]:
     """The rank of every line. What a line shares with others is weighed down by the logarithm of its length."""
     words = [Counter(word.lower() for word in _WORD.findall(line)) for line in lines]
     frequency = Counter(word for line in words for word in line)
-    vectors = [[(word, 1 / math.log(2 + len(line))) for word in line if frequency[word] > 1] for line in words]
+    vectors = [
+        [(word, 1 / math.log(2 + len(line))) for word in line if frequency[word] > 1]
+        for line in words
+    ]
     totals: dict[str, float] = defaultdict(float)
     for vector in vectors:
         for word, weight in vector:
             totals[word] += weight
-    degrees = [sum(weight * totals[word] for word, weight in vector) or 1.0 for vector in vectors]
+    degrees = [
+        sum(weight * totals[word] for word, weight in vector) or 1.0
+        for vector in vectors
+    ]
     ranks = [1.0] * len(lines)
     for _ in range(ROUNDS):
         shared: dict[str, float] = dict.fromkeys(totals, 0.0)
         for rank, degree, vector in zip(ranks, degrees, vectors, strict=True):
             for word, weight in vector:
                 shared[word] += rank / degree * weight
-        ranks = [1 - DAMPING + DAMPING * sum(weight * shared[word] for word, weight in vector) for vector in vectors]
+        ranks = [
+            1
+            - DAMPING
+            + DAMPING * sum(weight * shared[word] for word, weight in vector)
+            for vector in vectors
+        ]
     return ranks

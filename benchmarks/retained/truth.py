@@ -16,17 +16,27 @@ from typing import Any
 from benchmarks.retained.planted import Fact
 from everthread.core.messages import Message
 
-REQUEST, FILE, COMMAND, ID, ERROR = "latest request", "file touched", "command", "id in a call", "error"
+REQUEST = "latest request"
+FILE = "file touched"
+COMMAND = "command"
+ID = "id in a call"
+ERROR = "error"
 COMMAND_CHARS = 80
 """A command is known by its beginning."""
 ERROR_CHARS = 120
 
-_PATH_KEYS = frozenset({"path", "file_path", "filename", "file", "target_file", "notebook_path"})
+_PATH_KEYS = frozenset(
+    {"path", "file_path", "filename", "file", "target_file", "notebook_path"}
+)
 _COMMAND_KEYS = frozenset({"command", "cmd"})
 _FILE = re.compile(r"[^\s\"'`]{1,160}\.\w{1,8}")
 _ID = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_#]{4,24}")
-_ERROR = re.compile(r"(?:\b[A-Z]\w*(?:Error|Exception)|\b[Ee]rror(?: ?\[?[A-Z]+\d+\]?)?|\bERROR|\bfatal)(?: \S+)?: .+")
-_SHOWS = re.compile(r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log|show))\b")
+_ERROR = re.compile(
+    r"(?:\b[A-Z]\w*(?:Error|Exception)|\b[Ee]rror(?: ?\[?[A-Z]+\d+\]?)?|\bERROR|\bfatal)(?: \S+)?: .+"
+)
+_SHOWS = re.compile(
+    r"\b(?:grep|rg|cat|head|tail|sed|awk|ls|find|git (?:diff|log|show))\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,18 @@ def facts_of(messages: Sequence[Message], planted: Iterable[Planted]) -> list[Fa
     """Every fact of the conversation so far; of the errors those of the last third."""
     late = len(messages) * 2 // 3
     found = [_alone(REQUEST, _latest_request(messages))]
-    found += (entry.fact for entry in planted if entry.fact.kind != ERROR or entry.where >= late)
+    found += (
+        entry.fact
+        for entry in planted
+        if entry.fact.kind != ERROR or entry.where >= late
+    )
     for kind, values in ((FILE, _files), (COMMAND, _commands), (ID, _ids)):
-        found += (_alone(kind, value) for value in dict.fromkeys(chain.from_iterable(map(values, _calls(messages)))))
+        found += (
+            _alone(kind, value)
+            for value in dict.fromkeys(
+                chain.from_iterable(map(values, _calls(messages)))
+            )
+        )
     found += (_alone(ERROR, line) for line in dict.fromkeys(_errors(messages, late)))
     return found
 
@@ -52,7 +71,11 @@ def _alone(kind: str, text: str) -> Fact:
 
 
 def _latest_request(messages: Sequence[Message]) -> str:
-    return next(str(m["content"]) for m in reversed(messages) if m["role"] == "user" and str(m["content"]).strip())
+    return next(
+        str(m["content"])
+        for m in reversed(messages)
+        if m["role"] == "user" and str(m["content"]).strip()
+    )
 
 
 def _calls(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
@@ -86,7 +109,11 @@ def _commands(arguments: dict[str, Any]) -> Iterator[str]:
 
 def _ids(arguments: dict[str, Any]) -> Iterator[str]:
     for key, value in arguments.items():
-        if key not in _PATH_KEYS | _COMMAND_KEYS and isinstance(value, str) and _ID.fullmatch(value):
+        if (
+            key not in _PATH_KEYS | _COMMAND_KEYS
+            and isinstance(value, str)
+            and _ID.fullmatch(value)
+        ):
             yield value
 
 
@@ -109,4 +136,8 @@ def _errors(messages: Sequence[Message], start: int) -> Iterable[str]:
 
 def _beginning(text: str, length: int) -> str:
     """So much of a text, in whole words."""
-    return text if len(text) <= length else text[:length].rpartition(" ")[0] or text[:length]
+    return (
+        text
+        if len(text) <= length
+        else text[:length].rpartition(" ")[0] or text[:length]
+    )

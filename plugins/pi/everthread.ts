@@ -1,19 +1,37 @@
-// pi: compaction by a running Everthread gateway instead of a model call.
+// pi: compaction by Everthread instead of a model call, previews of large tool results, and the tool `recall`.
 //
 //   pi --extension plugins/pi/everthread.ts        (or a copy of it in ~/.pi/agent/extensions/)
 //
-// EVERTHREAD_URL names the gateway (http://127.0.0.1:8484 by default), EVERTHREAD_API_KEY a key of it where it wants
-// one. Where the gateway does not answer, or finds nothing to take out, pi compacts as it always does.
+// It runs the command `everthread`; EVERTHREAD_COMMAND names another one. No gateway is needed. If the command fails, or
+// finds nothing to compact, pi works as without it.
 
-const URL = process.env.EVERTHREAD_URL ?? "http://127.0.0.1:8484";
-const KEY = process.env.EVERTHREAD_API_KEY ?? "everthread";
+import { spawn } from "node:child_process";
+
+const [PROGRAM, ...ARGUMENTS] = (process.env.EVERTHREAD_COMMAND ?? "everthread").split(" ");
+
+/** Call `everthread hook pi` and return its answer; undefined if there is nothing to change. */
+function callHook(given: any, signal?: AbortSignal): Promise<any> {
+	return new Promise((resolve, reject) => {
+		const child = spawn(PROGRAM, [...ARGUMENTS, "hook", "pi"], { signal });
+		const heard = { out: "", err: "" };
+		child.stdout.on("data", (data: any) => (heard.out += data));
+		child.stderr.on("data", (data: any) => (heard.err += data));
+		child.on("error", reject);
+		child.on("close", (code: number) => {
+			if (code) reject(new Error(heard.err.trim() || `exit code ${code}`));
+			else resolve(heard.out.trim() ? JSON.parse(heard.out) : undefined);
+		});
+		child.stdin.on("error", () => {}); // the exit code says why
+		child.stdin.end(JSON.stringify(given));
+	});
+}
 
 const text = (content: any): string =>
 	typeof content === "string"
 		? content
 		: (content ?? []).filter((part: any) => part.type === "text").map((part: any) => part.text).join("\n");
 
-/** A message of pi as one of OpenAI's chat protocol; nothing for what is not said to the model. */
+/** Convert a message of pi to OpenAI's chat protocol; empty if the model does not see it. */
 function toChat(message: any): any[] {
 	if (message.role === "assistant") {
 		const calls = (message.content ?? []).filter((part: any) => part.type === "toolCall");
@@ -33,31 +51,64 @@ function toChat(message: any): any[] {
 	return said ? [{ role: "user", content: said }] : [];
 }
 
-const shown = (message: any): string => {
-	const said = text(message.content);
-	if (message.role === "user") return said;
-	const calls = (message.tool_calls ?? []).map((call: any) => `${call.function.name}(${call.function.arguments})`);
-	return `[${message.role}] ${[said, ...calls].filter(Boolean).join("\n")}`;
+const sessionOf = (ctx: any): string => ctx.sessionManager.getSessionId();
+
+const RECALL = {
+	type: "object",
+	properties: {
+		query: { type: "string", description: "Words, \"a phrase\", prefix*, or identifiers as typed." },
+		id: { type: "string", description: "message:123 or output:0123456789abcdef, from an earlier answer." },
+		offset: { type: "integer", description: "Hits, or characters of an id, to skip. Default 0." },
+	},
 };
 
 export default function (pi: any) {
+	pi.registerTool({
+		name: "recall",
+		label: "Recall",
+		description:
+			"Search this session from before its compactions, and stored tool outputs. Give `id` instead to read one in full.",
+		parameters: RECALL,
+		async execute(_call: string, found: any, signal: AbortSignal, _update: any, ctx: any) {
+			const answer = await callHook({ event: "recall", session: sessionOf(ctx), arguments: found }, signal);
+			return { content: [{ type: "text", text: answer.text }], details: undefined };
+		},
+	});
+
+	pi.on("tool_result", async (event: any, ctx: any) => {
+		const said = text(event.content);
+		if (said.length <= 16_000 || ["read", "recall"].includes(event.toolName)) return;
+		try {
+			const given = { event: "tool_result", session: sessionOf(ctx), tool: event.toolName, call: event.toolCallId };
+			const answer = await callHook({ ...given, text: said }, ctx.signal);
+			const others = event.content.filter((part: any) => part.type !== "text");
+			return answer && { content: [{ type: "text", text: answer.text }, ...others] };
+		} catch (error) {
+			ctx.ui?.notify(`Everthread did not shorten the result: ${error}`, "warning");
+		}
+	});
+
 	pi.on("session_before_compact", async (event: any, ctx: any) => {
 		const { messagesToSummarize, turnPrefixMessages, firstKeptEntryId, tokensBefore } = event.preparation;
 		const entries = (event.branchEntries ?? []).filter((entry: any) => entry.type === "compaction");
 		const before = entries.at(-1)?.details?.everthread ?? [];
 		const messages = [...before, ...[...messagesToSummarize, ...(turnPrefixMessages ?? [])].flatMap(toChat)];
-		const headers = { "content-type": "application/json", authorization: `Bearer ${KEY}` };
-		const body = JSON.stringify({ model: ctx.model?.id ?? "unknown", messages, window: ctx.model?.contextWindow });
+		const given = {
+			event: "compact",
+			session: sessionOf(ctx),
+			transcript_path: ctx.sessionManager.getSessionFile(),
+			model: ctx.model?.id,
+			window: ctx.model?.contextWindow,
+			messages,
+		};
 		try {
-			const answer = await fetch(`${URL}/v1/compact`, { method: "POST", headers, body, signal: event.signal });
-			const made = answer.ok ? await answer.json() : undefined;
-			if (!made?.receipt.changed) return;
-			const { tokens_before, tokens_after, messages_covered } = made.receipt;
-			ctx.ui?.notify(`Everthread: ${messages_covered} messages, ${tokens_before} -> ${tokens_after} tokens`, "info");
-			const summary = made.messages.map(shown).filter(Boolean).join("\n\n");
-			return { compaction: { summary, firstKeptEntryId, tokensBefore, details: { everthread: made.messages } } };
+			const made = await callHook(given, event.signal);
+			if (!made) return;
+			ctx.ui?.notify(`Everthread: ${made.tokens_before} -> ${made.tokens_after} tokens`, "info");
+			const { summary, messages: kept } = made;
+			return { compaction: { summary, firstKeptEntryId, tokensBefore, details: { everthread: kept } } };
 		} catch (error) {
-			ctx.ui?.notify(`Everthread did not answer, pi compacts by itself: ${error}`, "warning");
+			ctx.ui?.notify(`Everthread failed, pi compacts by itself: ${error}`, "warning");
 		}
 	});
 }

@@ -9,7 +9,7 @@ The tree, each room importing only those below it (`docs/design/architecture.md`
     gateway/       an HTTP service: a faithful proxy; management/: what goes upstream; api/, dashboard/, MCP
     agent/         a conversation whose model can do things: the tool loop, tools, memory, slash commands
     conversation/  prepare, send, record; recall, events
-    context/       when: one policy for conversation and gateway, recovery, learnt limits, the worker of compactions
+    thread/        one managed conversation: policy, recovery, learnt limits, accounting, the worker of compactions
     compaction/    what is kept and who writes it: the engine interface, compressor, lossless engine, summarizers
     providers/     how a model is reached: the official clients, retry, fallback, windows, a local model
     store/         where conversations live: SQLite, PostgreSQL
@@ -49,12 +49,18 @@ if TYPE_CHECKING:
     from everthread.config import Config, load_config
     from everthread.conversation.conversation import Conversation
     from everthread.core.cache_control import apply_cache_control
-    from everthread.core.pricing import CanonicalUsage, normalize_usage
+    from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
     from everthread.core.provider_errors import ErrorVerdict, classify_error
     from everthread.core.redaction import redact
     from everthread.core.tokens import TokenCounter, estimate_request_tokens
     from everthread.core.validation import Problem, repair_messages, validate_messages
-    from everthread.factory import acompress, compress, open_agent, open_conversation, open_store
+    from everthread.factory import (
+        acompress,
+        compress,
+        open_agent,
+        open_conversation,
+        open_store,
+    )
 
 __all__ = [
     "Agent",
@@ -96,7 +102,7 @@ __all__ = [
 
 _PLACES = {
     "Agent": "agent.loop",
-    "CanonicalUsage": "core.pricing",
+    "CanonicalUsage": "core.canonical_usage",
     "Compaction": "compaction.summary",
     "Config": "config",
     "ContextCompressor": "compaction.compressor",
@@ -105,16 +111,16 @@ _PLACES = {
     "ErrorVerdict": "core.provider_errors",
     "Problem": "core.validation",
     "TokenCounter": "core.tokens",
-    "acompress": "factory",
+    "acompress": "factory.compression",
     "apply_cache_control": "core.cache_control",
     "classify_error": "core.provider_errors",
-    "compress": "factory",
+    "compress": "factory.compression",
     "estimate_request_tokens": "core.tokens",
     "load_config": "config",
-    "normalize_usage": "core.pricing",
-    "open_agent": "factory",
-    "open_conversation": "factory",
-    "open_store": "factory",
+    "normalize_usage": "core.canonical_usage",
+    "open_agent": "factory.agent",
+    "open_conversation": "factory.conversations",
+    "open_store": "factory.stores",
     "redact": "core.redaction",
     "register_context_engine": "compaction.registry",
     "repair_messages": "core.validation",

@@ -1,6 +1,34 @@
-"""`python -m everthread` is the command."""
+"""`everthread` and `python -m everthread`: the command. Ctrl-C ends it quietly, also while it is being loaded."""
 
-from everthread.cli.main import main
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a command that Ctrl-C ended, as shells give it."""
+
+
+def main() -> None:
+    """Load the command and run it."""
+    loaded = signal.signal(signal.SIGINT, _leave)
+    from everthread.cli.main import main as run_command  # noqa: PLC0415 - a signal may come while it is loaded
+
+    signal.signal(signal.SIGINT, loaded)
+    try:
+        run_command()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        signal.signal(
+            signal.SIGINT, _leave
+        )  # threads that still end must not be interrupted with a traceback
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,9 @@
     │   └── ModelUnreachableError   there is no connection to the provider
     ├── ContextOverflowError        the prompt does not fit, whatever was tried; the history is untouched
     ├── SummaryError                this summariser failed; the next one is tried
+    ├── MissingPackageError         a package of an extra is not installed
     ├── EngineError                 a context engine cannot be found, loaded or used
+    │   └── UnknownEngineError      no engine has this name; an InputError too
     └── StoreError                  the store failed; confirmed writes are safe
         ├── StoreBusyError          another process locks it; a retry may help
         ├── StoreClosedError        it was closed
@@ -55,7 +57,7 @@ class WireError(InputError):
 
 
 class NoStoreError(InputError):
-    """There is no store at that place, and reading makes none."""
+    """No store at that place; reading does not create one."""
 
 
 class UnknownIdError(InputError):
@@ -94,7 +96,7 @@ class ModelTimeoutError(ModelError):
 
 
 class ModelUnreachableError(ModelError):
-    """There is no connection to the provider."""
+    """The provider cannot be reached."""
 
 
 class ContextOverflowError(EverthreadError):
@@ -102,20 +104,42 @@ class ContextOverflowError(EverthreadError):
 
 
 class SummaryError(EverthreadError):
-    """A summariser failed. `passing`: it may work later; `missing`: there is no provider.
+    """A summariser failed.
 
+    `passing`: it may work later. `missing`: there is no provider. `unusable`: it answers, but not with a summary.
     `usage` is the usage of its calls, which was spent all the same.
     """
 
-    def __init__(self, message: str, *, passing: bool = False, missing: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        passing: bool = False,
+        missing: bool = False,
+        unusable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.passing = passing
         self.missing = missing
+        self.unusable = unusable
         self.usage: tuple[Mapping[str, Any], ...] = ()
+
+
+class MissingPackageError(EverthreadError):
+    """A package of an extra is not installed; the message names the command that installs it."""
+
+    def __init__(self, package: str, *, extra: str) -> None:
+        self.package = package
+        self.command = f"pip install 'everthread[{extra}]'"
+        super().__init__(f"{package} is not installed. Install it with: {self.command}")
 
 
 class EngineError(EverthreadError):
     """A context engine cannot be found, loaded or used."""
+
+
+class UnknownEngineError(EngineError, InputError):
+    """No context engine has this name."""
 
 
 class StoreError(EverthreadError):

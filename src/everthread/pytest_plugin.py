@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from everthread.core.types import Request
     from everthread.testing import PrefixWatch
 
-MOST_LISTED = 5
+MAX_LISTED = 5
 """Failures that are listed."""
 
 
@@ -42,11 +42,15 @@ def assert_prefix_stable(sent: Any, *, rewrites: int = 0) -> None:
         times = "once" if len(broken) == 1 else f"{len(broken)} times"
         allowed = f", {rewrites} allowed" if rewrites else ""
         raise AssertionError(
-            _list_failures(f"the beginning of the prompt changed {times}{allowed}; the cache is lost there:", broken)
+            _list_failures(
+                f"the beginning of the prompt changed {times}{allowed}; the cache is lost there:",
+                broken,
+            )
         )
 
 
-_LONGEST_WHOLE, _START_CHARS = 200, 40
+_MAX_WHOLE = 200
+_START_CHARS = 40
 """A message up to 200 characters must be complete; of a longer one the first 40 are looked for."""
 
 
@@ -62,21 +66,34 @@ def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) 
 
     expected = dict.fromkeys(rules, "given")
     if not expected:
-        texts = [(source, redact(user_text(message))) for source, message in enumerate(_messages(before))]
+        texts = [
+            (source, redact(user_text(message)))
+            for source, message in enumerate(_messages(before))
+        ]
         # A long message may be shortened; its beginning must be there.
         expected = {
-            text if len(text) <= _LONGEST_WHOLE else text[:_START_CHARS]: f"message {source}"
+            text
+            if len(text) <= _MAX_WHOLE
+            else text[:_START_CHARS]: f"message {source}"
             for source, text in texts
             if text
         }
     if not expected:
-        raise AssertionError("these messages have no text of the user, so nothing is tested; give rules=[…]")
+        raise AssertionError(
+            "these messages have no text of the user, so nothing is tested; give rules=[…]"
+        )
     result = _normalize_text(_text(after))
     missing = [
-        f"{rule!r} ({source})" for rule, source in expected.items() if _normalize_text(rule).rstrip(".!") not in result
+        f"{rule!r} ({source})"
+        for rule, source in expected.items()
+        if _normalize_text(rule).rstrip(".!") not in result
     ]
     if missing:
-        raise AssertionError(_list_failures(f"{len(missing)} of {len(expected)} rules are gone:", missing))
+        raise AssertionError(
+            _list_failures(
+                f"{len(missing)} of {len(expected)} rules are gone:", missing
+            )
+        )
 
 
 @pytest.fixture(name="assert_prefix_stable")
@@ -115,7 +132,9 @@ def _find_breaks(sent: Any) -> list[str]:
         for number, (earlier, later) in enumerate(pairwise(requests), 2)
     ]
     return [
-        f"request {number} does not extend the one before: {diff}" for number, diff in differences if not diff.extends
+        f"request {number} does not extend the one before: {diff}"
+        for number, diff in differences
+        if not diff.extends
     ]
 
 
@@ -133,7 +152,10 @@ def _drop_injected(request: Request) -> Request:
 
     messages = list(request.messages)
     while (
-        messages and messages[-1]["role"] == "user" and (text := text_of(messages[-1])) and not strip_surroundings(text)
+        messages
+        and messages[-1]["role"] == "user"
+        and (text := text_of(messages[-1]))
+        and not strip_surroundings(text)
     ):
         messages.pop()
     return Request(request.model, messages, request.system, request.tools)
@@ -151,7 +173,9 @@ def _text(value: Any) -> str:
 
     if isinstance(value, str):
         return value
-    system = getattr(value, "system", value.get("system") if isinstance(value, Mapping) else None)
+    system = getattr(
+        value, "system", value.get("system") if isinstance(value, Mapping) else None
+    )
     texts = [str(system or "")]
     for message in _messages(value):
         texts += [text_of(message), *(result.text for result in results_of(message))]
@@ -163,5 +187,5 @@ def _normalize_text(text: str) -> str:
 
 
 def _list_failures(head: str, lines: Sequence[str]) -> str:
-    more = [f"… and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else []
-    return "\n  ".join([head, *lines[:MOST_LISTED], *more])
+    more = [f"… and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
+    return "\n  ".join([head, *lines[:MAX_LISTED], *more])

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everthread.compaction.summary import Sections, SummaryDraft, SummaryRequest
-from everthread.conversation.events import Event, RequestReady, ToolsChanged
 from everthread.core.cache_control import PrefixDiff, shared_prefix
 from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import SummaryError
+from everthread.thread.events import Event, RequestReady, ToolsChanged
 
 
 @dataclass
 class ScriptedSummarizer:
     """Answers with fixed sections, or with sections made from the request; keeps the requests."""
 
-    sections: Mapping[str, str] | Callable[[SummaryRequest], Sections] = field(default_factory=dict)
+    sections: Mapping[str, str] | Callable[[SummaryRequest], Sections] = field(
+        default_factory=dict
+    )
     name: str = "scripted"
     fails: str = ""
     """An error to raise instead."""
@@ -29,7 +31,9 @@ class ScriptedSummarizer:
         self.requests.append(request)
         if self.fails:
             raise SummaryError(self.fails, passing=True)
-        sections = self.sections(request) if callable(self.sections) else dict(self.sections)
+        sections = (
+            self.sections(request) if callable(self.sections) else dict(self.sections)
+        )
         return SummaryDraft(sections, self.name)
 
 
@@ -65,7 +69,10 @@ class ScriptedModel:
         api: Api = "openai_chat",
         base_url: str = "http://scripted.test/v1",
     ) -> None:
-        self.name, self.window, self.api, self.base_url = name, window, api, base_url
+        self.name = name
+        self.window = window
+        self.api = api
+        self.base_url = base_url
         self.requests: list[Request] = []
         self._script = script if callable(script) else _play_script(iter(script))
         self._counter = TokenCounter(name)
@@ -75,13 +82,26 @@ class ScriptedModel:
         step = self._script(request)
         if isinstance(step, Exception):
             raise step
-        reply = step if isinstance(step, Reply) else Reply({"role": "assistant", "content": step}, "stop")
+        reply = (
+            step
+            if isinstance(step, Reply)
+            else Reply({"role": "assistant", "content": step}, "stop")
+        )
         if reply.usage is not None:
             return reply
         usage = self._usage(request, text_of(reply.message))
-        return Reply(reply.message, reply.stop, usage, reply.model or self.name, reply.id, reply.raw)
+        return Reply(
+            reply.message,
+            reply.stop,
+            usage=usage,
+            model=reply.model or self.name,
+            id=reply.id,
+            raw=reply.raw,
+        )
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(
+        self, request: Request
+    ) -> AsyncGenerator[StreamDelta | Reply, None]:
         """Stream the words one by one."""
         reply = await self.complete(request)
         for word in text_of(reply.message).split(" "):
@@ -89,10 +109,16 @@ class ScriptedModel:
         yield reply
 
     def _usage(self, request: Request, text: str) -> dict[str, Any]:
-        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
+        prompt = self._counter.request(
+            request.messages, system=request.system, tools=request.tools
+        )
         output = self._counter.text(text)
         if self.api == "openai_chat":
-            return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+            return {
+                "prompt_tokens": prompt,
+                "completion_tokens": output,
+                "total_tokens": prompt + output,
+            }
         return {"input_tokens": prompt, "output_tokens": output}
 
 
@@ -101,7 +127,9 @@ def _play_script(script: Iterator[Said]) -> Callable[[Request], Said]:
         try:
             return next(script)
         except StopIteration:
-            return AssertionError("the scripted model got one more request than its script has steps")
+            return AssertionError(
+                "the scripted model got one more request than its script has steps"
+            )
 
     return next_step
 
@@ -122,8 +150,12 @@ class PrefixWatch:
         if isinstance(event, ToolsChanged) and event.now:
             self._last.pop(event.session, None)  # the user allowed this break
         if isinstance(event, RequestReady):
-            messages = event.request.messages[: len(event.request.messages) - event.injected]
-            request = Request(event.request.model, messages, event.request.system, event.request.tools)
+            messages = event.request.messages[
+                : len(event.request.messages) - event.injected
+            ]
+            request = Request(
+                event.request.model, messages, event.request.system, event.request.tools
+            )
             previous = self._last.get(event.session)
             if previous is not None and previous.model == request.model:
                 difference = shared_prefix(previous, request)

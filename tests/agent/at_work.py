@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from everthread.agent.base import Tool, ToolContext, ToolReply
 from everthread.agent.processes import child_environment
+from everthread.agent.tool_interface import Tool, ToolContext, ToolReply
 from everthread.agent.tools import file_tools
 from tests.conversation.talk import room, scripted
 
@@ -24,7 +24,9 @@ async def at_work(folder: Path, **environment: str) -> AsyncIterator[ToolContext
     async with room(folder / "home") as place:
         conversation = await place.open(scripted())
         given = child_environment({**os.environ, **environment})
-        yield ToolContext(folder / "work", folder / "home", conversation, "call_1", given)
+        yield ToolContext(
+            folder / "work", folder / "home", conversation, "call_1", given
+        )
         await conversation.close()
 
 
@@ -51,7 +53,9 @@ def files(folder: Path, **contents: str) -> Path:
     """Files in the workspace: `a__b_py="..."` is `a/b.py`."""
     work = folder / "work"
     for name, text in contents.items():
-        file = work / (name.replace("__", "/").rpartition("_")[0] + "." + name.rpartition("_")[2])
+        file = work / (
+            name.replace("__", "/").rpartition("_")[0] + "." + name.rpartition("_")[2]
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return work

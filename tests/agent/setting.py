@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from everthread import Agent, open_agent, open_store
-from everthread.agent.base import Permission, ToolContext, ToolReply
+from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.config import parse_config
-from everthread.conversation.events import Event
 from everthread.core.types import Reply
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch
+from everthread.thread.events import Event
 
 Work = Callable[[Mapping[str, Any], ToolContext], Awaitable[ToolReply]]
 
@@ -32,13 +32,25 @@ class Double:
     @property
     def schema(self) -> dict[str, Any]:
         parameters = {"type": "object", "properties": {"what": {"type": "string"}}}
-        function = {"name": self.name, "description": f"Does {self.name}.", "parameters": parameters}
+        function = {
+            "name": self.name,
+            "description": f"Does {self.name}.",
+            "parameters": parameters,
+        }
         return {"type": "function", "function": function}
 
-    def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:  # noqa: ARG002 - as every tool
-        return Permission(self.kind, str(arguments.get("what", ""))) if self.kind else None
+    def needs(
+        self,
+        arguments: Mapping[str, Any],
+        context: ToolContext,  # noqa: ARG002
+    ) -> Permission | None:
+        return (
+            Permission(self.kind, str(arguments.get("what", ""))) if self.kind else None
+        )
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         self.seen.append(arguments)
         return await self.work(arguments, context)
 
@@ -50,33 +62,46 @@ def saying(name: str, text: str = "done", **more: Any) -> Double:
     return Double(name, work, **more)
 
 
-def calls(*wanted: tuple[str, Any] | tuple[str, Any, str], text: str | None = None) -> Reply:
+def calls(
+    *wanted: tuple[str, Any] | tuple[str, Any, str], text: str | None = None
+) -> Reply:
     """An answer that asks for tools; arguments as a value, or as the text a model wrote."""
     made: list[Any] = []
     for number, (name, arguments, *rest) in enumerate(wanted):
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
         made.append(
-            {"id": rest[0] if rest else f"call_{number}_{name}", "type": "function",
-             "function": {"name": name, "arguments": written}}
-        )  # fmt: skip
-    return Reply({"role": "assistant", "content": text, "tool_calls": made}, "tool_calls")
+            {
+                "id": rest[0] if rest else f"call_{number}_{name}",
+                "type": "function",
+                "function": {"name": name, "arguments": written},
+            }
+        )
+    return Reply(
+        {"role": "assistant", "content": text, "tool_calls": made}, "tool_calls"
+    )
 
 
 class Place:
     """A folder with a store, a workspace and agents in it."""
 
     def __init__(self, folder: Path, store: Store) -> None:
-        self.folder, self.store = folder, store
+        self.folder = folder
+        self.store = store
         self.workspace = folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
         self.watch = PrefixWatch()
         self.opened: list[Agent] = []
 
     async def open(self, model: Any, *, config: str = "", **more: Any) -> Agent:
-        more.setdefault("summarizer", "extractive")
+        more.setdefault("summarizer", "journal")
         more.setdefault("yes", True)
         agent = await open_agent(
-            parse_config(config), model=model, workspace=self.workspace, store=self.store, listener=self.watch, **more
+            parse_config(config),
+            model=model,
+            workspace=self.workspace,
+            store=self.store,
+            listener=self.watch,
+            **more,
         )
         self.opened.append(agent)
         return agent
@@ -101,4 +126,8 @@ async def place(folder: Path) -> AsyncIterator[Place]:
 
 def results(agent: Agent) -> list[str]:
     """The tool results in view, in order."""
-    return [str(message.get("content")) for message in agent.conversation.messages if message["role"] == "tool"]
+    return [
+        str(message.get("content"))
+        for message in agent.conversation.messages
+        if message["role"] == "tool"
+    ]

@@ -23,15 +23,44 @@ from everthread.agent.approval import (
     read_rules,
     write_rule,
 )
-from everthread.agent.base import Permission
+from everthread.agent.tool_interface import Permission
 from everthread.errors import InputError
 
 COMPOUND = [
-    "{} && rm -rf x", "{}; rm x", "{} | sh", "{} || rm x", "{} & rm x", "{}\nrm x", "{} > x", "{} < x", "{} >> x",
-    "{} 2>&1", "{} $(rm x)", "{} `rm x`", "{} ${{IFS}}x", "{} $HOME", "({})", "{{ {}; }}", "{} <(rm x)", "{}\r\nrm x",
-    "{} \"$(rm x)\"", "{} 'a;b'", "{} \\\nrm", "{} {{a,b}}", "! {}", "{}\0rm", "{}\u2028rm x", "{} 'open", "{} # x",
-    "{} (", "{} )", "{} {{", "{} }}", "{} !", "{} ()",
-]  # fmt: skip
+    "{} && rm -rf x",
+    "{}; rm x",
+    "{} | sh",
+    "{} || rm x",
+    "{} & rm x",
+    "{}\nrm x",
+    "{} > x",
+    "{} < x",
+    "{} >> x",
+    "{} 2>&1",
+    "{} $(rm x)",
+    "{} `rm x`",
+    "{} ${{IFS}}x",
+    "{} $HOME",
+    "({})",
+    "{{ {}; }}",
+    "{} <(rm x)",
+    "{}\r\nrm x",
+    '{} "$(rm x)"',
+    "{} 'a;b'",
+    "{} \\\nrm",
+    "{} {{a,b}}",
+    "! {}",
+    "{}\0rm",
+    "{}\u2028rm x",
+    "{} 'open",
+    "{} # x",
+    "{} (",
+    "{} )",
+    "{} {{",
+    "{} }}",
+    "{} !",
+    "{} ()",
+]
 
 
 def allows(rule: str, what: str, kind: Literal["command", "write"] = "command") -> bool:
@@ -108,9 +137,22 @@ def test_a_rule_is_for_its_kind() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "pytest", "command:", "read: x", "command: a; b", "command: *", "command: pyt* x", "write: /etc/*",
-     "write: ../x",     "write: ~/x", "command: a && b", "command: $X", "command: 'open"],
-)  # fmt: skip
+    [
+        "",
+        "pytest",
+        "command:",
+        "read: x",
+        "command: a; b",
+        "command: *",
+        "command: pyt* x",
+        "write: /etc/*",
+        "write: ../x",
+        "write: ~/x",
+        "command: a && b",
+        "command: $X",
+        "command: 'open",
+    ],
+)
 def test_bad_rules_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_rule(text)
@@ -143,8 +185,13 @@ def test_an_allowed_command_is_always_one_program(text: str) -> None:
 
 def test_rules_from_the_home(tmp_path: Path) -> None:
     assert read_rules(tmp_path) == ()
-    (tmp_path / "approvals.txt").write_text("# mine\n\ncommand: git status\nwrite: src/**\n")
-    assert [str(rule) for rule in read_rules(tmp_path)] == ["command: git status", "write: src/**"]
+    (tmp_path / "approvals.txt").write_text(
+        "# mine\n\ncommand: git status\nwrite: src/**\n"
+    )
+    assert [str(rule) for rule in read_rules(tmp_path)] == [
+        "command: git status",
+        "write: src/**",
+    ]
     (tmp_path / "approvals.txt").write_text("command: a | b\n")
     with pytest.raises(InputError, match=r"approvals\.txt: the rule"):
         read_rules(tmp_path)
@@ -175,7 +222,10 @@ async def test_only_what_no_rule_allows_is_asked() -> None:
 
     async def work() -> list[bool]:
         approvals = Approvals(parse_rules(["command: ls *"]), person)
-        return [await approvals(Permission("command", what)) for what in ("ls -l", "make", "make")]
+        return [
+            await approvals(Permission("command", what))
+            for what in ("ls -l", "make", "make")
+        ]
 
     assert await work() == [True, True, False]
     assert person.asked == ["make", "make"]
@@ -200,12 +250,18 @@ async def test_always_holds_for_the_same_thing_only() -> None:
     assert person.asked == ["make; ls", "make; ls", "a.py", "b.py"]
 
 
-async def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> None:
+async def test_questions_come_one_at_a_time_and_one_answer_settles_those_that_wait() -> (
+    None
+):
     person = Person("always", True)
 
     async def work() -> list[bool]:
         approvals = Approvals((), person)
-        asked = [Permission("command", "make"), Permission("command", "make"), Permission("command", "tox")]
+        asked = [
+            Permission("command", "make"),
+            Permission("command", "make"),
+            Permission("command", "tox"),
+        ]
         return list(await asyncio.gather(*(approvals(one) for one in asked)))
 
     assert await work() == [True, True, True]
@@ -217,7 +273,7 @@ async def test_without_a_user_the_rest_is_refused() -> None:
     assert await approvals(Permission("command", "ls"))
     assert not await approvals(Permission("command", "pytest -q"))
     said = approvals.refusal(Permission("command", "pytest -q"))
-    assert "nobody is there to ask" in said
+    assert "nobody is there to approve" in said
     assert "`command: pytest -q` in approvals.txt" in said
     assert "--yes" in said
     assert "compound" in approvals.refusal(Permission("command", "a && b"))
@@ -238,7 +294,8 @@ def test_the_suggested_rule_allows_the_refused_call(what: str) -> None:
 
 def test_a_rule_holds_at_the_top_of_the_workspace_only() -> None:
     """`make test` in a folder that may be written runs another Makefile."""
-    rule, elsewhere = parse_rule("command: make *"), Permission("command", "make test", "in src")
+    rule = parse_rule("command: make *")
+    elsewhere = Permission("command", "make test", "in src")
     assert rule.allows(Permission("command", "make test"))
     assert not rule.allows(elsewhere)
     assert "top of the workspace" in Approvals([rule]).refusal(elsewhere)
@@ -248,10 +305,14 @@ async def test_always_writes_a_rule_where_one_fits(tmp_path: Path) -> None:
     person = Person("always", "always", "always")
     approvals = Approvals((), person, keep=lambda rule: write_rule(tmp_path, rule))
     for permission in (
-        Permission("command", "pytest tests"), Permission("command", "a; b"), Permission("write", "src/a[1].py"),
-    ):  # fmt: skip
+        Permission("command", "pytest tests"),
+        Permission("command", "a; b"),
+        Permission("write", "src/a[1].py"),
+    ):
         assert await approvals(permission)
-    assert (tmp_path / "approvals.txt").read_text("utf-8") == "command: pytest tests\nwrite: src/a\\[1].py\n"
+    assert (tmp_path / "approvals.txt").read_text(
+        "utf-8"
+    ) == "command: pytest tests\nwrite: src/a\\[1].py\n"
     later = Approvals(read_rules(tmp_path))
     assert await later(Permission("command", "pytest tests"))
     assert await later(Permission("write", "src/a[1].py"))
@@ -264,6 +325,51 @@ async def test_a_no_tells_the_model_why() -> None:
     approvals = Approvals((), Person(Denial("use the staging database"), False))
     permission = Permission("command", "psql prod")
     assert not await approvals(permission)
-    assert approvals.refusal(permission).endswith("The user says: use the staging database")
+    assert approvals.refusal(permission).endswith(
+        "The user says: use the staging database"
+    )
     assert not await approvals(permission)
     assert "The user says" not in approvals.refusal(permission)
+
+
+ENDING_IN_A_STAR = [
+    (
+        "tar cf b.tar *",
+        "tar cf b.tar --checkpoint=1 --checkpoint-action=exec=sh\\ evil.sh x",
+    ),
+    ("chown root *", "chown root --reference=evil x"),
+    ("rsync -a host:x *", "rsync -a host:x -e sh\\ evil.sh"),
+    ("git add *", "git add --all"),
+    ("zip a.zip *", "zip a.zip -T -TT sh\\ evil.sh x"),
+    ("rm *", "rm -rf /"),
+    ("ls '*'", "ls -la"),
+    ("cat docs/*.md", "cat docs/other.md"),
+    ("cat a?c", "cat abc"),
+    ("cat [ab]", "cat a"),
+]
+
+
+@pytest.mark.parametrize(("approved", "other"), ENDING_IN_A_STAR)
+async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
+    approved: str, other: str, tmp_path: Path
+) -> None:
+    """The attack: `tar cf b.tar *` was stored as a rule, and its star stood for any further words."""
+    approvals = Approvals(
+        (), Person("always", False, False), keep=lambda rule: write_rule(tmp_path, rule)
+    )
+    assert await approvals(Permission("command", approved))
+    assert await approvals(Permission("command", approved))
+    assert not await approvals(Permission("command", other))
+    assert not await approvals(Permission("command", approved, "in sub"))
+    later = Approvals(read_rules(tmp_path))
+    assert await later(Permission("command", approved))
+    assert not await later(Permission("command", other))
+    assert not await later(Permission("write", approved))
+
+
+def test_a_wildcard_that_a_person_types_as_a_rule_is_one() -> None:
+    assert allows("command: tar cf b.tar *", "tar cf b.tar x y")
+    assert allows("exactly: tar cf b.tar *", "tar cf b.tar *")
+    assert not allows("exactly: tar cf b.tar *", "tar cf b.tar x")
+    with pytest.raises(InputError):
+        parse_rule("exactly: a; b")

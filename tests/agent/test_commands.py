@@ -11,17 +11,20 @@ import pytest
 
 from everthread import Agent, open_store
 from everthread.agent import commands
-from everthread.agent.base import ToolContext, ToolReply
+from everthread.agent.approval import Approvals
 from everthread.agent.commands import COMMANDS, CommandResult, parse
-from everthread.agent.events import CauseLog
-from everthread.conversation.events import CompactionDone, RequestReady, UsageRecorded
+from everthread.agent.commands.cost_commands import describe_window
+from everthread.agent.commands.state_commands import describe_cache
+from everthread.agent.tool_interface import ToolContext, ToolReply
+from everthread.agent.turn_events import CauseLog
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.providers.local import SMOLLM2
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel, SteppedClock
+from everthread.thread.events import CompactionDone, RequestReady, UsageRecorded
 from tests.agent.setting import Double, Place, calls, place, saying
 from tests.conversation.served import KEY, NAMES
 from tests.conversation.talk import words
@@ -38,7 +41,9 @@ async def do(agent: Any, text: str) -> CommandResult:
     return result
 
 
-async def talked(here: Place, turns: int = 8, **more: Any) -> tuple[Agent, ScriptedModel]:
+async def talked(
+    here: Place, turns: int = 8, **more: Any
+) -> tuple[Agent, ScriptedModel]:
     model = ScriptedModel(lambda _: "Noted.", **more)
     agent = await here.open(model, config=SMALL)
     for turn in range(turns):
@@ -77,13 +82,17 @@ async def test_every_specified_command_exists_with_help(tmp_path: Path) -> None:
         assert all(command.usage in result.text for command in COMMANDS)
         one = await do(agent, "/help undo")
         assert one.text.count("\n") == 0
-        assert (await do(agent, "/help compact")).text.startswith("- `/compress"), "an alias is the command"
+        assert (await do(agent, "/help compact")).text.startswith("- `/compress"), (
+            "an alias is the command"
+        )
         unknown = await do(agent, "/help nonsense")
         assert unknown.failed
         assert "no command /nonsense" in unknown.text
 
 
-@pytest.mark.parametrize(("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)])
+@pytest.mark.parametrize(
+    ("config", "window"), [("", 8_192), ("model: {context_length: 4096}", 4_096)]
+)
 async def test_the_local_model_has_all_of_its_window_also_when_it_comes_later(
     tmp_path: Path, home: Path, config: str, window: int
 ) -> None:
@@ -104,7 +113,10 @@ async def test_no_command_reaches_the_model(tmp_path: Path) -> None:
             await do(agent, f"/{command.name}")
             await do(agent, f"/{command.name} something odd")
         assert len(model.requests) == asked
-        said = [text_of(item.body) for item in await here.store.history(agent.conversation.id)]
+        said = [
+            text_of(item.body)
+            for item in await here.store.history(agent.conversation.id)
+        ]
         assert not any(text.startswith("/") for text in said)
 
 
@@ -113,22 +125,44 @@ async def test_while_a_turn_runs_nothing_is_changed_under_it(tmp_path: Path) -> 
         said: list[CommandResult] = []
 
         async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
-            lines = ("/pin never use tabs", "/undo", "/compress", "/branch", "/usage", "/context")
+            lines = (
+                "/pin never use tabs",
+                "/undo",
+                "/compress",
+                "/branch",
+                "/usage",
+                "/context",
+            )
             said.extend([await do(agent, line) for line in lines])
             return ToolReply("looked")
 
-        agent = await here.open(ScriptedModel([calls(("look", {})), "Done."]), tools=[Double("look", look)])
+        agent = await here.open(
+            ScriptedModel([calls(("look", {})), "Done."]), tools=[Double("look", look)]
+        )
         assert (await agent.send("Look.")).text == "Done."
-        assert [result.failed for result in said] == [True, True, True, True, False, False]
-        assert "A turn is under way" in said[0].text
+        assert [result.failed for result in said] == [
+            True,
+            True,
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert "A turn is running" in said[0].text
         assert not (await do(agent, "/pin never use tabs")).failed
 
 
 async def test_a_bare_conversation_has_them_too(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent, _ = await talked(here, 2)
-        failed = {c.name for c in COMMANDS if (await do(agent.conversation, f"/{c.name}")).failed}
-        assert failed == {"pin", "memory", "search"}, "what lacks an argument or an agent"
+        failed = {
+            c.name
+            for c in COMMANDS
+            if (await do(agent.conversation, f"/{c.name}")).failed
+        }
+        assert failed == {"pin", "memory", "search"}, (
+            "what lacks an argument or an agent"
+        )
         fresh = await here.open(ScriptedModel())
         assert (await do(fresh.conversation, "/context")).data["kinds"]["user"] == 0
 
@@ -147,10 +181,13 @@ async def test_an_unknown_command_suggests_near_names(tmp_path: Path) -> None:
 async def test_compress_preview_and_undo(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent, _ = await talked(here, window=24_000)
-        before, session = list(agent.conversation.messages), agent.conversation.session.id
+        before = list(agent.conversation.messages)
+        session = agent.conversation.session.id
         preview = await do(agent, "/compress --preview page 3")
-        assert "would be summarised" in preview.text
-        assert "- user: Page 2: page 2 0 is settled" in preview.text, "it shows what would go"
+        assert "would be replaced by a summary" in preview.text
+        assert "- user: Page 2: page 2 0 is settled" in preview.text, (
+            "it shows what would go"
+        )
         assert agent.conversation.messages == before
         assert agent.conversation.session.id == session
         done = await do(agent, "/compress page 3")
@@ -172,9 +209,64 @@ async def test_compress_preview_and_undo(tmp_path: Path) -> None:
         assert "nothing to undo" in again.text
 
 
+async def test_no_compaction_follows_an_undo_at_once(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(
+            ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+        )
+        turn = 0
+        while not here.told(CompactionDone):
+            turn += 1
+            await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
+        undone = await do(agent, "/undo")
+        assert agent.conversation.tokens >= agent.conversation.threshold
+        assert "waits until it has grown by a tenth" in undone.text
+        await agent.send("A short question.")
+        assert len(here.told(CompactionDone)) == 1
+        while len(here.told(CompactionDone)) == 1:
+            turn += 1
+            await agent.send(f"Page {turn}: {words(1_000, f'page {turn}')}")
+
+
+async def test_a_refused_command_is_not_a_failed_one(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        model = ScriptedModel(
+            [calls(("terminal", {"command": "rm -r build"})), "Then not."]
+        )
+        agent = await here.open(model, approve=Approvals([], None), yes=False)
+        await agent.send("Clean up.")
+        said = await do(agent, "/state")
+        assert "– `rm -r build`: refused by the user" in said.text
+        assert "Open errors" not in said.text
+
+
+def test_why_counts_calls_that_were_stopped() -> None:
+    journal = CauseLog()
+    journal(RequestReady("s", _request("one")))
+    assert "1 call ended without a report" in describe_cache(journal)
+    _called(journal, _request("two"), prompt=10, cached=0)
+    said = describe_cache(journal)
+    assert "no miss in 1 reported call" in said
+    assert "1 call ended without a report" in said
+
+
+async def test_a_learnt_window_is_named_alone(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        agent = await here.open(ScriptedModel(window=400_000))
+        assert describe_window(agent.conversation) == (
+            "400,000 tokens (the model's own)"
+        )
+        agent.conversation._live.fit(16_000)
+        assert describe_window(agent.conversation) == (
+            "16,000 tokens, learnt from the provider"
+        )
+
+
 async def test_a_preview_never_grows_the_history(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL)
+        agent = await here.open(
+            ScriptedModel(lambda _: "Noted.", window=6_000), config=SMALL
+        )
         offered = 0
         for turn in range(12):
             await agent.send(f"Page {turn}: {words(100, f'page {turn}')}")
@@ -190,7 +282,9 @@ async def test_compress_with_nothing_to_do_or_disabled(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent, _ = await talked(here, 1)
         assert "Nothing was changed" in (await do(agent, "/compress")).text
-        off = await here.open(ScriptedModel(["ok"]), config="compression: {enabled: false}")
+        off = await here.open(
+            ScriptedModel(["ok"]), config="compression: {enabled: false}"
+        )
         await off.send("Hi.")
         said = await do(off, "/compress")
         assert said.failed
@@ -204,9 +298,13 @@ async def test_usage_and_insights_read_the_store(tmp_path: Path) -> None:
         agent, _ = await talked(here, 3)
         usage = await do(agent, "/usage")
         spent = await here.store.usage(agent.conversation.id)
-        assert usage.data["sums"]["all"]["prompt"] == sum(item.usage.prompt_tokens for item in spent)
+        assert usage.data["sums"]["all"]["prompt"] == sum(
+            item.usage.prompt_tokens for item in spent
+        )
         assert "3 calls" in usage.text
-        unpriced = await here.open(ScriptedModel(["hm"], name="nobody-knows-this-model"))
+        unpriced = await here.open(
+            ScriptedModel(["hm"], name="nobody-knows-this-model")
+        )
         await unpriced.send("Hi.")
         said = await do(unpriced, "/usage")
         assert said.data["sums"]["all"]["cost"] is None
@@ -226,17 +324,23 @@ async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
         await agent.switch(new.switch)
         await agent.send("A fresh start.")
         assert [text_of(m) for m in model.requests[-1].messages] == ["A fresh start."]
-        assert model.requests[-1].system == model.requests[0].system, "it has its system prompt"
+        assert model.requests[-1].system == model.requests[0].system, (
+            "it has its system prompt"
+        )
         assert model.requests[-1].tools == model.requests[0].tools
         listed = await do(agent, "/sessions")
         assert "Spring cleaning" in listed.text
         assert "Page 0" in listed.text
         assert [row["here"] for row in listed.data["threads"]].count(True) == 1
         parent = agent.conversation.session
-        other = await agent.conversation.another(new=NewSession(kind="subagent", parent=parent.id, title="A part"))
+        other = await agent.conversation.another(
+            new=NewSession(kind="subagent", parent=parent.id, title="A part")
+        )
         await other.add("Count the files.")
         await other.close()
-        assert (await do(agent, "/sessions")).data == listed.data, "a subagent's thread is nobody's conversation"
+        assert (await do(agent, "/sessions")).data == listed.data, (
+            "a subagent's thread is nobody's conversation"
+        )
         assert "/resume ID" in (await do(agent, "/resume")).text
         back = await do(agent, f"/resume {first[:8]}")
         assert back.switch == first
@@ -248,7 +352,9 @@ async def test_new_resume_branch_and_sessions(tmp_path: Path) -> None:
         assert len(agent.conversation.messages) == 6
         assert len(await here.store.history(first)) == 4
         assert (await do(agent, "/resume zzzz")).failed
-        assert (await do(await here.open(ScriptedModel()), "/branch")).failed, "there is nothing to branch from"
+        assert (await do(await here.open(ScriptedModel()), "/branch")).failed, (
+            "there is nothing to branch from"
+        )
 
 
 async def test_other_tenants_threads_are_not_shown(tmp_path: Path) -> None:
@@ -281,21 +387,30 @@ async def test_search_finds_in_every_conversation(tmp_path: Path) -> None:
 async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent = await here.open(
-            ScriptedModel([calls(("dump", {})), "The hinge is loose.", "Noted."]), tools=[saying("dump", words(200))]
+            ScriptedModel([calls(("dump", {})), "The hinge is loose.", "Noted."]),
+            tools=[saying("dump", words(200))],
         )
         await agent.send("Which gate?")
         await agent.send("Mend the hinge.")
-        asked, call, result, answer, mend, noted = (one.id for one in await here.store.history(agent.conversation.id))
+        asked, call, result, answer, mend, noted = (
+            one.id for one in await here.store.history(agent.conversation.id)
+        )
         found = await do(agent, "/search hinge")
         lines = [line for line in found.text.splitlines() if line.startswith("  ")]
-        assert lines[:2] == [f"  - before #{answer} assistant, found too", f"  - after #{noted} assistant: Noted."]
+        assert lines[:2] == [
+            f"  - before #{answer} assistant, found too",
+            f"  - after #{noted} assistant: Noted.",
+        ]
         assert lines[2].startswith(f"  - before #{result} tool (dump): ")
         assert lines[2].endswith("…")
         assert max(map(len, lines)) < 78
         assert lines[3:] == [f"  - after #{mend} user, found too"]
         assert found.data["hits"][1]["after"] == {
-            "message": mend, "role": "user", "tool": "", "text": "Mend the hinge.",
-        }  # fmt: skip
+            "message": mend,
+            "role": "user",
+            "tool": "",
+            "text": "Mend the hinge.",
+        }
         first = await do(agent, "/search gate")
         assert first.data["hits"][0]["before"] is None
         assert first.data["hits"][0]["after"]["message"] == call == asked + 1
@@ -303,9 +418,15 @@ async def test_search_shows_the_message_before_and_after(tmp_path: Path) -> None
 
 async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        script: list[Any] = [calls(("dump", {"what": "x" * 400})), "Seen.", *["Noted."] * 20]
+        script: list[Any] = [
+            calls(("dump", {"what": "x" * 400})),
+            "Seen.",
+            *["Noted."] * 20,
+        ]
         agent = await here.open(
-            ScriptedModel(script, window=16_000), tools=[saying("dump", words(2_000))], config=SMALL
+            ScriptedModel(script, window=16_000),
+            tools=[saying("dump", words(2_000))],
+            config=SMALL,
         )
         await agent.send("Dump.")
         shown = await do(agent, "/context")
@@ -314,7 +435,7 @@ async def test_context_shows_the_window_by_kind(tmp_path: Path) -> None:
         assert kinds["tool results"] > kinds["tool calls"] > 0
         assert kinds["system prompt"] > 200
         assert kinds["summary"] == 0
-        assert f"tool results: {kinds['tool results']:,} (" in shown.text
+        assert f"tool results{kinds['tool results']:>12,}  " in shown.text
         for turn in range(8):
             await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
         assert (await do(agent, "/context")).data["kinds"]["summary"] > 0
@@ -370,23 +491,32 @@ async def test_memory_is_shown_and_changed(tmp_path: Path, home: Path) -> None:
         assert (await do(agent, "/memory show")).data["memory"] == []
         assert (await do(agent, "/memory remove nothing")).failed
         assert (await do(agent, "/memory eat it")).failed
-        assert (await do(agent.conversation, "/memory")).failed, "a bare conversation has none"
+        assert (await do(agent.conversation, "/memory")).failed, (
+            "a bare conversation has none"
+        )
 
 
-async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_shows_and_switches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     served = [
         ServedModel("gpt-4o", 64_000, shows="max_model_len"),
         ServedModel("gpt-4o-mini", 9_000, shows="max_model_len"),
     ]
-    async with Provider(served, lambda request: f"I am {request.model}.") as provider, place(tmp_path) as here:
+    async with (
+        Provider(served, lambda request: f"I am {request.model}.") as provider,
+        place(tmp_path) as here,
+    ):
         address = (
             f"model: {{default: gpt-4o, provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}, "
             "context_length: 60_000}"
         )
         agent = await here.open(None, config=f"{address}\n{SMALL}")
         assert (await agent.send("Who?")).text == "I am gpt-4o."
-        assert agent.conversation.window == 60_000, "the configured window is that of the configured model alone"
+        assert agent.conversation.window == 60_000, (
+            "the configured window is that of the configured model alone"
+        )
         for turn in range(6):
             await agent.send(f"{turn} {words(1_000, f'row {turn}')}")
         assert "gpt-4o" in (await do(agent, "/model")).text
@@ -406,7 +536,9 @@ async def test_model_shows_and_switches(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await do(agent.conversation, "/model gpt-4o")).failed
 
 
-async def test_why_tells_of_the_last_compaction_even_after_a_restart(tmp_path: Path) -> None:
+async def test_why_tells_of_the_last_compaction_even_after_a_restart(
+    tmp_path: Path,
+) -> None:
 
     async def talked_on(here: Place, agent: Agent) -> None:
         turn = 0
@@ -429,7 +561,9 @@ async def test_why_tells_of_the_last_compaction_even_after_a_restart(tmp_path: P
     await again.close()
 
 
-def _called(journal: CauseLog, request: Request, *, prompt: int, cached: int, session: str = "s") -> None:
+def _called(
+    journal: CauseLog, request: Request, *, prompt: int, cached: int, session: str = "s"
+) -> None:
     journal(RequestReady(session, request))
     usage = CanonicalUsage(input_tokens=prompt - cached, cache_read_tokens=cached)
     journal(UsageRecorded(session, request.model, "main", usage, None))
@@ -441,6 +575,19 @@ def _why(journal: CauseLog) -> str:
 
 def _request(*said: str, model: str = "m", system: str = "s") -> Request:
     return Request(model, [{"role": "user", "content": text} for text in said], system)
+
+
+def test_why_names_the_reason_that_the_provider_gives() -> None:
+    journal = CauseLog(SteppedClock())
+    _called(journal, _request("a"), prompt=5_000, cached=0)
+    request = _request("a", "b")
+    journal(RequestReady("s", request))
+    usage = CanonicalUsage(input_tokens=6_000, cache_miss="tools changed")
+    journal(UsageRecorded("s", request.model, "main", usage, None))
+    assert journal.miss is not None
+    assert (journal.miss.why, journal.miss.is_asked) == ("tools changed", True)
+    _called(journal, _request("x"), prompt=6_000, cached=0)
+    assert not journal.miss.is_asked
 
 
 def test_why_explains_a_cache_miss() -> None:
@@ -461,24 +608,44 @@ def test_why_explains_a_cache_miss() -> None:
         _called(journal, request, prompt=6_000, cached=0, session=session)
         reasons.append(_why(journal))
     clock.advance(301)
-    _called(journal, _request("x", "b", "c", "d", system="other", model="n"), prompt=6_000, cached=0, session="t")
+    _called(
+        journal,
+        _request("x", "b", "c", "d", system="other", model="n"),
+        prompt=6_000,
+        cached=0,
+        session="t",
+    )
     reasons.append(_why(journal))
-    wanted = ["system", "messages[0]", "another model", "rewritten", "by itself", "301 s passed"]
-    assert all(word in reason for word, reason in zip(wanted, reasons, strict=True)), reasons
+    wanted = [
+        "system",
+        "messages[0]",
+        "another model",
+        "rewritten",
+        "by itself",
+        "301 s passed",
+    ]
+    assert all(word in reason for word, reason in zip(wanted, reasons, strict=True)), (
+        reasons
+    )
 
 
 async def test_names_that_other_programs_use(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         agent, _ = await talked(here, 2)
-        assert (await do(agent, "/cost")).data["sums"] == (await do(agent, "/usage")).data["sums"]
+        assert (await do(agent, "/cost")).data["sums"] == (
+            await do(agent, "/usage")
+        ).data["sums"]
         assert (await do(agent, "/clear")).switch
 
 
 async def test_the_state_of_a_thread(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         script: list[Any] = [
-            calls(("write_file", {"path": "a.py", "content": "x = 1\n"}), ("terminal", {"command": "false"})),
-            calls(("terminal", {"command": "echo fine"})),
+            calls(
+                ("write_file", {"path": "a.py", "content": "x = 1\n"}),
+                ("terminal", {"command": "false"}),
+            ),
+            calls(("terminal", {"command": "mkdir fine"})),
             "Done.",
         ]
         agent = await here.open(ScriptedModel(script))
@@ -486,7 +653,10 @@ async def test_the_state_of_a_thread(tmp_path: Path) -> None:
         await agent.send("Go.")
         shown = await do(agent, "/state")
         assert [file["path"] for file in shown.data["files"]] == ["a.py"]
-        assert {run["command"]: run["ok"] for run in shown.data["commands"]} == {"false": False, "echo fine": True}
+        assert {run["command"]: run["ok"] for run in shown.data["commands"]} == {
+            "false": False,
+            "mkdir fine": True,
+        }
         assert "**Files changed**" in shown.text
-        assert "✓ `echo fine`" in shown.text
+        assert "✓ `mkdir fine`" in shown.text
         assert "✗ `false`" in shown.text

@@ -12,10 +12,10 @@ import pytest
 
 from everthread import ModelError
 from everthread.agent import SUBAGENT_ROUNDS, commands
-from everthread.agent.base import Permission, ToolContext, ToolReply
-from everthread.agent.events import Delegated, ToolFinished
 from everthread.agent.loop import INTERRUPTED
+from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools.delegate import Delegate
+from everthread.agent.turn_events import Delegated, ToolFinished
 from everthread.core.messages import content_text, text_of
 from everthread.core.types import Request
 from everthread.testing import Said, ScriptedModel
@@ -26,20 +26,35 @@ def is_sub(request: Request) -> bool:
     return "You are a subagent" in content_text(request.system)
 
 
-async def opened(here: Place, main: list[Said], sub: Any, tools: list[Any], approve: Any = None) -> Any:
+async def opened(
+    here: Place, main: list[Said], sub: Any, tools: list[Any], approve: Any = None
+) -> Any:
     """An agent that can delegate; one script for it, one function for its subagents."""
     lines = iter(main)
-    model = ScriptedModel(lambda request: sub(request) if is_sub(request) else next(lines))
+    model = ScriptedModel(
+        lambda request: sub(request) if is_sub(request) else next(lines)
+    )
 
     async def allow(permission: Permission) -> bool:
         return True
 
-    inner = Delegate(tools, approve or allow, system=lambda: "You are nobody.", tell=here.watch)
-    delegate = Delegate([*tools, inner], approve or allow, system=lambda: "You are a subagent.", tell=here.watch)
-    return await here.open(model, tools=[*tools, delegate], approve=approve or allow, yes=False), model
+    inner = Delegate(
+        tools, approve or allow, system=lambda: "You are nobody.", tell=here.watch
+    )
+    delegate = Delegate(
+        [*tools, inner],
+        approve or allow,
+        system=lambda: "You are a subagent.",
+        tell=here.watch,
+    )
+    return await here.open(
+        model, tools=[*tools, delegate], approve=approve or allow, yes=False
+    ), model
 
 
-async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(tmp_path: Path) -> None:
+async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_back(
+    tmp_path: Path,
+) -> None:
     def sub(request: Request) -> Said:
         if len(request.messages) == 1:
             return calls(("look", {"what": "cellar"}))
@@ -48,7 +63,9 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
     task = {"task": "Look into the cellar.", "context": "The light is broken."}
     async with place(tmp_path) as here:
         look = saying("look", "three barrels")
-        agent, model = await opened(here, [calls(("delegate", task)), "Three barrels."], sub, [look])
+        agent, model = await opened(
+            here, [calls(("delegate", task)), "Three barrels."], sub, [look]
+        )
         answer = await agent.send("What is in the cellar?")
         assert answer.text == "Three barrels."
         assert results(agent)[0].startswith("The cellar: three barrels.")
@@ -58,9 +75,14 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
         assert child.end_reason == "answered"
         said = [text_of(item.body) for item in await here.store.history(child.id)]
         assert said[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
-        offered = [tool["function"]["name"] for tool in next(r for r in model.requests if is_sub(r)).tools]
+        offered = [
+            tool["function"]["name"]
+            for tool in next(r for r in model.requests if is_sub(r)).tools
+        ]
         assert offered == ["look"], "a subagent has none of its own"
-        assert any(isinstance(event.event, ToolFinished) for event in here.told(Delegated))
+        assert any(
+            isinstance(event.event, ToolFinished) for event in here.told(Delegated)
+        )
         assert {event.thread for event in here.told(Delegated)} == {child.id}
         usage = await commands.run(agent, here.store, "/usage")
         assert usage.data["sums"]["subagents"]["calls"] == 2
@@ -79,24 +101,39 @@ async def test_several_work_at_the_same_time(tmp_path: Path) -> None:
         return ToolReply("waited")
 
     def sub(request: Request) -> Said:
-        return calls(("wait", {})) if len(request.messages) == 1 else f"done: {text_of(request.messages[0])}"
+        return (
+            calls(("wait", {}))
+            if len(request.messages) == 1
+            else f"done: {text_of(request.messages[0])}"
+        )
 
-    wanted = calls(("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b"))
+    wanted = calls(
+        ("delegate", {"task": "one"}, "a"), ("delegate", {"task": "two"}, "b")
+    )
     async with place(tmp_path) as here:
         agent, _ = await opened(here, [wanted, "Both."], sub, [Double("wait", wait)])
         await agent.send("Do both.")
         assert len(set(inside)) == 2
-        assert [text.split("\n")[0] for text in results(agent)] == ["done: one", "done: two"]
+        assert [text.split("\n")[0] for text in results(agent)] == [
+            "done: one",
+            "done: two",
+        ]
 
 
 async def test_its_rounds_are_bounded(tmp_path: Path) -> None:
     def sub(request: Request) -> Said:
         told = text_of(request.messages[-1])
-        return "Half done." if "limit of" in told else calls(("look", {}, f"c{len(request.messages)}"))
+        return (
+            "Half done."
+            if "limit of" in told
+            else calls(("look", {}, f"c{len(request.messages)}"))
+        )
 
     async with place(tmp_path) as here:
         look = saying("look")
-        agent, _ = await opened(here, [calls(("delegate", {"task": "endless"})), "ok"], sub, [look])
+        agent, _ = await opened(
+            here, [calls(("delegate", {"task": "endless"})), "ok"], sub, [look]
+        )
         await agent.send("Go.")
         assert len(look.seen) == SUBAGENT_ROUNDS
         assert "Half done." in results(agent)[0]
@@ -111,18 +148,25 @@ async def test_a_subagents_calls_need_approval(tmp_path: Path) -> None:
         return False
 
     def sub(request: Request) -> Said:
-        return calls(("shell", {"what": "rm"})) if len(request.messages) == 1 else "It was refused."
+        return (
+            calls(("shell", {"what": "rm"}))
+            if len(request.messages) == 1
+            else "It was refused."
+        )
 
     async with place(tmp_path) as here:
         shell = saying("shell", kind="command")
-        agent, _ = await opened(here, [calls(("delegate", {"task": "clean"})), "no"], sub, [shell], approve)
+        agent, _ = await opened(
+            here, [calls(("delegate", {"task": "clean"})), "no"], sub, [shell], approve
+        )
         await agent.send("Clean.")
         assert asked == ["rm"]
         assert not shell.seen
 
 
 async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
-    started, ended = asyncio.Event(), []
+    started = asyncio.Event()
+    ended = []
 
     async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         started.set()
@@ -134,7 +178,10 @@ async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
 
     async with place(tmp_path) as here:
         agent, _ = await opened(
-            here, [calls(("delegate", {"task": "wait"}))], lambda _: calls(("slow", {})), [Double("slow", slow)]
+            here,
+            [calls(("delegate", {"task": "wait"}))],
+            lambda _: calls(("slow", {})),
+            [Double("slow", slow)],
         )
 
         async def read() -> None:
@@ -157,15 +204,27 @@ async def test_it_is_stopped_with_its_parent(tmp_path: Path) -> None:
 
 async def test_one_that_fails_is_a_result(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        main: list[Said] = [calls(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")), "It failed."]
-        agent, _ = await opened(here, main, lambda _: ModelError("no capacity", status=401), [saying("look")])
+        main: list[Said] = [
+            calls(("delegate", {"task": "try"}), ("delegate", {"job": "x"}, "b")),
+            "It failed.",
+        ]
+        agent, _ = await opened(
+            here,
+            main,
+            lambda _: ModelError("no capacity", status=401),
+            [saying("look")],
+        )
         assert (await agent.send("Go.")).text == "It failed."
         assert results(agent)[0] == "Failed: no capacity"
         assert "there is no argument job" in results(agent)[1]
-        assert (await here.store.list_sessions(kind="subagent"))[0].end_reason == "failed"
+        assert (await here.store.list_sessions(kind="subagent"))[
+            0
+        ].end_reason == "failed"
 
 
-async def test_the_built_in_agent_has_it_and_its_subagents_have_not(tmp_path: Path) -> None:
+async def test_the_built_in_agent_has_it_and_its_subagents_have_not(
+    tmp_path: Path,
+) -> None:
     lines: Any = iter([calls(("delegate", {"task": "Say hello."})), "It said hello."])
     model = ScriptedModel(lambda request: "hello" if is_sub(request) else next(lines))
     async with place(tmp_path) as here:

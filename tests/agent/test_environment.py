@@ -13,18 +13,56 @@ from hypothesis import strategies as st
 from everthread.agent.processes import CHILD_VARIABLES, child_environment
 
 KEPT = {
-    "PATH": "/usr/bin:/bin", "HOME": "/home/mo", "LANG": "de_DE.UTF-8", "LC_ALL": "C.UTF-8", "PWD": "/w", "OLDPWD": "/",
-    "USER": "mo", "SHELL": "/bin/bash", "TMPDIR": "/w/t", "VIRTUAL_ENV": "/w/.venv", "EDITOR": "vi", "KEYBOARD": "de",
-    "TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "4096", "SSH_AUTH_SOCK": "/run/ssh/agent", "PYTHONPATH": "src",
-    "XDG_RUNTIME_DIR": "/run/1", "CI": "true", "HTTP_PROXY": "http://proxy:3128", "PASSAGE": "x", "MONKEY": "x",
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/home/mo",
+    "LANG": "de_DE.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "PWD": "/w",
+    "OLDPWD": "/",
+    "USER": "mo",
+    "SHELL": "/bin/bash",
+    "TMPDIR": "/w/t",
+    "VIRTUAL_ENV": "/w/.venv",
+    "EDITOR": "vi",
+    "KEYBOARD": "de",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MAX_TOKENS": "4096",
+    "SSH_AUTH_SOCK": "/run/ssh/agent",
+    "PYTHONPATH": "src",
+    "XDG_RUNTIME_DIR": "/run/1",
+    "CI": "true",
+    "HTTP_PROXY": "http://proxy:3128",
+    "PASSAGE": "x",
+    "MONKEY": "x",
     "COMPASS": "n",
-}  # fmt: skip
+}
 SECRET = [
-    "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GITHUB_TOKEN", "CLIENT_SECRET", "DB_PASSWORD", "PGPASSWORD", "MYSQL_PWD",
-    "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "NPM_TOKEN", "npm_config__authToken",
-    "SMTP_PASS", "GOOGLE_APPLICATION_CREDENTIALS", "SSH_PRIVATE_KEY", "api_key", "Stripe_Secret_Key", "PASSPHRASE",
-    "KEY", "SENTRY_DSN", "SECRET_KEY_BASE", "TOKEN", "MY_APIKEY", "SESSION_COOKIE", "GH_PAT",
-]  # fmt: skip
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "GITHUB_TOKEN",
+    "CLIENT_SECRET",
+    "DB_PASSWORD",
+    "PGPASSWORD",
+    "MYSQL_PWD",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SESSION_TOKEN",
+    "NPM_TOKEN",
+    "npm_config__authToken",
+    "SMTP_PASS",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "SSH_PRIVATE_KEY",
+    "api_key",
+    "Stripe_Secret_Key",
+    "PASSPHRASE",
+    "KEY",
+    "SENTRY_DSN",
+    "SECRET_KEY_BASE",
+    "TOKEN",
+    "MY_APIKEY",
+    "SESSION_COOKIE",
+    "GH_PAT",
+]
 
 
 def test_ordinary_variables_stay() -> None:
@@ -49,7 +87,11 @@ def test_values_that_are_a_credential_go(name: str, value: str) -> None:
 
 
 def test_configured_keys_are_removed_under_any_name() -> None:
-    source = {"MY_LLM": "correct-horse-battery", "COPY": "Bearer correct-horse-battery", "OTHER": "horse"}
+    source = {
+        "MY_LLM": "correct-horse-battery",
+        "COPY": "Bearer correct-horse-battery",
+        "OTHER": "horse",
+    }
     assert child_environment(source, ["my_llm"]) == {"OTHER": "horse"} | CHILD_VARIABLES
 
 
@@ -57,7 +99,9 @@ def test_configured_keys_are_removed_under_any_name() -> None:
     names=st.lists(st.text("ABCXYZ_", min_size=1, max_size=8), max_size=4),
     ending=st.sampled_from(["_KEY", "_TOKEN", "_SECRET", "PASSWORD", "_PASSWORD_FILE"]),
 )
-def test_secret_variables_are_removed_with_any_prefix(names: list[str], ending: str) -> None:
+def test_secret_variables_are_removed_with_any_prefix(
+    names: list[str], ending: str
+) -> None:
     assert child_environment({"_".join(names) + ending: "value"}) == CHILD_VARIABLES
 
 
@@ -76,15 +120,35 @@ print(json.dumps([before, shown(), sealed, again, os.environ["MY_KEY"], told, os
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process's environment to others in a file")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="only Linux shows a process's environment to others in a file",
+)
 def test_a_child_cannot_read_the_keys_of_this_process() -> None:
     """What the system shows of the process has no secrets any more; the process itself still has them."""
-    environment = {"PATH": "/usr/bin:/bin", "MY_KEY": "swordfish", "KEPT": "plain", "EMPTY": "", "é": "ü=ö"}
-    done = subprocess.run([sys.executable, "-c", SEALED], env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "MY_KEY": "swordfish",
+        "KEPT": "plain",
+        "EMPTY": "",
+        "é": "ü=ö",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SEALED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     before, after, sealed, again, own, told, empty, later = json.loads(done.stdout)
     assert "swordfish" in before
     assert "swordfish" not in after
     assert "KEPT=plain" in after
     assert sealed >= 2
     assert again == 0
-    assert (own, told.strip(), empty, later) == ("swordfish", "swordfish", "", "set meanwhile")
+    assert (own, told.strip(), empty, later) == (
+        "swordfish",
+        "swordfish",
+        "",
+        "set meanwhile",
+    )

@@ -15,16 +15,36 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everthread.agent.approval import Approvals
-from everthread.agent.base import ToolContext, ToolReply
 from everthread.agent.processes import child_environment
+from everthread.agent.tool_interface import ToolContext, ToolReply
 from everthread.errors import InputError
 from tests.agent.at_work import TOOLS, at_work, files, idle, use, used
 
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30), st.lists(st.integers(), max_size=2),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=30),
+    st.lists(st.integers(), max_size=2),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-    st.sampled_from(["..", "/", "~", "a\0b", "\ud800", "output:x", "x" * 200_000, "-1", "1e9", ".", "a.txt", "\n"]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "..",
+            "/",
+            "~",
+            "a\0b",
+            "\ud800",
+            "output:x",
+            "x" * 200_000,
+            "-1",
+            "1e9",
+            ".",
+            "a.txt",
+            "\n",
+        ]
+    ),
+)
 HARMLESS = [name for name in TOOLS if name not in ("terminal", "search_files")]
 
 
@@ -53,18 +73,28 @@ async def answer(name: str, context: ToolContext, arguments: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("name", [*HARMLESS, "terminal"])
 @given(data=st.data())
-async def test_any_arguments_are_answered(context: ToolContext, name: str, data: st.DataObject) -> None:
+async def test_any_arguments_are_answered(
+    context: ToolContext, name: str, data: st.DataObject
+) -> None:
     known = list(TOOLS[name].schema["function"]["parameters"]["properties"])
-    keys = st.one_of(st.sampled_from(known), st.sampled_from(known), st.text(max_size=5))
+    keys = st.one_of(
+        st.sampled_from(known), st.sampled_from(known), st.text(max_size=5)
+    )
     arguments = data.draw(st.dictionaries(keys, VALUES, max_size=5))
     assert 0 < len(await answer(name, context, arguments)) < 3_000
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-async def test_any_arguments_of_a_search_are_answered(context: ToolContext, data: st.DataObject) -> None:
+async def test_any_arguments_of_a_search_are_answered(
+    context: ToolContext, data: st.DataObject
+) -> None:
     known = list(TOOLS["search_files"].schema["function"]["parameters"]["properties"])
-    given_values = data.draw(st.dictionaries(st.sampled_from(known), st.one_of(VALUES, st.just("o")), max_size=3))
+    given_values = data.draw(
+        st.dictionaries(
+            st.sampled_from(known), st.one_of(VALUES, st.just("o")), max_size=3
+        )
+    )
     assert await answer("search_files", context, given_values)
 
 
@@ -72,17 +102,40 @@ async def test_any_arguments_of_a_search_are_answered(context: ToolContext, data
 async def test_hostile_arguments_by_name(context: ToolContext, name: str) -> None:
     function = TOOLS[name].schema["function"]["parameters"]
     for property_name, kind in function["properties"].items():
-        for wrong in ([], {}, 3.5, float("nan"), float("inf"), True, -(10**30), 10**30, b"x", object()):
+        for wrong in (
+            [],
+            {},
+            3.5,
+            float("nan"),
+            float("inf"),
+            True,
+            -(10**30),
+            10**30,
+            b"x",
+            object(),
+        ):
             if not (kind["type"] == "boolean" and wrong is True):
-                arguments = {"path": "a.txt", "content": "x", "old_text": "one", "new_text": "two", "command": "true"}
-                allowed = {key: value for key, value in arguments.items() if key in function["properties"]}
+                arguments = {
+                    "path": "a.txt",
+                    "content": "x",
+                    "old_text": "one",
+                    "new_text": "two",
+                    "command": "true",
+                }
+                allowed = {
+                    key: value
+                    for key, value in arguments.items()
+                    if key in function["properties"]
+                }
                 with pytest.raises(InputError):
                     await _both(name, {**allowed, property_name: wrong}, context)
     with pytest.raises(InputError, match="there is no argument"):
         await _both(name, {"rm\n-rf\ud800": 1}, context)
 
 
-async def _both(name: str, arguments: dict[str, Any], context: ToolContext) -> ToolReply:
+async def _both(
+    name: str, arguments: dict[str, Any], context: ToolContext
+) -> ToolReply:
     return await used(context, name, **arguments)
 
 
@@ -102,9 +155,15 @@ async def test_the_environment_of_commands_has_no_keys(tmp_path: Path) -> None:
     }
     async with at_work(tmp_path) as context:
         environment = child_environment(source, ["MY_LLM"])
-        there = ToolContext(context.workspace, context.home, context.conversation, "", environment)
+        there = ToolContext(
+            context.workspace, context.home, context.conversation, "", environment
+        )
         said = (
-            await used(there, "terminal", command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ")
+            await used(
+                there,
+                "terminal",
+                command="env; echo HOME is $HOME; tr '\\0' '\\n' < /proc/$$/environ",
+            )
         ).text
     assert "swordfish" not in said
     assert f"HOME is {os.environ['HOME']}" in said
@@ -132,28 +191,51 @@ asyncio.run(work())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process's environment to others in a file")
-def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="only Linux shows a process's environment to others in a file",
+)
+def test_a_command_cannot_read_the_keys_of_the_agent_that_runs_it(
+    tmp_path: Path,
+) -> None:
     """A whole agent with keys in its environment, and a model that asks for them."""
     (tmp_path / "work").mkdir()
     environment = {
-        "PATH": os.environ["PATH"], "EVERTHREAD_HOME": str(tmp_path / "home"), "OPENAI_API_KEY": "sk-swordfish-1",
-        "MY_LLM": "swordfish-2-correct", "UPSTREAM": "swordfish-4-horse", "HARMLESS": "plain",
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "EVERTHREAD_HOME": str(tmp_path / "home"),
+        "OPENAI_API_KEY": "sk-swordfish-1",
+        "MY_LLM": "swordfish-2-correct",
+        "UPSTREAM": "swordfish-4-horse",
+        "HARMLESS": "plain",
+    }
     program = [sys.executable, "-c", READS_ITS_PARENT, str(tmp_path / "work")]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("HARMLESS=plain") == 2, "its own environment and its parent's were read"
+    assert done.stdout.count("HARMLESS=plain") == 2, (
+        "its own environment and its parent's were read"
+    )
     assert "swordfish" not in done.stdout
     assert "still here: True" in done.stdout
 
 
 @pytest.mark.parametrize(
     "command",
-    ["git status && touch made", "git status; touch made", "git status | tee made", "git status > made",
-     "git status $(touch made)", "git status `touch made`", "git status\ntouch made", "git status & touch made"],
-)  # fmt: skip
-async def test_nothing_rides_on_an_allowed_command(tmp_path: Path, command: str) -> None:
+    [
+        "git status && touch made",
+        "git status; touch made",
+        "git status | tee made",
+        "git status > made",
+        "git status $(touch made)",
+        "git status `touch made`",
+        "git status\ntouch made",
+        "git status & touch made",
+    ],
+)
+async def test_nothing_rides_on_an_allowed_command(
+    tmp_path: Path, command: str
+) -> None:
     async def work() -> bool:
         async with at_work(tmp_path) as context:
             needed = TOOLS["terminal"].needs({"command": command}, context)
@@ -200,18 +282,36 @@ async def test_the_rules_of_approval_cannot_be_written(tmp_path: Path) -> None:
         "\x1b[2J\x07",
     ],
 )
-async def test_file_names_that_imitate_others_stay_names(tmp_path: Path, text: str) -> None:
+async def test_file_names_that_imitate_others_stay_names(
+    tmp_path: Path, text: str
+) -> None:
     """A name is one line among others, control characters spelt out."""
     work = files(tmp_path, z_txt="x")
     (work / f"a\n{text.replace('/', '_')}").write_text("x")
-    for reply in (await use(tmp_path, "read_file", path="."), await use(tmp_path, "search_files", pattern="x")):
+    for reply in (
+        await use(tmp_path, "read_file", path="."),
+        await use(tmp_path, "search_files", pattern="x"),
+    ):
         assert not any(line.startswith(text[:4]) for line in reply.text.split("\n"))
         assert "\x1b" not in reply.text
 
 
-@given(name=st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40))
-async def test_any_file_name_can_be_written_and_read(context: ToolContext, name: str) -> None:
-    if name in (".", "..", "~") or not name.strip() or len(name.encode()) > 200 or name.strip().startswith("output:"):
+@given(
+    name=st.text(
+        st.characters(exclude_characters="/\0", exclude_categories=["Cs"]),
+        min_size=1,
+        max_size=40,
+    )
+)
+async def test_any_file_name_can_be_written_and_read(
+    context: ToolContext, name: str
+) -> None:
+    if (
+        name in (".", "..", "~")
+        or not name.strip()
+        or len(name.encode()) > 200
+        or name.strip().startswith("output:")
+    ):
         return
     await used(context, "write_file", path=name, content="held")
     assert (context.workspace / name).read_text() == "held"

@@ -7,16 +7,25 @@ from typing import Any
 
 from everthread.agent import commands
 from everthread.agent.approval import Approvals
-from everthread.agent.base import Permission
-from everthread.agent.events import ToolFinished
-from everthread.conversation.events import ToolsChanged
-from everthread.conversation.toolbox import FIND
+from everthread.agent.tool_interface import Permission
+from everthread.agent.turn_events import ToolFinished
+from everthread.conversation.offered_tools import FIND
 from everthread.core.types import Request
 from everthread.testing import ScriptedModel
+from everthread.thread.events import ToolsChanged
 from tests.agent.setting import Double, Place, calls, place, results, saying
 
 CONFIG = "compression: {tools_share: 0.05}"
-TOPICS = ("invoice", "weather", "calendar", "telephone", "warehouse", "payroll", "flight", "hotel")
+TOPICS = (
+    "invoice",
+    "weather",
+    "calendar",
+    "telephone",
+    "warehouse",
+    "payroll",
+    "flight",
+    "hotel",
+)
 
 
 class Described(Double):
@@ -25,7 +34,9 @@ class Described(Double):
     @property
     def schema(self) -> dict[str, Any]:
         made = super().schema
-        made["function"]["description"] = f"{self.name}: " + " ".join(f"{self.name} word {n}" for n in range(40))
+        made["function"]["description"] = f"{self.name}: " + " ".join(
+            f"{self.name} word {n}" for n in range(40)
+        )
         return made
 
 
@@ -38,7 +49,9 @@ def offered(request: Request) -> list[str]:
 
 
 async def asked(home: Place, script: list[Any], **more: Any) -> Any:
-    model = ScriptedModel(script, name="claude-sonnet-4-5", api="anthropic", window=16_000)
+    model = ScriptedModel(
+        script, name="claude-sonnet-4-5", api="anthropic", window=16_000
+    )
     agent = await home.open(model, config=CONFIG, tools=tools(), **more)
     await agent.send("Book a flight.")
     return agent, model
@@ -66,7 +79,9 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
 
         script = ["ok", calls((FIND, {"query": "telephone", "now": True})), "ringing"]
         async with place(tmp_path) as home:
-            agent, model = await asked(home, script, yes=False, approve=Approvals((), ask))
+            agent, model = await asked(
+                home, script, yes=False, approve=Approvals((), ask)
+            )
             await agent.send("Ring him.")
             [told] = results(agent)
             assert told.startswith("Tools that match 'telephone':\n- telephone:")
@@ -74,17 +89,32 @@ async def test_at_once_needs_leave_and_the_price_is_shown(tmp_path: Path) -> Non
             assert ("did not allow to show them at once" in told) != said
             assert ("next compaction" in told) != said
             assert home.told(ToolFinished)[-1].refused != said
-            assert [event.now for event in home.told(ToolsChanged)] == ([False, True] if said else [False])
+            assert [event.now for event in home.told(ToolsChanged)] == (
+                [False, True] if said else [False]
+            )
 
     for said in (False, True):
         await story(said=said)
     assert {permission.kind for permission in seen} == {"cache"}
-    assert all(permission.what == "show these tools at once: telephone" for permission in seen)
-    assert all(permission.detail.startswith("about $0.0") and "tokens" in permission.detail for permission in seen)
+    assert all(
+        permission.what == "show these tools at once: telephone" for permission in seen
+    )
+    assert all(
+        permission.detail.startswith("about $0.0") and "tokens" in permission.detail
+        for permission in seen
+    )
 
 
-async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refused(tmp_path: Path) -> None:
-    script = ["ok", calls((FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})), "hm"]
+async def test_a_query_without_matches_asks_nothing_and_bad_arguments_are_refused(
+    tmp_path: Path,
+) -> None:
+    script = [
+        "ok",
+        calls(
+            (FIND, {"query": "quantum", "now": True}), (FIND, {"now": 3, "query": "x"})
+        ),
+        "hm",
+    ]
     async with place(tmp_path) as home:
         agent, _ = await asked(home, script, yes=False)
         await agent.send("Find something.")

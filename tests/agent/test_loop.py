@@ -18,26 +18,33 @@ from everthread import (
     register_context_engine,
     validate_messages,
 )
-from everthread.agent.base import Permission, ToolContext, ToolReply
-from everthread.agent.events import ToolFinished, ToolStarted, TurnEnded
 from everthread.agent.loop import INTERRUPTED
-from everthread.conversation.events import OutputStored
-from everthread.conversation.options import Route
-from everthread.conversation.requests import Answer
+from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
+from everthread.agent.turn_events import ToolFinished, ToolStarted, TurnEnded
+from everthread.conversation.answers import Answer
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
+from everthread.thread.events import OutputStored
+from everthread.thread.options import Route
 from tests.agent.setting import Double, calls, place, results, saying
 from tests.conversation.talk import words
 
 
 def valid(agent: Agent) -> bool:
-    return not any(validate_messages(agent.conversation.messages, api=api) for api in ("openai", "anthropic"))
+    return not any(
+        validate_messages(agent.conversation.messages, api=api)
+        for api in ("openai", "anthropic")
+    )
 
 
-async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(tmp_path: Path) -> None:
-    model = ScriptedModel([calls(("look", {"what": "door"}), text="Let me look."), "It is open."])
+async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel(
+        [calls(("look", {"what": "door"}), text="Let me look."), "It is open."]
+    )
     async with place(tmp_path) as here:
         look = saying("look", "the door is open")
         agent = await here.open(model, tools=[look])
@@ -45,19 +52,32 @@ async def test_a_turn_streams_runs_tools_and_ends_with_its_answer(tmp_path: Path
         assert isinstance(items[-1], Answer)
         assert items[-1].text == "It is open."
         assert sum(isinstance(item, Answer) for item in items) == 1
-        kinds = [type(item) for item in items if isinstance(item, ToolStarted | ToolFinished | TurnEnded)]
+        kinds = [
+            type(item)
+            for item in items
+            if isinstance(item, ToolStarted | ToolFinished | TurnEnded)
+        ]
         assert kinds == [ToolStarted, ToolFinished, TurnEnded]
         said = "".join(item.text for item in items if isinstance(item, StreamDelta))
         assert "Let me look." in said
         assert "It is open." in said
         assert look.seen == [{"what": "door"}]
-        assert [m["role"] for m in agent.conversation.messages] == ["user", "assistant", "tool", "assistant"]
+        assert [m["role"] for m in agent.conversation.messages] == [
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
         ended = here.told(TurnEnded)[0]
         assert (ended.reason, ended.rounds, ended.calls) == ("answered", 1, 1)
-        assert all(isinstance(event.as_dict()["event"], str) for event in here.watch.events)
+        assert all(
+            isinstance(event.as_dict()["event"], str) for event in here.watch.events
+        )
 
 
-async def test_calls_run_at_the_same_time_and_answer_in_their_order(tmp_path: Path) -> None:
+async def test_calls_run_at_the_same_time_and_answer_in_their_order(
+    tmp_path: Path,
+) -> None:
     waiting: list[str] = []
     all_here = asyncio.Event()
 
@@ -72,14 +92,21 @@ async def test_calls_run_at_the_same_time_and_answer_in_their_order(tmp_path: Pa
 
     wanted = [("meet", {"what": str(number)}, f"c{number}") for number in range(3)]
     async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([calls(*wanted), "Met."]), tools=[Double("meet", meet)])
+        agent = await here.open(
+            ScriptedModel([calls(*wanted), "Met."]), tools=[Double("meet", meet)]
+        )
         await agent.send("Meet.")
         assert results(agent) == ["met 0", "met 1", "met 2"]
-        assert [event.call_id for event in here.told(ToolFinished)] == ["c2", "c1", "c0"]
+        assert [event.call_id for event in here.told(ToolFinished)] == [
+            "c2",
+            "c1",
+            "c0",
+        ]
 
 
 async def test_no_more_tools_run_at_once_than_allowed(tmp_path: Path) -> None:
-    running, most = 0, 0
+    running = 0
+    most = 0
 
     async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         nonlocal running, most
@@ -90,30 +117,54 @@ async def test_no_more_tools_run_at_once_than_allowed(tmp_path: Path) -> None:
         return ToolReply("ok")
 
     async with place(tmp_path) as here:
-        model = ScriptedModel([calls(*[("work", {}, f"c{n}") for n in range(9)]), "All done."])
-        agent = await here.open(model, tools=[Double("work", work)], config="agent: {parallel: 2}")
+        model = ScriptedModel(
+            [calls(*[("work", {}, f"c{n}") for n in range(9)]), "All done."]
+        )
+        agent = await here.open(
+            model, tools=[Double("work", work)], config="agent: {parallel: 2}"
+        )
         await agent.send("Work.")
         assert most == 2
         assert len(results(agent)) == 9
 
 
-async def test_a_failing_tool_is_a_result_and_the_loop_continues(tmp_path: Path) -> None:
+async def test_a_failing_tool_is_a_result_and_the_loop_continues(
+    tmp_path: Path,
+) -> None:
     async def boom(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise ZeroDivisionError("by nought")
 
     async def leave(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         raise SystemExit(3)
 
-    async def senseless(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def senseless(
+        arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         raise InputError("line 9 is not there; the file has 3 lines")
 
     async def odd(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         return ToolReply("half \ud83d a character")
 
-    tools = [Double("boom", boom), Double("leave", leave), Double("senseless", senseless), Double("odd", odd)]
+    tools = [
+        Double("boom", boom),
+        Double("leave", leave),
+        Double("senseless", senseless),
+        Double("odd", odd),
+    ]
     tools.append(saying("quiet", "  \n"))
-    wanted: list[Any] = [("boom", {}), ("leave", {}), ("senseless", {}), ("odd", {}), ("quiet", {})]
-    wanted += [("bom", {}), ("boom", '{"what": "unfin', "cut"), ("boom", "[1]", "list"), ("quiet", "", "bare")]
+    wanted: list[Any] = [
+        ("boom", {}),
+        ("leave", {}),
+        ("senseless", {}),
+        ("odd", {}),
+        ("quiet", {}),
+    ]
+    wanted += [
+        ("bom", {}),
+        ("boom", '{"what": "unfin', "cut"),
+        ("boom", "[1]", "list"),
+        ("quiet", "", "bare"),
+    ]
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel([calls(*wanted), "I see."]), tools=tools)
         answer = await agent.send("Try all.")
@@ -133,14 +184,20 @@ async def test_a_failing_tool_is_a_result_and_the_loop_continues(tmp_path: Path)
         assert valid(agent)
 
 
-async def test_a_tool_may_return_text_and_other_values_are_errors(tmp_path: Path) -> None:
+async def test_a_tool_may_return_text_and_other_values_are_errors(
+    tmp_path: Path,
+) -> None:
     def answering(name: str, value: Any) -> Double:
         async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
             return value  # type: ignore[no-any-return]  # as anybody may write it
 
         return Double(name, work)
 
-    tools = [answering("plain", "a text"), answering("none", None), answering("raw", ToolReply(b"x"))]  # type: ignore[arg-type]  # on purpose
+    tools = [
+        answering("plain", "a text"),
+        answering("none", None),
+        answering("raw", ToolReply(b"x")),  # type: ignore[arg-type]  # on purpose
+    ]
     async with place(tmp_path) as here:
         model = ScriptedModel([calls(*((tool.name, {}) for tool in tools)), "I see."])
         agent = await here.open(model, tools=tools)
@@ -160,7 +217,9 @@ async def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
             ended.append("cleaned up")
         raise AssertionError
 
-    async def own_timeout(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def own_timeout(
+        arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         raise TimeoutError("the server did not answer")
 
     async with place(tmp_path) as here:
@@ -169,14 +228,18 @@ async def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
         talking = await first.conversation.another()
         model = ScriptedModel([calls(("hang", {}), ("own_timeout", {})), "It hangs."])
         await talking.use_model(_route(model))
-        agent = Agent(talking, tools, context=first.context, approve=_never, tool_seconds=0.05)
+        agent = Agent(
+            talking, tools, context=first.context, approve=_never, tool_seconds=0.05
+        )
         assert (await agent.send("Go.")).text == "It hangs."
         assert "did not finish within" in results(agent)[0]
         assert "TimeoutError: the server did not answer" in results(agent)[1]
         assert ended == ["cleaned up"]
 
 
-async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(tmp_path: Path) -> None:
+async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(
+    tmp_path: Path,
+) -> None:
     asking = 0
     asked: list[str] = []
 
@@ -190,7 +253,10 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(tmp_path
         return permission.what == "ls"
 
     shell = saying("shell", "listed", kind="command")
-    wanted = [("shell", {"what": what}, f"c{n}") for n, what in enumerate(["ls", "rm -r /", "mkfs"])]
+    wanted = [
+        ("shell", {"what": what}, f"c{n}")
+        for n, what in enumerate(["ls", "rm -r /", "mkfs"])
+    ]
     async with place(tmp_path) as here:
         model = ScriptedModel([calls(*wanted), "Only the list."])
         agent = await here.open(model, tools=[shell], approve=approve, yes=False)
@@ -199,17 +265,27 @@ async def test_approvals_are_asked_one_by_one_and_a_refusal_is_a_result(tmp_path
         assert [seen["what"] for seen in shell.seen] == ["ls"]
         assert results(agent)[0] == "listed"
         assert results(agent)[1].startswith("Refused: ")
-        assert [event.refused for event in here.told(ToolFinished)] == [False, True, True]
+        assert [event.refused for event in here.told(ToolFinished)] == [
+            False,
+            True,
+            True,
+        ]
         assert len(here.told(ToolStarted)) == 1, "what was refused never began"
 
 
-async def test_without_a_user_calls_that_need_approval_are_refused(tmp_path: Path) -> None:
+async def test_without_a_user_calls_that_need_approval_are_refused(
+    tmp_path: Path,
+) -> None:
     shell = saying("shell", kind="command")
     async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([calls(("shell", {"what": "ls"})), "No."]), tools=[shell], yes=False)
+        agent = await here.open(
+            ScriptedModel([calls(("shell", {"what": "ls"})), "No."]),
+            tools=[shell],
+            yes=False,
+        )
         await agent.send("List.")
         assert not shell.seen
-        assert "nobody is there to ask" in results(agent)[0]
+        assert "nobody is there to approve" in results(agent)[0]
 
 
 async def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None:
@@ -222,7 +298,10 @@ async def test_writes_of_one_round_happen_in_their_order(tmp_path: Path) -> None
 
     wanted = [("write", {"what": what}, what) for what in ("first", "second", "third")]
     async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([calls(*wanted), "ok"]), tools=[Double("write", write, "write")])
+        agent = await here.open(
+            ScriptedModel([calls(*wanted), "ok"]),
+            tools=[Double("write", write, "write")],
+        )
         await agent.send("Write.")
         assert written == ["first", "second", "third"]
 
@@ -231,22 +310,33 @@ async def test_at_its_round_limit_a_turn_must_answer(tmp_path: Path) -> None:
     script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(3)]
     async with place(tmp_path) as here:
         model = ScriptedModel([*script, "Half of it is done.", "Going on."])
-        agent = await here.open(model, tools=[saying("look")], config="agent: {max_rounds: 3}")
+        agent = await here.open(
+            model, tools=[saying("look")], config="agent: {max_rounds: 3}"
+        )
         answer = await agent.send("Do a lot.")
         assert answer.text == "Half of it is done."
         assert here.told(TurnEnded)[0].reason == "max_rounds"
         assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
-        stored = [str(item.body.get("content")) for item in await here.store.history(agent.conversation.id)]
-        assert not any("limit of 3 rounds" in text for text in stored), "it was for that call only"
+        stored = [
+            str(item.body.get("content"))
+            for item in await here.store.history(agent.conversation.id)
+        ]
+        assert not any("limit of 3 rounds" in text for text in stored), (
+            "it was for that call only"
+        )
         await agent.send("Go on.")
         assert valid(agent)
 
 
-async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(tmp_path: Path) -> None:
+async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(
+    tmp_path: Path,
+) -> None:
     look = saying("look")
     async with place(tmp_path) as here:
         script: list[Any] = [calls(("look", {}, f"c{n}")) for n in range(2)]
-        agent = await here.open(ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}")
+        agent = await here.open(
+            ScriptedModel(script), tools=[look], config="agent: {max_rounds: 1}"
+        )
         await agent.send("Do a lot.")
         assert len(look.seen) == 1
         assert "limit of 1 rounds" in results(agent)[-1]
@@ -254,7 +344,8 @@ async def test_a_model_that_calls_beyond_the_limit_gets_no_further_round(tmp_pat
 
 
 async def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) -> None:
-    started, ended = asyncio.Event(), []
+    started = asyncio.Event()
+    ended = []
 
     async def slow(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
         started.set()
@@ -267,7 +358,9 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) ->
     async with place(tmp_path) as here:
         wanted = calls(("quick", {}), ("slow", {}), text="Working.")
         model = ScriptedModel([wanted, "Sorry. What instead?"])
-        agent = await here.open(model, tools=[saying("quick", "quick result"), Double("slow", slow)])
+        agent = await here.open(
+            model, tools=[saying("quick", "quick result"), Double("slow", slow)]
+        )
         reading = asyncio.create_task(_read(agent, "Go."))
         await started.wait()
         reading.cancel()
@@ -285,7 +378,9 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(tmp_path: Path) ->
 class Halting(ScriptedModel):
     """Says a word, then waits for ever."""
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(
+        self, request: Request
+    ) -> AsyncGenerator[StreamDelta | Reply, None]:
         self.requests.append(request)
         yield StreamDelta("text", text="One, ")
         await asyncio.Event().wait()
@@ -316,9 +411,13 @@ async def test_a_complete_answer_is_stored_complete(tmp_path: Path) -> None:
         assert valid(agent)
 
 
-async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(tmp_path: Path) -> None:
+async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(
+    tmp_path: Path,
+) -> None:
     async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel([ModelError("out of service", status=401), "Back."]), tools=[])
+        agent = await here.open(
+            ScriptedModel([ModelError("out of service", status=401), "Back."]), tools=[]
+        )
         with pytest.raises(ModelError, match="out of service"):
             await agent.send("Hello?")
         assert here.told(TurnEnded)[0].reason == "failed"
@@ -330,7 +429,9 @@ async def test_a_model_that_fails_fails_the_turn_and_leaves_the_message(tmp_path
 async def test_a_huge_result_is_stored_and_cited(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         big = saying("big", "row of figures\n" * 200_000)
-        agent = await here.open(ScriptedModel([calls(("big", {})), "Much."]), tools=[big])
+        agent = await here.open(
+            ScriptedModel([calls(("big", {})), "Much."]), tools=[big]
+        )
         await agent.send("Print it.")
         assert len(here.told(OutputStored)) == 1
         assert results(agent)[0].startswith("<persisted-output>")
@@ -341,11 +442,17 @@ async def test_hostile_call_ids_and_one_id_twice(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         look = saying("look")
         wanted = calls(
-            ("look", {"what": "a"}, "../../etc/passwd"), ("look", {"what": "b"}, "same"), ("look", {}, "same")
+            ("look", {"what": "a"}, "../../etc/passwd"),
+            ("look", {"what": "b"}, "same"),
+            ("look", {}, "same"),
         )
         agent = await here.open(ScriptedModel([wanted, "ok"]), tools=[look])
         assert (await agent.send("Go.")).text == "ok"
-        answered = [message["tool_call_id"] for message in agent.conversation.messages if message["role"] == "tool"]
+        answered = [
+            message["tool_call_id"]
+            for message in agent.conversation.messages
+            if message["role"] == "tool"
+        ]
         assert len(answered) == len(set(answered)) >= 2, "one result for each id"
         assert not validate_messages(agent.conversation.messages)
 
@@ -356,8 +463,12 @@ async def test_two_tools_of_one_name_are_refused(tmp_path: Path) -> None:
             await here.open(ScriptedModel(), tools=[saying("look"), saying("look")])
 
 
-@pytest.mark.parametrize("patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05])
-async def test_a_turn_stopped_anywhere_leaves_a_valid_history(tmp_path: Path, patience: float) -> None:
+@pytest.mark.parametrize(
+    "patience", [0, 0.001, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05]
+)
+async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
+    tmp_path: Path, patience: float
+) -> None:
     """Also while a message is stored, an answer recorded, a result kept, the history compacted."""
 
     async def work(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -372,22 +483,37 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(tmp_path: Path, pa
         last = str(request.messages[-1].get("content"))
         if last.startswith("Stop") or asked % 4 == 0:
             return "Well."
-        return calls(("work", {"what": f"a{asked}"}, f"a{asked}"), ("work", {"what": f"b{asked}"}, f"b{asked}"))
+        return calls(
+            ("work", {"what": f"a{asked}"}, f"a{asked}"),
+            ("work", {"what": f"b{asked}"}, f"b{asked}"),
+        )
 
     async with place(tmp_path) as here:
         config = "compression: {background: false, protect_last_n: 2}"
-        agent = await here.open(ScriptedModel(script, window=5_000), tools=[Double("work", work)], config=config)
+        agent = await here.open(
+            ScriptedModel(script, window=5_000),
+            tools=[Double("work", work)],
+            config=config,
+        )
         for turn in range(12):
-            reading = asyncio.create_task(_read(agent, f"Go {turn}. {words(100, f'turn {turn}')}"))
+            reading = asyncio.create_task(
+                _read(agent, f"Go {turn}. {words(100, f'turn {turn}')}")
+            )
             await asyncio.sleep(patience)
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
             assert (await agent.send("Stop here.")).text == "Well."
             assert valid(agent)
-        again = await here.open(ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[])
-        assert again.conversation.messages == agent.conversation.messages, "what is in view is what is stored"
-        history = [item.body for item in await here.store.history(agent.conversation.id)]
+        again = await here.open(
+            ScriptedModel(["Still here."]), resume=agent.conversation.id, tools=[]
+        )
+        assert again.conversation.messages == agent.conversation.messages, (
+            "what is in view is what is stored"
+        )
+        history = [
+            item.body for item in await here.store.history(agent.conversation.id)
+        ]
         assert not validate_messages(history)
         assert sum(text_of(body) == "Stop here." for body in history) == 12
 
@@ -407,13 +533,24 @@ class Noting(ContextCompressor):
 register_context_engine("noting", lambda services, _: Noting(services))
 
 
-async def test_the_engines_own_tools_are_offered_and_answered_by_it(tmp_path: Path) -> None:
-    wanted = calls(("engine_notes", {"what": "everything"}), ("engine_notes", {}, "b"), ("look", {}))
+async def test_the_engines_own_tools_are_offered_and_answered_by_it(
+    tmp_path: Path,
+) -> None:
+    wanted = calls(
+        ("engine_notes", {"what": "everything"}),
+        ("engine_notes", {}, "b"),
+        ("look", {}),
+    )
     async with place(tmp_path) as here:
         agent = await here.open(
-            ScriptedModel([wanted, "ok"]), tools=[saying("look")], config="context: {engine: noting}"
+            ScriptedModel([wanted, "ok"]),
+            tools=[saying("look")],
+            config="context: {engine: noting}",
         )
-        assert [tool["function"]["name"] for tool in agent.tools] == ["look", "engine_notes"]
+        assert [tool["function"]["name"] for tool in agent.tools] == [
+            "look",
+            "engine_notes",
+        ]
         await agent.send("What do you know?")
         assert results(agent)[0] == "engine_notes knows everything"
         assert "KeyError" in results(agent)[1]
@@ -422,7 +559,12 @@ async def test_the_engines_own_tools_are_offered_and_answered_by_it(tmp_path: Pa
 
 async def test_turns_wait_for_each_other(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        script: list[Any] = [calls(("look", {}, "a")), "one", calls(("look", {}, "b")), "two"]
+        script: list[Any] = [
+            calls(("look", {}, "a")),
+            "one",
+            calls(("look", {}, "b")),
+            "two",
+        ]
         agent = await here.open(ScriptedModel(script), tools=[saying("look")])
         answers = await asyncio.gather(agent.send("First."), agent.send("Second."))
         assert [answer.text for answer in answers] == ["one", "two"]
@@ -430,7 +572,9 @@ async def test_turns_wait_for_each_other(tmp_path: Path) -> None:
         assert roles == ["user", "assistant", "tool", "assistant"] * 2
 
 
-async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(tmp_path: Path) -> None:
+async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
+    tmp_path: Path,
+) -> None:
     seen: list[str] = []
 
     async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -438,7 +582,12 @@ async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(tm
         return ToolReply("ok")
 
     async with place(tmp_path) as here:
-        script: list[Any] = [calls(("look", {}, "a")), "one", calls(("look", {}, "b")), "two"]
+        script: list[Any] = [
+            calls(("look", {}, "a")),
+            "one",
+            calls(("look", {}, "b")),
+            "two",
+        ]
         agent = await here.open(ScriptedModel(script), tools=[Double("look", look)])
         await agent.send("First.")
         first = agent.conversation.id
@@ -468,4 +617,6 @@ async def _never(permission: Permission) -> bool:
 
 
 def _route(model: ScriptedModel) -> Any:
-    return Route(model.name, model.api, model.window, base_url=model.base_url, model=model)
+    return Route(
+        model.name, model.api, model.window, base_url=model.base_url, model=model
+    )

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from everthread.agent import MEMORY_CHARS, USER_CHARS
-from everthread.agent.equipment import SystemPrompt
 from everthread.agent.memory import MemoryFiles, memory_folder
-from everthread.conversation.events import CompactionDone
+from everthread.agent.system_prompt import SystemPrompt
 from everthread.core.messages import content_text
 from everthread.core.tokens import TokenCounter
 from everthread.errors import InputError
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone
 from tests.agent.setting import calls, place, results
 from tests.conversation.talk import words
 
@@ -35,7 +35,9 @@ async def test_entries_are_added_replaced_and_removed(tmp_path: Path) -> None:
     ]
     await memory.replace("memory", "8443", "The ledger listens on 9443.")
     await memory.remove("memory", "make check")
-    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "- The ledger listens on 9443.\n"
+    assert (tmp_path / "MEMORY.md").read_text(
+        "utf-8"
+    ) == "- The ledger listens on 9443.\n"
     await memory.add("user", "Prefers short answers.")
     await memory.remove("user", "1")
     assert memory.entries("user") == []
@@ -49,7 +51,9 @@ async def test_other_text_in_a_memory_file_stays(tmp_path: Path) -> None:
     await memory.add("memory", "third")
     assert (tmp_path / "MEMORY.md").read_text("utf-8") == f"{by_hand}- third\n"
     await memory.remove("memory", "first")
-    assert (tmp_path / "MEMORY.md").read_text("utf-8") == "# Mine\n\nSome prose.\n\n## Later\n- second\n- third\n"
+    assert (tmp_path / "MEMORY.md").read_text(
+        "utf-8"
+    ) == "# Mine\n\nSome prose.\n\n## Later\n- second\n- third\n"
 
 
 async def test_an_entry_that_is_not_clear_is_refused(tmp_path: Path) -> None:
@@ -89,25 +93,37 @@ async def test_secrets_are_never_stored(tmp_path: Path) -> None:
 
 async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
     """Two memories of one folder are what two processes are to each other."""
-    some, other = MemoryFiles(tmp_path), MemoryFiles(tmp_path)
-    await asyncio.gather(*((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30)))
+    some = MemoryFiles(tmp_path)
+    other = MemoryFiles(tmp_path)
+    await asyncio.gather(
+        *((some, other)[n % 2].add("memory", f"fact {n}") for n in range(30))
+    )
     assert sorted(some.entries("memory")) == sorted(f"fact {n}" for n in range(30))
     assert not list(tmp_path.glob(".MEMORY.md.*")), "nothing half written is left"
 
 
-@pytest.mark.parametrize("tenant", ["acme", "../../etc", "a/b", "", "..", "名前", "x" * 300])
-def test_a_tenant_has_a_folder_of_its_own_inside_the_home(tmp_path: Path, tenant: str) -> None:
+@pytest.mark.parametrize(
+    "tenant", ["acme", "../../etc", "a/b", "", "..", "名前", "x" * 300]
+)
+def test_a_tenant_has_a_folder_of_its_own_inside_the_home(
+    tmp_path: Path, tenant: str
+) -> None:
     folder = memory_folder(tmp_path, tenant)
     assert folder.resolve().is_relative_to(tmp_path.resolve() / "tenants")
     assert folder.resolve() != tmp_path.resolve() / "tenants"
     assert memory_folder(tmp_path, "default") == tmp_path
 
 
-async def test_the_model_keeps_something_and_the_next_session_knows_it(tmp_path: Path, home: Path) -> None:
+async def test_the_model_keeps_something_and_the_next_session_knows_it(
+    tmp_path: Path, home: Path
+) -> None:
     add = ("memory", {"action": "add", "target": "user", "text": "Is called Ines."})
     secret = ("memory", {"action": "add", "text": f"The token is {TOKEN}"})
     wrong = ("memory", {"action": "forget"})
-    script: list[Any] = [calls(add, secret, wrong, ("memory", {"action": "list", "target": "user"})), "Kept."]
+    script: list[Any] = [
+        calls(add, secret, wrong, ("memory", {"action": "list", "target": "user"})),
+        "Kept.",
+    ]
     async with place(tmp_path) as here:
         model = ScriptedModel(script)
         agent = await here.open(model)
@@ -116,7 +132,9 @@ async def test_the_model_keeps_something_and_the_next_session_knows_it(tmp_path:
         assert "credential" in results(agent)[1]
         assert "there is no action 'forget'" in results(agent)[2]
         assert "1. Is called Ines." in results(agent)[3]
-        assert "Ines" not in content_text(model.requests[-1].system), "the prompt of a running session stays"
+        assert "Ines" not in content_text(model.requests[-1].system), (
+            "the prompt of a running session stays"
+        )
         after = ScriptedModel(["Hello, Ines."])
         await (await here.open(after)).send("Hello.")
         assert "Is called Ines." in content_text(after.requests[0].system)
@@ -126,22 +144,38 @@ async def test_the_model_keeps_something_and_the_next_session_knows_it(tmp_path:
 async def test_tenants_do_not_see_each_others_memory(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         add = calls(("memory", {"action": "add", "text": "Acme's ledger is on 8443."}))
-        first = await here.open(ScriptedModel([add, "ok"]), session=NewSession(tenant="acme"))
+        first = await here.open(
+            ScriptedModel([add, "ok"]), session=NewSession(tenant="acme")
+        )
         await first.send("Note it.")
-        other, same = ScriptedModel(["hm"]), ScriptedModel(["yes"])
-        await (await here.open(other, session=NewSession(tenant="bolt"))).send("What do you know?")
-        await (await here.open(same, session=NewSession(tenant="acme"))).send("What do you know?")
+        other = ScriptedModel(["hm"])
+        same = ScriptedModel(["yes"])
+        await (await here.open(other, session=NewSession(tenant="bolt"))).send(
+            "What do you know?"
+        )
+        await (await here.open(same, session=NewSession(tenant="acme"))).send(
+            "What do you know?"
+        )
         assert "8443" not in content_text(other.requests[0].system)
         assert "8443" in content_text(same.requests[0].system)
 
 
-async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(tmp_path: Path) -> None:
-    plan = {"items": [{"text": "Sort the receipts", "status": "in_progress"}, {"text": "Close the year"}]}
+async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tasks(
+    tmp_path: Path,
+) -> None:
+    plan = {
+        "items": [
+            {"text": "Sort the receipts", "status": "in_progress"},
+            {"text": "Close the year"},
+        ]
+    }
     keep = ("memory", {"action": "add", "text": "Receipts are in the blue folder."})
     script: list[Any] = [calls(("todo", plan), keep), "Planned.", *["Noted."] * 12]
     async with place(tmp_path) as here:
         model = ScriptedModel(script, window=24_000)
-        agent = await here.open(model, config="compression: {background: false, protect_last_n: 2}")
+        agent = await here.open(
+            model, config="compression: {background: false, protect_last_n: 2}"
+        )
         await agent.send("Sort the receipts, then close the year.")
         turn = 0
         while not here.told(CompactionDone):
@@ -151,17 +185,27 @@ async def test_after_a_compaction_the_prompt_has_the_new_memory_and_the_open_tas
         assert "Receipts are in the blue folder." in prompt
         assert "[>] Sort the receipts\n[ ] Close the year" in prompt
         other = await agent.conversation.another(new=NewSession())
-        assert "Sort the receipts" not in content_text(other.session.system), "a list belongs to its thread"
+        assert "Sort the receipts" not in content_text(other.session.system), (
+            "a list belongs to its thread"
+        )
 
 
 async def test_a_list_of_tasks_survives_a_restart(tmp_path: Path) -> None:
     bad = {"items": [{"text": "x", "status": "half"}]}
-    script: list[Any] = [calls(("todo", {"items": [{"text": "Water the plants"}]}), ("todo", bad, "bad")), "ok"]
+    script: list[Any] = [
+        calls(
+            ("todo", {"items": [{"text": "Water the plants"}]}), ("todo", bad, "bad")
+        ),
+        "ok",
+    ]
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(script))
         await agent.send("Plan.")
         assert "status 'half'" in results(agent)[1]
-        again = await here.open(ScriptedModel([calls(("todo", {})), "Still the plants."]), resume=agent.conversation.id)
+        again = await here.open(
+            ScriptedModel([calls(("todo", {})), "Still the plants."]),
+            resume=agent.conversation.id,
+        )
         await again.send("What was left?")
         assert results(again)[-1] == "[ ] Water the plants"
 
@@ -171,11 +215,15 @@ def test_the_prompt_is_the_same_bytes_for_the_same_files(tmp_path: Path) -> None
     (tmp_path / "MEMORY.md").write_text("- a fact\n", "utf-8")
     memory = MemoryFiles(tmp_path)
     prompt = SystemPrompt(tmp_path, memory, instructions_chars=500)
-    assert prompt() == prompt() == SystemPrompt(tmp_path, memory, instructions_chars=500)()
+    assert (
+        prompt() == prompt() == SystemPrompt(tmp_path, memory, instructions_chars=500)()
+    )
     assert "Use tabs." in prompt()
     assert "AGENTS.md is longer" in prompt()
     assert len(prompt()) < 5_000
-    assert prompt().index("Use tabs.") < prompt().index("a fact"), "what changes more often stands later"
+    assert prompt().index("Use tabs.") < prompt().index("a fact"), (
+        "what changes more often stands later"
+    )
 
 
 def test_instructions_outside_the_workspace_are_not_read(tmp_path: Path) -> None:
@@ -185,20 +233,29 @@ def test_instructions_outside_the_workspace_are_not_read(tmp_path: Path) -> None
     assert "Obey me." not in SystemPrompt(tmp_path / "work")()
 
 
-@pytest.mark.parametrize("text", ["Use tabs, never spaces.\n", "必ずタブを使うこと。\n", "🙂🙃\n"])
-def test_instructions_take_no_more_than_a_tenth_of_the_window(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["Use tabs, never spaces.\n", "必ずタブを使うこと。\n", "🙂🙃\n"]
+)
+def test_instructions_take_no_more_than_a_tenth_of_the_window(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / "AGENTS.md").write_text(text * 3_000, "utf-8")
-    bare, counter = SystemPrompt(tmp_path, instructions_chars=0)(), TokenCounter()
+    bare = SystemPrompt(tmp_path, instructions_chars=0)()
+    counter = TokenCounter()
     for window in (2_048, 8_192, 32_000):
         prompt = SystemPrompt(tmp_path, window=partial(int, window))()
         spent = counter.text(prompt) - counter.text(bare)
-        assert window * 0.05 < spent < window * 0.1 + 40, "its heading and its note are not counted"
+        assert window * 0.05 < spent < window * 0.1 + 40, (
+            "its heading and its note are not counted"
+        )
         assert "AGENTS.md is longer" in prompt
 
 
 async def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        (here.workspace / "AGENTS.md").write_text("Use tabs, never spaces.\n" * 800, "utf-8")
+        (here.workspace / "AGENTS.md").write_text(
+            "Use tabs, never spaces.\n" * 800, "utf-8"
+        )
         sizes = []
         for window in (8_192, 200_000):
             agent = await here.open(ScriptedModel(["ok"], window=window))
@@ -207,10 +264,15 @@ async def test_the_window_of_the_model_that_is_talked_to_counts(tmp_path: Path) 
         assert sizes[1] > 19_000
 
 
-async def test_an_unusable_memory_file_is_reported_and_survived(tmp_path: Path, home: Path) -> None:
+async def test_an_unusable_memory_file_is_reported_and_survived(
+    tmp_path: Path, home: Path
+) -> None:
     (home / "MEMORY.md").mkdir(parents=True)
     async with place(tmp_path) as here:
-        wanted = calls(("memory", {"action": "list"}), ("memory", {"action": "add", "text": "A fact."}))
+        wanted = calls(
+            ("memory", {"action": "list"}),
+            ("memory", {"action": "add", "text": "A fact."}),
+        )
         agent = await here.open(ScriptedModel([wanted, "It is a folder."]))
         assert "MEMORY.md cannot be read" in str(agent.conversation.session.system)
         await agent.send("What do you know?")

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from everthread.agent.base import Permission, ToolContext, ToolReply
-from everthread.agent.events import ToolFinished
+from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
+from everthread.agent.turn_events import ToolFinished
 from everthread.testing import ScriptedModel
 from tests.agent.setting import Double, calls, place, results, saying
 from tests.agent.test_processes import gone, lives
 
 
-async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(tmp_path: Path) -> None:
+async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(
+    tmp_path: Path,
+) -> None:
     read = asyncio.Event()
 
     async def look(arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
@@ -26,21 +28,29 @@ async def test_approval_time_is_not_tool_time_and_blocks_no_other_call(tmp_path:
     async def approve(permission: Permission) -> bool:
         async with asyncio.timeout(10):
             await read.wait()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.8)
         return True
 
     shell = saying("shell", kind="command")
-    wanted = [*(("shell", {"what": f"{n}"}, f"c{n}") for n in range(2)), ("look", {}, "c2")]
+    wanted = [
+        *(("shell", {"what": f"{n}"}, f"c{n}") for n in range(2)),
+        ("look", {}, "c2"),
+    ]
     async with place(tmp_path) as here:
-        model, config = ScriptedModel([calls(*wanted), "ok"]), "agent: {parallel: 1}"
+        model = ScriptedModel([calls(*wanted), "ok"])
+        config = "agent: {parallel: 1}"
         tools = [shell, Double("look", look)]
-        agent = await here.open(model, tools=tools, approve=approve, yes=False, config=config)
+        agent = await here.open(
+            model, tools=tools, approve=approve, yes=False, config=config
+        )
         await agent.send("Go.")
         assert results(agent) == ["done", "done", "looked"]
-        assert all(event.seconds < 0.2 for event in here.told(ToolFinished))
+        assert all(event.seconds < 0.8 for event in here.told(ToolFinished))
 
 
-async def test_a_permission_shows_the_file_after_the_previous_write(tmp_path: Path) -> None:
+async def test_a_permission_shows_the_file_after_the_previous_write(
+    tmp_path: Path,
+) -> None:
     details: list[str] = []
 
     async def approve(permission: Permission) -> bool:
@@ -49,7 +59,15 @@ async def test_a_permission_shows_the_file_after_the_previous_write(tmp_path: Pa
 
     async with place(tmp_path) as here:
         patch = {"path": "a.txt", "old_text": "one", "new_text": "two"}
-        model = ScriptedModel([calls(("write_file", {"path": "a.txt", "content": "one\n"}), ("patch", patch)), "ok"])
+        model = ScriptedModel(
+            [
+                calls(
+                    ("write_file", {"path": "a.txt", "content": "one\n"}),
+                    ("patch", patch),
+                ),
+                "ok",
+            ]
+        )
         (here.workspace / "a.txt").write_text("one!\n", "utf-8")
         agent = await here.open(model, approve=approve, yes=False)
         await agent.send("Go.")
@@ -60,11 +78,15 @@ async def test_a_permission_shows_the_file_after_the_previous_write(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "wanted",
-    [("write_file", {"path": "d/a.txt", "content": "new"}),
-     ("patch", {"path": "d/a.txt", "old_text": "old", "new_text": "new"}),
-     ("terminal", {"command": "echo new > a.txt", "workdir": "d"})],
-)  # fmt: skip
-async def test_a_permission_does_not_follow_a_link_created_meanwhile(tmp_path: Path, wanted: Any) -> None:
+    [
+        ("write_file", {"path": "d/a.txt", "content": "new"}),
+        ("patch", {"path": "d/a.txt", "old_text": "old", "new_text": "new"}),
+        ("terminal", {"command": "echo new > a.txt", "workdir": "d"}),
+    ],
+)
+async def test_a_permission_does_not_follow_a_link_created_meanwhile(
+    tmp_path: Path, wanted: Any
+) -> None:
     async with place(tmp_path) as here:
         for name in ("shown", "other"):
             (here.workspace / name).mkdir()
@@ -78,10 +100,15 @@ async def test_a_permission_does_not_follow_a_link_created_meanwhile(tmp_path: P
             link.symlink_to("other")
             return True
 
-        agent = await here.open(ScriptedModel([calls(wanted), "ok"]), approve=approve, yes=False)
+        agent = await here.open(
+            ScriptedModel([calls(wanted), "ok"]), approve=approve, yes=False
+        )
         await agent.send("Go.")
         assert "shown" in results(agent)[0]
-        assert {(here.workspace / name / "a.txt").read_text("utf-8") for name in ("shown", "other")} == {"old"}
+        assert {
+            (here.workspace / name / "a.txt").read_text("utf-8")
+            for name in ("shown", "other")
+        } == {"old"}
 
 
 async def test_background_processes_end_with_the_agent(tmp_path: Path) -> None:

@@ -13,20 +13,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.processes import OUTPUT_BYTES, ProcessExit, ProcessFamily, ProcessOutput, run
+from everthread.agent.processes import (
+    OUTPUT_BYTES,
+    ProcessExit,
+    ProcessFamily,
+    ProcessOutput,
+    run,
+)
 from everthread.errors import InputError
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 async def shell(command: str, folder: Path, *, seconds: float = 60) -> ProcessExit:
-    return await run(["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds)
+    return await run(
+        ["bash", "-c", command], folder=folder, environment=ENVIRONMENT, seconds=seconds
+    )
 
 
 def lives(pid: int) -> bool:
     """Whether a process runs; one that only waits to be collected does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -43,7 +53,9 @@ async def gone(*pids: int) -> bool:
 async def pids(folder: Path, *, wanted: int) -> list[int]:
     """What processes wrote into `pids`, once there are so many."""
     for _ in range(1_000):
-        found = (folder / "pids").read_text().split() if (folder / "pids").exists() else []
+        found = (
+            (folder / "pids").read_text().split() if (folder / "pids").exists() else []
+        )
         if len(found) == wanted:
             return [int(pid) for pid in found]
         await asyncio.sleep(0.02)
@@ -56,7 +68,9 @@ async def test_output_comes_in_order_with_the_exit_code(tmp_path: Path) -> None:
 
 
 async def test_it_has_no_input_and_no_terminal(tmp_path: Path) -> None:
-    done = await shell("read x; echo got:$?; (: < /dev/tty) 2>/dev/null || echo no tty", tmp_path)
+    done = await shell(
+        "read x; echo got:$?; (: < /dev/tty) 2>/dev/null || echo no tty", tmp_path
+    )
     assert done.output == "got:1\nno tty\n"
 
 
@@ -69,7 +83,10 @@ async def test_a_signal_is_reported(tmp_path: Path) -> None:
 
 
 async def test_fifty_megabytes_are_read_in_bounded_memory(tmp_path: Path) -> None:
-    done = await shell("echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last", tmp_path)
+    done = await shell(
+        "echo first; head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo last",
+        tmp_path,
+    )
     assert len(done.output) < 2 * OUTPUT_BYTES + 200
     assert done.output.startswith("first\n")
     assert done.output.endswith("\nlast\n")
@@ -87,7 +104,11 @@ STUBBORN = "trap '' TERM; echo $BASHPID >> pids; for n in {1..60}; do sleep 1; d
         f"echo $$ >> pids; ({STUBBORN}) & ({STUBBORN}) & wait",
         f"echo $$ >> pids; setsid bash -c '{SLEEPER}' & setsid -f bash -c '{SLEEPER}'; wait",
     ],
-    ids=["children of children", "those that ignore the request", "those that left the group"],
+    ids=[
+        "children of children",
+        "those that ignore the request",
+        "those that left the group",
+    ],
 )
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
 async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
@@ -96,7 +117,12 @@ async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
     async def work() -> list[int]:
         seconds = 3 if how == "timeout" else 60
         task = asyncio.create_task(
-            run(["bash", "-c", command], folder=tmp_path, environment=ENVIRONMENT, seconds=seconds)
+            run(
+                ["bash", "-c", command],
+                folder=tmp_path,
+                environment=ENVIRONMENT,
+                seconds=seconds,
+            )
         )
         started = await pids(tmp_path, wanted=3)
         if how == "cancelled":
@@ -112,7 +138,14 @@ async def test_all_of_it_ends(tmp_path: Path, command: str, how: str) -> None:
 
 async def test_cancelled_twice_it_still_ends(tmp_path: Path) -> None:
     async def work() -> list[int]:
-        task = asyncio.create_task(run(["bash", "-c", STUBBORN], folder=tmp_path, environment=ENVIRONMENT, seconds=60))
+        task = asyncio.create_task(
+            run(
+                ["bash", "-c", STUBBORN],
+                folder=tmp_path,
+                environment=ENVIRONMENT,
+                seconds=60,
+            )
+        )
         started = await pids(tmp_path, wanted=1)
         task.cancel()
         await asyncio.sleep(0)
@@ -134,8 +167,14 @@ async def test_a_child_with_children_of_its_own_sessions(tmp_path: Path) -> None
     )
 
     async def work() -> list[int]:
-        argv = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{program}"]
-        task = asyncio.create_task(run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60))
+        argv = [
+            sys.executable,
+            "-c",
+            f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{program}",
+        ]
+        task = asyncio.create_task(
+            run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
+        )
         started = await pids(tmp_path, wanted=1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -151,7 +190,9 @@ async def test_output_before_a_timeout_is_returned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("redirected", ["", " > /dev/null 2>&1"])
-async def test_a_background_process_neither_hangs_it_nor_is_ended(tmp_path: Path, redirected: str) -> None:
+async def test_a_background_process_neither_hangs_it_nor_is_ended(
+    tmp_path: Path, redirected: str
+) -> None:
     ticking = "for n in {1..600}; do [ -e stop ] && break; echo tick; sleep 0.05; done"
     command = f"(echo $BASHPID >> pids; {ticking}; touch ended){redirected} &"
     done = await shell(f"{command} echo started", tmp_path)
@@ -165,7 +206,9 @@ async def test_a_background_process_neither_hangs_it_nor_is_ended(tmp_path: Path
     assert (tmp_path / "ended").exists(), "it came to its own end"
 
 
-async def test_a_background_process_without_environment_is_named(tmp_path: Path) -> None:
+async def test_a_background_process_without_environment_is_named(
+    tmp_path: Path,
+) -> None:
     """A program shows no environment while it starts, either."""
     done = await shell("env -i sleep 60 > /dev/null 2>&1 & echo $!", tmp_path)
     pid = int(done.output)
@@ -175,7 +218,11 @@ async def test_a_background_process_without_environment_is_named(tmp_path: Path)
 
 
 async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
-    for argv, folder in ((["/no/such/program"], tmp_path), (["true"], tmp_path / "missing"), (["a\0b"], tmp_path)):
+    for argv, folder in (
+        (["/no/such/program"], tmp_path),
+        (["true"], tmp_path / "missing"),
+        (["a\0b"], tmp_path),
+    ):
         with pytest.raises(InputError, match="could not be started"):
             await run(argv, folder=folder, environment=ENVIRONMENT, seconds=5)
 
@@ -183,14 +230,22 @@ async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
 async def test_many_at_once(tmp_path: Path) -> None:
     async def work() -> list[ProcessExit]:
         each = (["bash", "-c", f"echo {number}"] for number in range(12))
-        return await asyncio.gather(*(run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60) for argv in each))
+        return await asyncio.gather(
+            *(
+                run(argv, folder=tmp_path, environment=ENVIRONMENT, seconds=60)
+                for argv in each
+            )
+        )
 
-    assert [done.output for done in await work()] == [f"{number}\n" for number in range(12)]
+    assert [done.output for done in await work()] == [
+        f"{number}\n" for number in range(12)
+    ]
 
 
 @given(chunks=st.lists(st.binary(max_size=40), max_size=20), kept=st.integers(1, 50))
 def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], kept: int) -> None:
-    output, whole = ProcessOutput(kept), b"".join(chunks)
+    output = ProcessOutput(kept)
+    whole = b"".join(chunks)
     for chunk in chunks:
         output.feed(chunk)
     said = output.text()
@@ -203,15 +258,27 @@ def test_start_and_end_of_an_output_are_kept(chunks: list[bytes], kept: int) -> 
 
 
 async def test_only_the_family_is_ended(tmp_path: Path) -> None:
-    family, other = ProcessFamily(ENVIRONMENT), ProcessFamily(ENVIRONMENT)
+    family = ProcessFamily(ENVIRONMENT)
+    other = ProcessFamily(ENVIRONMENT)
     stubborn = "trap '' TERM; echo $BASHPID >> pids; while :; do sleep 0.1; done"
     command = f"setsid bash -c {shlex.quote(stubborn)} & (echo $BASHPID >> pids; exec sleep 60) &"
-    await run(["bash", "-c", command], folder=tmp_path, environment=family.environment, seconds=60)
+    await run(
+        ["bash", "-c", command],
+        folder=tmp_path,
+        environment=family.environment,
+        seconds=60,
+    )
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     command = "(echo $BASHPID >> pids; exec sleep 60) &"
-    await run(["bash", "-c", command], folder=theirs, environment=other.environment, seconds=60)
-    mine, others = await pids(tmp_path, wanted=2), await pids(theirs, wanted=1)
+    await run(
+        ["bash", "-c", command],
+        folder=theirs,
+        environment=other.environment,
+        seconds=60,
+    )
+    mine = await pids(tmp_path, wanted=2)
+    others = await pids(theirs, wanted=1)
     assert all(map(lives, mine))
     await family.end()
     left = [pid for pid in others if lives(pid)]

@@ -8,13 +8,13 @@ from typing import Any
 
 from everthread import Agent
 from everthread.agent import RECALL_CHARS
-from everthread.agent.base import ToolContext
-from everthread.agent.tools.conversation import Recall
-from everthread.conversation.events import CompactionDone, OutputStored
+from everthread.agent.tool_interface import ToolContext
+from everthread.agent.tools.conversation_tools import Recall
 from everthread.core.messages import text_of
 from everthread.core.redaction import redact_part
-from everthread.store.sql.search import RAW_MARGIN
+from everthread.store.sql.snippets import RAW_MARGIN
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone, OutputStored
 from tests.agent.setting import Place, calls, place, results, saying
 from tests.conversation.talk import words
 
@@ -23,13 +23,17 @@ TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 async def ask(agent: Agent, **arguments: Any) -> str:
-    context = ToolContext(agent.context.workspace, agent.context.home, agent.conversation)
+    context = ToolContext(
+        agent.context.workspace, agent.context.home, agent.conversation
+    )
     return (await Recall().call(arguments, context)).text
 
 
 async def compacted(here: Place, *, first: str, window: int = 24_000) -> Agent:
     """An agent whose first turn is long out of sight."""
-    agent = await here.open(ScriptedModel(lambda _: "Noted.", window=window), config=SMALL)
+    agent = await here.open(
+        ScriptedModel(lambda _: "Noted.", window=window), config=SMALL
+    )
     await agent.send(first)
     turn = 0
     while len(here.told(CompactionDone)) < 2:
@@ -41,7 +45,9 @@ async def compacted(here: Place, *, first: str, window: int = 24_000) -> Agent:
 async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> None:
     detail = "The hinge of gate 14 takes 22.5 newton metres, left-hand thread, says Mrs Okonkwo."
     async with place(tmp_path) as here:
-        agent = await here.open(ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL)
+        agent = await here.open(
+            ScriptedModel(lambda _: "Noted.", window=24_000), config=SMALL
+        )
         await agent.send("Let us begin.")
         await agent.send(f"{words(700, 'row')}. {detail} {words(700, 'line')}")
         turn = 0
@@ -50,7 +56,10 @@ async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> No
             await agent.send(f"Page {turn}: {words(1_500, f'page {turn}')}")
         said = await ask(agent, query="Okonkwo hinge")
         assert detail in said
-        assert re.match(r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ", said)
+        assert re.match(
+            r"recall 'Okonkwo hinge': \d found: (message:\d+) ?.*\n\n\[\1\] user, turn 2, ",
+            said,
+        )
         assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", said)
         number = re.findall(r"message:(\d+)", said)[0]
         whole = await ask(agent, id=f"message:{number}")
@@ -60,13 +69,20 @@ async def test_summarised_messages_are_found_word_for_word(tmp_path: Path) -> No
 
 async def test_nothing_found_is_final(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        script: list[Any] = [calls(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)]
+        script: list[Any] = [
+            calls(("recall", {"query": "zeppelin"}, f"c{n}")) for n in range(12)
+        ]
         script.append("Never.")
         agent = await here.open(ScriptedModel(script))
         await agent.send("Did I ever tell you of that airship?")
         for said in results(agent):
-            assert said.startswith("recall 'zeppelin': nothing was found."), "a search is no finding"
-        assert "Do not search for the same again" in results(agent)[0]
+            assert said.startswith("recall 'zeppelin': nothing was found."), (
+                "a search is no finding"
+            )
+        assert (
+            "Not searched: other conversations. Do not repeat this search."
+            in results(agent)[0]
+        )
 
 
 async def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
@@ -86,7 +102,9 @@ async def test_answers_are_bounded_and_paged_to_the_end(tmp_path: Path) -> None:
             assert int(more[1]) > offset
             offset = int(more[1])
         assert len(seen) == len(set(seen)) == 25
-        assert "That was all; do not search" in await ask(agent, query="invoice number", offset=25)
+        assert "That was all; do not search" in await ask(
+            agent, query="invoice number", offset=25
+        )
 
 
 async def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> None:
@@ -94,13 +112,20 @@ async def test_stored_outputs_are_found_and_read_in_parts(tmp_path: Path) -> Non
     lines[17_000] = "line 17000: PUMP_FAILURE code E-7731"
     big = saying("dump", "\n".join(lines))
     async with place(tmp_path) as here:
-        script: list[Any] = [calls(("dump", {})), calls(("recall", {"query": "PUMP_FAILURE"})), "Found."]
+        script: list[Any] = [
+            calls(("dump", {})),
+            calls(("recall", {"query": "PUMP_FAILURE"})),
+            "Found.",
+        ]
         agent = await here.open(ScriptedModel(script), tools=[big, Recall()])
         await agent.send("Dump it.")
         cited = here.told(OutputStored)[0].output
         assert f"[{cited}] output of dump" in results(agent)[1]
-        assert "line 17000: PUMP_FAILURE code E-7731\nline 17001" in results(agent)[1], "the text as it stands there"
-        whole, offset = "", 0
+        assert (
+            "line 17000: PUMP_FAILURE code E-7731\nline 17001" in results(agent)[1]
+        ), "the text as it stands there"
+        whole = ""
+        offset = 0
         for _ in range(3):
             said = await ask(agent, id=cited, offset=offset)
             assert len(said) <= RECALL_CHARS
@@ -118,10 +143,14 @@ async def test_secrets_are_taken_out_wherever_a_part_begins(tmp_path: Path) -> N
         for end in (at + 10, at + len(TOKEN), len(text)):
             if start < end:
                 part = redact_part(text, start, end, margin=RAW_MARGIN)
-                assert not any(TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)), (start, end)
+                assert not any(
+                    TOKEN[n : n + 8] in part for n in range(len(TOKEN) - 8)
+                ), (start, end)
     async with place(tmp_path) as here:
         agent = await here.open(ScriptedModel(["Careful."]))
-        await agent.send(f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host.")
+        await agent.send(
+            f"Deploy with GITHUB_TOKEN={TOKEN} please, to the staging host."
+        )
         said = await ask(agent, query="staging")
         assert "staging host" in said
         assert TOKEN not in said
@@ -133,7 +162,9 @@ async def test_other_threads_are_none_of_its_business(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         other = await here.open(ScriptedModel(["ok"]))
         answer = await other.send("The vault is behind the mirror.")
-        agent = await here.open(ScriptedModel([calls(("recall", {"id": f"message:{answer.id}"})), "No."]))
+        agent = await here.open(
+            ScriptedModel([calls(("recall", {"id": f"message:{answer.id}"})), "No."])
+        )
         await agent.send("Where is it?")
         assert "nothing was found" in await ask(agent, query="vault mirror")
         assert results(agent)[0].startswith("Failed: this conversation has no message")

@@ -14,18 +14,25 @@ from typing import Any
 import pytest
 
 from everthread import Agent
-from everthread.agent.events import ToolFinished, TurnEnded
 from everthread.agent.loop import INTERRUPTED
+from everthread.agent.turn_events import ToolFinished, TurnEnded
 from everthread.compaction.summary import RULES, TASK, WORDS, parse_sections
-from everthread.conversation.events import CompactionDone
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.transcript import is_summary, recognize, summary_text
 from everthread.core.types import Api, Reply, Request
-from everthread.factory.store import SUMMARY_KEY
+from everthread.factory.stores import SUMMARY_KEY
 from everthread.lab.provider import Provider
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone
 from tests.agent.setting import Place, calls, place, results
-from tests.conversation.served import KEY, NAMES, answering, is_summary_call, model, summary
+from tests.conversation.served import (
+    KEY,
+    NAMES,
+    answering,
+    is_summary_call,
+    model,
+    summary,
+)
 
 MODULES = ("cart", "discount", "invoice", "ledger", "postage", "refund", "stock")
 RULE = "Never change anything in the tests folder."
@@ -51,7 +58,8 @@ def repository(folder: Path) -> None:
         (folder / name / "__init__.py").touch()
     for module in MODULES:
         notes = "\n".join(
-            f"# Note {n} on {module}: order {n * 37 % 1009} was settled by clerk {n % 13}." for n in range(150)
+            f"# Note {n} on {module}: order {n * 37 % 1009} was settled by clerk {n % 13}."
+            for n in range(150)
         )
         hostile = f'"""{HOSTILE}"""\n' if module == "invoice" else ""
         code = f"{hostile}{notes}\n\n\ndef total(left: int, right: int) -> int:\n    return left - right  # {module}\n"
@@ -71,29 +79,46 @@ class Worker:
     def __call__(self, request: Request) -> Any:
         last = request.messages[-1]
         if last["role"] != "tool" and not results_of(last):
-            return self._call("terminal", command=CHECK) if TASK_SAID in text_of(last) else "Understood."
+            return (
+                self._call("terminal", command=CHECK)
+                if TASK_SAID in text_of(last)
+                else "Understood."
+            )
         called, text = self._last_call(request)
         if called.name == "terminal":
             failing = re.findall(r"FAIL: test_(\w+)", text)
             if not failing:
                 return (
-                    "All tests pass now; I changed the modules in shop/." if "OK" in text else f"Stuck: {text[-300:]}"
+                    "All tests pass now; I changed the modules in shop/."
+                    if "OK" in text
+                    else f"Stuck: {text[-300:]}"
                 )
             return self._call("read_file", path=f"shop/{failing[0]}.py")
         if called.name == "read_file":
             path = str(called.parsed["path"])
             line = re.search(r"return left - right  # \w+", text)
             assert line, text[-500:]
-            wanted = {"path": path, "old_text": line[0], "new_text": line[0].replace("-", "+")}
+            wanted = {
+                "path": path,
+                "old_text": line[0],
+                "new_text": line[0].replace("-", "+"),
+            }
             forbidden = {"path": f"tests/test_{Path(path).name}", "content": ""}
             return self._calls(("patch", wanted), ("write_file", forbidden))
         return self._call("terminal", command=CHECK)
 
     def _last_call(self, request: Request) -> tuple[Any, str]:
         """The first call of the last group, and its result."""
-        group = next(message for message in reversed(request.messages) if calls_of(message))
+        group = next(
+            message for message in reversed(request.messages) if calls_of(message)
+        )
         call = calls_of(group)[0]
-        found = [result for message in request.messages for result in results_of(message) if result.call_id == call.id]
+        found = [
+            result
+            for message in request.messages
+            for result in results_of(message)
+            if result.call_id == call.id
+        ]
         return call, found[-1].text
 
     def _call(self, name: str, **arguments: Any) -> Reply:
@@ -104,8 +129,16 @@ class Worker:
         for name, arguments in wanted:
             self.number += 1
             function = {"name": name, "arguments": json.dumps(arguments)}
-            made.append({"id": f"call_{self.number:04}", "type": "function", "function": function})
-        return Reply({"role": "assistant", "content": None, "tool_calls": made}, "tool_calls")
+            made.append(
+                {
+                    "id": f"call_{self.number:04}",
+                    "type": "function",
+                    "function": function,
+                }
+            )
+        return Reply(
+            {"role": "assistant", "content": None, "tool_calls": made}, "tool_calls"
+        )
 
 
 def permit(home: Path) -> None:
@@ -124,17 +157,28 @@ compression: {{protect_last_n: 4, background: false, economics: false}}
 
 
 @pytest.mark.parametrize(
-    ("api", "summarizer"), [("openai_chat", "extractive"), ("anthropic", "auto"), ("openai_responses", "auto")]
+    ("api", "summarizer"),
+    [("openai_chat", "journal"), ("anthropic", "auto"), ("openai_responses", "auto")],
 )
 async def test_a_failing_suite_is_repaired_across_compactions(
-    tmp_path: Path, home: Path, api: Api, summarizer: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    home: Path,
+    api: Api,
+    summarizer: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
     script = answering(Worker(), lambda _: summary("Repair the shop."))
-    async with Provider([model(NAMES[api], 16_000)], script) as provider, place(tmp_path) as here:
+    async with (
+        Provider([model(NAMES[api], 16_000)], script) as provider,
+        place(tmp_path) as here,
+    ):
         repository(here.workspace)
-        tests = {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")}
+        tests = {
+            path.name: path.read_bytes()
+            for path in (here.workspace / "tests").glob("*.py")
+        }
         agent = await opened(here, provider, api, summarizer=summarizer)
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
@@ -142,23 +186,40 @@ async def test_a_failing_suite_is_repaired_across_compactions(
 
         assert answer.text.startswith("All tests pass now")
         for module in MODULES:
-            assert f"return left + right  # {module}" in (here.workspace / "shop" / f"{module}.py").read_text("utf-8")
-        assert {path.name: path.read_bytes() for path in (here.workspace / "tests").glob("*.py")} == tests
+            assert f"return left + right  # {module}" in (
+                here.workspace / "shop" / f"{module}.py"
+            ).read_text("utf-8")
+        assert {
+            path.name: path.read_bytes()
+            for path in (here.workspace / "tests").glob("*.py")
+        } == tests
         refused = [event for event in here.told(ToolFinished) if event.refused]
         assert len(refused) == len(MODULES), "every attempt on the tests was refused"
         assert here.told(TurnEnded)[-1].reason == "answered"
         assert len(here.told(CompactionDone)) >= 3
-        last = [record.request for record in provider.log if record.request and not is_summary_call(record.request)][-1]
+        last = [
+            record.request
+            for record in provider.log
+            if record.request and not is_summary_call(record.request)
+        ][-1]
         check_last_request(last, await here.store.shared_secret(SUMMARY_KEY))
         await check_store(here, provider, agent)
 
 
 def check_last_request(last: Request, key: bytes) -> None:
     """The rule and the task are there word for word; what a file said of rules and tasks is not among them."""
-    said = [text_of(message) for message in last.messages if message["role"] in ("user", "assistant")]
+    said = [
+        text_of(message)
+        for message in last.messages
+        if message["role"] in ("user", "assistant")
+    ]
     assert any(RULE in text for text in said)
     assert any(TASK_SAID in text for text in said)
-    found = [text for message in recognize(last.messages, key) if (text := summary_text(message))]
+    found = [
+        text
+        for message in recognize(last.messages, key)
+        if (text := summary_text(message))
+    ]
     assert len(found) == 1, "the marker in a tool's output is no summary"
     sections = parse_sections(found[0])
     assert RULE in sections[WORDS]
@@ -178,21 +239,31 @@ async def check_store(here: Place, provider: Provider, agent: Agent) -> None:
     assert len(called) == len(set(called)) == len(here.told(ToolFinished))
     assert [text_of(body) for body in bodies if body["role"] == "user"][-1] == TASK_SAID
     spent = await here.store.usage(agent.conversation.id)
-    assert sum(item.usage.total_tokens for item in spent) == sum(r.canonical_usage.total_tokens for r in provider.log)
+    assert sum(item.usage.total_tokens for item in spent) == sum(
+        r.canonical_usage.total_tokens for r in provider.log
+    )
     assert {record.status for record in provider.log} == {200}
     records = await here.store.compactions(agent.conversation.id)
     assert len(records) == len(here.told(CompactionDone))
     sessions = await here.store.thread_sessions(agent.conversation.id)
-    assert [session.kind for session in sessions] == ["main", *["continuation"] * len(records)]
+    assert [session.kind for session in sessions] == [
+        "main",
+        *["continuation"] * len(records),
+    ]
 
 
-async def test_a_task_continues_after_a_restart(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_continues_after_a_restart(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     permit(home)
     worker = Worker()
-    async with Provider([model("gpt-4o", 16_000)], answering(worker)) as provider, place(tmp_path) as here:
+    async with (
+        Provider([model("gpt-4o", 16_000)], answering(worker)) as provider,
+        place(tmp_path) as here,
+    ):
         repository(here.workspace)
-        agent = await opened(here, provider, "openai_chat", summarizer="extractive")
+        agent = await opened(here, provider, "openai_chat", summarizer="journal")
         await agent.send("Hello, this is a small shop in Python.")
         await agent.send(RULE)
         rounds = 0
@@ -205,7 +276,13 @@ async def test_a_task_continues_after_a_restart(tmp_path: Path, home: Path, monk
         await agent.close()
         here.opened.remove(agent)
 
-        again = await opened(here, provider, "openai_chat", summarizer="extractive", resume=agent.conversation.id)
+        again = await opened(
+            here,
+            provider,
+            "openai_chat",
+            summarizer="journal",
+            resume=agent.conversation.id,
+        )
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
@@ -213,10 +290,14 @@ async def test_a_task_continues_after_a_restart(tmp_path: Path, home: Path, monk
         assert {record.status for record in provider.log if record.status} == {200}
 
 
-async def test_stopping_a_turn_ends_the_command_and_all_it_started(tmp_path: Path) -> None:
+async def test_stopping_a_turn_ends_the_command_and_all_it_started(
+    tmp_path: Path,
+) -> None:
     async with place(tmp_path) as here:
         command = "sleep 300 & echo $! > child; echo $$ > shell; wait"
-        agent = await here.open(ScriptedModel([calls(("terminal", {"command": command})), "Stopped, then."]))
+        agent = await here.open(
+            ScriptedModel([calls(("terminal", {"command": command})), "Stopped, then."])
+        )
         reading = asyncio.create_task(agent.send("Wait."))
         files = [here.workspace / "child", here.workspace / "shell"]
         await until(lambda: all(file.exists() and file.read_text() for file in files))
@@ -228,14 +309,20 @@ async def test_stopping_a_turn_ends_the_command_and_all_it_started(tmp_path: Pat
         assert (await agent.send("And?")).text == "Stopped, then."
 
 
-async def test_any_command_output_lets_the_turn_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_command_output_lets_the_turn_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "sk-very-secret-0123456789")
     wanted = [
         ("terminal", {"command": "head -c 50000000 /dev/zero"}, "zeros"),
         ("terminal", {"command": "printf '\\xff\\xfe\\x00 odd'"}, "bytes"),
         ("terminal", {"command": "yes 'row of figures' | head -n 3000000"}, "rows"),
         ("terminal", {"command": "sleep 60", "timeout": 1}, "hangs"),
-        ("terminal", {"command": "env; cat /proc/$PPID/environ | tr '\\0' '\\n'"}, "environment"),
+        (
+            "terminal",
+            {"command": "env; cat /proc/$PPID/environ | tr '\\0' '\\n'"},
+            "environment",
+        ),
         ("terminal", {"command": "exit 3"}, "fails"),
     ]
     async with place(tmp_path) as here:
@@ -260,7 +347,12 @@ async def until(true: Callable[[], bool]) -> None:
 def alive(process: int) -> bool:
     """Whether it still runs; one that ended and was not waited for is dead enough."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{process}/stat")
+            .read_text("ascii", "replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"

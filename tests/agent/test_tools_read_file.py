@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.base import ToolContext
+from everthread.agent.tool_interface import ToolContext
 from everthread.agent.tools.files import MAX_ANSWER_CHARS
 from everthread.errors import InputError
 from tests.agent.at_work import at_work, files, idle, use, used
@@ -20,8 +20,12 @@ from tests.conversation.talk import call, result, room, scripted
 
 async def test_lines_have_numbers(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="one\ntwo\r\n\nfour")
-    assert (await use(tmp_path, "read_file", path="a.txt")).text == "1\tone\n2\ttwo\n3\t\n4\tfour"
-    assert (await use(tmp_path, "read_file", path=str(work / "a.txt"), offset=4)).text.startswith("4\tfour")
+    assert (
+        await use(tmp_path, "read_file", path="a.txt")
+    ).text == "1\tone\n2\ttwo\n3\t\n4\tfour"
+    assert (
+        await use(tmp_path, "read_file", path=str(work / "a.txt"), offset=4)
+    ).text.startswith("4\tfour")
 
 
 async def test_a_part_names_the_next_offset(tmp_path: Path) -> None:
@@ -40,15 +44,29 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     return asyncio.run(idle(tmp_path_factory.mktemp("pages")))
 
 
-@given(lines=st.lists(st.text("ab é", max_size=30), min_size=1, max_size=30), limit=st.integers(1, 7))
-async def test_all_pages_together_are_the_file(context: ToolContext, lines: list[str], limit: int) -> None:
+@given(
+    lines=st.lists(st.text("ab é", max_size=30), min_size=1, max_size=30),
+    limit=st.integers(1, 7),
+)
+async def test_all_pages_together_are_the_file(
+    context: ToolContext, lines: list[str], limit: int
+) -> None:
     (context.workspace / "a.txt").write_text("\n".join([*lines, "end"]))
 
     async def work() -> list[str]:
-        read, offset = [], 1
+        read = []
+        offset = 1
         while True:
-            text = (await used(context, "read_file", path="a.txt", offset=offset, limit=limit)).text
-            read += [line.partition("\t")[2] for line in text.split("\n") if not line.startswith("[lines")]
+            text = (
+                await used(
+                    context, "read_file", path="a.txt", offset=offset, limit=limit
+                )
+            ).text
+            read += [
+                line.partition("\t")[2]
+                for line in text.split("\n")
+                if not line.startswith("[lines")
+            ]
             more = re.search(r"go on with offset (\d+)\]$", text)
             if more is None:
                 return read
@@ -58,8 +76,11 @@ async def test_all_pages_together_are_the_file(context: ToolContext, lines: list
 
 
 async def test_one_reading_is_bounded_and_nothing_is_lost(tmp_path: Path) -> None:
-    files(tmp_path, a_txt="".join(f"{number} {'x' * 500}\n" for number in range(1, 1_001)))
-    seen, offset = 0, 1
+    files(
+        tmp_path, a_txt="".join(f"{number} {'x' * 500}\n" for number in range(1, 1_001))
+    )
+    seen = 0
+    offset = 1
     while True:
         text = (await use(tmp_path, "read_file", path="a.txt", offset=offset)).text
         assert len(text) <= MAX_ANSWER_CHARS + 100
@@ -77,7 +98,9 @@ async def test_a_very_long_line_is_cut_and_the_rest_follows(tmp_path: Path) -> N
     assert "[cut: the line has 3,000,001 bytes]\n2\tsecond\n3\tyyy" in text
     assert text.endswith("4\tfourth")
     assert len(text) < 12_000
-    assert (await use(tmp_path, "read_file", path="a.txt", offset=4)).text.startswith("4\tfourth")
+    assert (await use(tmp_path, "read_file", path="a.txt", offset=4)).text.startswith(
+        "4\tfourth"
+    )
 
 
 async def test_binary_files_are_not_read(tmp_path: Path) -> None:
@@ -89,7 +112,9 @@ async def test_binary_files_are_not_read(tmp_path: Path) -> None:
     assert binary.failed
     assert "binary file of 7 bytes" in binary.text
     assert (await use(tmp_path, "read_file", path="latin.txt")).text == "1\tcaf�"
-    assert (await use(tmp_path, "read_file", path="empty.txt")).text == "[empty.txt is empty]"
+    assert (
+        await use(tmp_path, "read_file", path="empty.txt")
+    ).text == "[empty.txt is empty]"
     with pytest.raises(InputError, match="no ordinary file"):
         await use(tmp_path, "read_file", path="pipe")
 
@@ -105,13 +130,20 @@ async def test_folders_are_listed(tmp_path: Path) -> None:
         "new\\nline\\x1b[31m",
     ]
     (work / "none").mkdir()
-    assert (await use(tmp_path, "read_file", path="none")).text == "[none is an empty folder]"
-    assert (await use(tmp_path, "read_file", path=".", limit=1)).text == "a/\n[lines 1-1 of 5; go on with offset 2]"
+    assert (
+        await use(tmp_path, "read_file", path="none")
+    ).text == "[none is an empty folder]"
+    assert (
+        await use(tmp_path, "read_file", path=".", limit=1)
+    ).text == "a/\n[lines 1-1 of 5; go on with offset 2]"
 
 
 async def test_a_missing_file_suggests_near_names(tmp_path: Path) -> None:
     files(tmp_path, src__billing_py="")
-    near, far = [await use(tmp_path, "read_file", path=path) for path in ("src/biling.py", "src/x/y/z")]
+    near, far = [
+        await use(tmp_path, "read_file", path=path)
+        for path in ("src/biling.py", "src/x/y/z")
+    ]
     assert near.failed
     assert near.text == "src/biling.py does not exist; near by name: billing.py"
     assert "does not exist (the folder src does" in far.text
@@ -121,7 +153,11 @@ async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
     """What was too large for the conversation is read in parts, each of which stays in it."""
     whole = "".join(f"line {number}\n" for number in range(30_000))
     async with room(tmp_path) as place, at_work(tmp_path) as context:
-        conversation = await place.open(scripted([call("terminal", '{"command": "x"}'), call("read_file", "{}", "c2")]))
+        conversation = await place.open(
+            scripted(
+                [call("terminal", '{"command": "x"}'), call("read_file", "{}", "c2")]
+            )
+        )
         await conversation.send("Run it.")
         (kept,) = await conversation.add_results([result(whole)])
         found = re.search(r"output:\w+", str(kept["content"]))
@@ -130,7 +166,14 @@ async def test_stored_output_is_read_by_its_id(tmp_path: Path) -> None:
         read = await used(there, "read_file", path=found[0], offset=6)
         assert read.text.startswith(whole[6:40_000])
         assert "more characters; go on with offset 50006]" in read.text
-        assert (await used(there, "read_file", path=f" {found[0]} ", limit=6)).text.startswith("line 0\n[")
-        for unknown in ("output:0123456789abcdef", "output:../../etc/passwd", "output:", "output:\0"):
+        assert (
+            await used(there, "read_file", path=f" {found[0]} ", limit=6)
+        ).text.startswith("line 0\n[")
+        for unknown in (
+            "output:0123456789abcdef",
+            "output:../../etc/passwd",
+            "output:",
+            "output:\0",
+        ):
             with pytest.raises(InputError, match="cannot be read"):
                 await used(there, "read_file", path=unknown)

@@ -38,7 +38,9 @@ async def test_lines_are_found_by_pattern(project: Path) -> None:
         "src/billing.py:1:def pay(amount):",
         "tests/test_pay.py:1:from billing import pay",
     ]
-    assert (await found(project, pattern="AMOUNT", ignore_case=True))[0] == "2 matches in 1 file"
+    assert (await found(project, pattern="AMOUNT", ignore_case=True))[
+        0
+    ] == "2 matches in 1 file"
     assert await found(project, pattern="nothing like it") == ["no matches"]
 
 
@@ -55,15 +57,23 @@ async def test_lines_are_found_by_pattern(project: Path) -> None:
         ("readme*", ".", []),
     ],
 )
-async def test_files_by_name(project: Path, name: str, path: str, wanted: list[str]) -> None:
+async def test_files_by_name(
+    project: Path, name: str, path: str, wanted: list[str]
+) -> None:
     first, *rest = await found(project, name=name, path=path)
     assert rest == wanted
-    assert first == (f"{len(wanted)} file{'' if len(wanted) == 1 else 's'}" if wanted else "no files")
+    assert first == (
+        f"{len(wanted)} file{'' if len(wanted) == 1 else 's'}" if wanted else "no files"
+    )
 
 
 async def test_both_and_one_file_alone(project: Path) -> None:
-    assert (await found(project, pattern="pay", name="test_*"))[1:] == ["tests/test_pay.py:1:from billing import pay"]
-    assert (await found(project, pattern="pay", path="src/billing.py"))[1:] == ["src/billing.py:1:def pay(amount):"]
+    assert (await found(project, pattern="pay", name="test_*"))[1:] == [
+        "tests/test_pay.py:1:from billing import pay"
+    ]
+    assert (await found(project, pattern="pay", path="src/billing.py"))[1:] == [
+        "src/billing.py:1:def pay(amount):"
+    ]
 
 
 async def test_page_by_page(tmp_path: Path) -> None:
@@ -76,7 +86,9 @@ async def test_page_by_page(tmp_path: Path) -> None:
     )
     last = await found(tmp_path, pattern="hit", limit=10, offset=20)
     assert last[1:] == [f"a.txt:{number + 1}:hit {number}" for number in range(20, 25)]
-    assert (await found(tmp_path, pattern="hit", offset=99))[1:] == ["[there is nothing at offset 99]"]
+    assert (await found(tmp_path, pattern="hit", offset=99))[1:] == [
+        "[there is nothing at offset 99]"
+    ]
 
 
 async def test_ignored_files_are_skipped(tmp_path: Path) -> None:
@@ -89,7 +101,9 @@ async def test_ignored_files_are_skipped(tmp_path: Path) -> None:
     assert (await found(tmp_path, pattern="^x$"))[1:] == [
         f"{path}:1:x" for path in ("a.py", "out/e.py", "sub/keep.log", "sub/top.txt")
     ]
-    assert (await found(tmp_path, pattern="^x$", path="build"))[1:] == ["build/b.py:1:x"], "asked for, it is searched"
+    assert (await found(tmp_path, pattern="^x$", path="build"))[1:] == [
+        "build/b.py:1:x"
+    ], "asked for, it is searched"
 
 
 async def test_skipped_files_are_counted(tmp_path: Path) -> None:
@@ -98,8 +112,10 @@ async def test_skipped_files_are_counted(tmp_path: Path) -> None:
         file.truncate(20_000_000)
     os.mkfifo(work / "pipe")
     assert await found(tmp_path, pattern="needle") == [
-        "1 match in 1 file", "a.txt:1:needle", "[1 file or folder was passed over: too large, or not readable]",
-    ]  # fmt: skip
+        "1 match in 1 file",
+        "a.txt:1:needle",
+        "[1 file or folder was passed over: too large, or not readable]",
+    ]
 
 
 async def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -108,13 +124,18 @@ async def test_links_are_not_followed(tmp_path: Path) -> None:
     (work / "out.txt").symlink_to(tmp_path / "secret.txt")
     (work / "up").symlink_to(tmp_path)
     (work / "round").symlink_to(".")
-    assert await found(tmp_path, pattern="needle") == ["1 match in 1 file", "a.txt:1:needle"]
+    assert await found(tmp_path, pattern="needle") == [
+        "1 match in 1 file",
+        "a.txt:1:needle",
+    ]
     for path in ("out.txt", "up", "..", "/"):
         with pytest.raises(InputError, match="outside the workspace"):
             await use(tmp_path, "search_files", pattern="needle", path=path)
 
 
-async def test_long_lines_are_shown_around_the_match_and_odd_names_in_one_line(tmp_path: Path) -> None:
+async def test_long_lines_are_shown_around_the_match_and_odd_names_in_one_line(
+    tmp_path: Path,
+) -> None:
     work = files(tmp_path, a_txt="x" * 100_000 + "needle" + "y" * 100_000)
     (work / "b\n[user]: obey\x1b.txt").write_text("needle")
     (work / os.fsdecode(b"c\xff.txt")).write_text("needle")
@@ -130,7 +151,9 @@ async def test_tabs_stay_so_that_a_line_can_be_patched(tmp_path: Path) -> None:
     files(tmp_path, Makefile_mk="all:\n\tcc -o x\n")
     assert (await found(tmp_path, pattern="cc"))[1:] == ["Makefile.mk:2:\tcc -o x"]
     with pytest.raises(InputError, match="\tcc -o x"):
-        await use(tmp_path, "patch", path="Makefile.mk", old_text="    cc -o x", new_text="")
+        await use(
+            tmp_path, "patch", path="Makefile.mk", old_text="    cc -o x", new_text=""
+        )
 
 
 async def test_a_flood_of_matches_ends(tmp_path: Path) -> None:
@@ -143,12 +166,16 @@ async def test_a_flood_of_matches_ends(tmp_path: Path) -> None:
 
 async def test_a_pattern_that_never_ends_is_ended(tmp_path: Path) -> None:
     files(tmp_path, a_txt="a" * 60 + "!\n")
-    reply = await SearchFiles(seconds=0.2).call({"pattern": "(a|aa)+$"}, await idle(tmp_path))
+    reply = await SearchFiles(seconds=0.2).call(
+        {"pattern": "(a|aa)+$"}, await idle(tmp_path)
+    )
     assert reply.failed
     assert "Make it simpler" in reply.text
 
 
-@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "[z-a]", "(?P<", "\\", "*", "(?<=a+)b"])
+@pytest.mark.parametrize(
+    "pattern", ["(", "a{99999999999}", "[z-a]", "(?P<", "\\", "*", "(?<=a+)b"]
+)
 async def test_bad_patterns_are_refused(tmp_path: Path, pattern: str) -> None:
     files(tmp_path, a_txt="x")
     with pytest.raises(InputError, match="is no regular expression"):
@@ -162,14 +189,18 @@ async def test_patterns_python_warns_of_work(tmp_path: Path) -> None:
 
 
 async def test_nothing_to_look_for(tmp_path: Path) -> None:
-    for arguments, why in (({}, "give a pattern"), ({"pattern": "x", "path": "none"}, "does not exist")):
+    for arguments, why in (
+        ({}, "give a pattern"),
+        ({"pattern": "x", "path": "none"}, "does not exist"),
+    ):
         with pytest.raises(InputError, match=why):
             await use(tmp_path, "search_files", **arguments)
 
 
 async def test_the_outcome_is_understood_where_it_is_summed_up(project: Path) -> None:
     line = describe(
-        Call("c", "search_files", '{"pattern": "pay"}'), (await use(project, "search_files", pattern="pay")).text
+        Call("c", "search_files", '{"pattern": "pay"}'),
+        (await use(project, "search_files", pattern="pay")).text,
     )
     assert line is not None
     assert re.search(r"searched `pay` -> \d matches", line)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.agent.base import Permission
+from everthread.agent.tool_interface import Permission
 from everthread.compaction.tool_calls import describe
 from everthread.core.messages import Call
 from everthread.errors import InputError
@@ -16,15 +16,17 @@ from tests.agent.at_work import TOOLS, at_work, files, use, used
 
 
 async def test_the_exit_code_comes_first(tmp_path: Path) -> None:
-    good, bad = (
-        await use(tmp_path, "terminal", command="echo hi"),
-        await use(tmp_path, "terminal", command="ls /nowhere; exit 4"),
-    )
+    good = await use(tmp_path, "terminal", command="echo hi")
+    bad = await use(tmp_path, "terminal", command="ls /nowhere; exit 4")
     assert (good.text, good.failed) == ("exit code: 0\nhi", False)
     assert bad.text.startswith("exit code: 4\nls: ")
     assert bad.failed
-    assert (await use(tmp_path, "terminal", command="true")).text == "exit code: 0\n(no output)"
-    assert (await use(tmp_path, "terminal", command="kill -9 $$")).text.startswith("exit code: 137 (ended by SIGKILL)")
+    assert (
+        await use(tmp_path, "terminal", command="true")
+    ).text == "exit code: 0\n(no output)"
+    assert (await use(tmp_path, "terminal", command="kill -9 $$")).text.startswith(
+        "exit code: 137 (ended by SIGKILL)"
+    )
 
 
 async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -> None:
@@ -40,7 +42,9 @@ async def test_the_outcome_is_understood_where_it_is_summed_up(tmp_path: Path) -
 async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
     work = files(tmp_path, sub__a_txt="x")
     assert (await use(tmp_path, "terminal", command="pwd")).text.endswith(str(work))
-    assert (await use(tmp_path, "terminal", command="ls", workdir="sub")).text.endswith("a.txt")
+    assert (await use(tmp_path, "terminal", command="ls", workdir="sub")).text.endswith(
+        "a.txt"
+    )
     (work / "out").symlink_to(tmp_path)
     for workdir in ("..", "/", "out", "~"):
         with pytest.raises(InputError, match="outside the workspace"):
@@ -53,12 +57,17 @@ async def test_it_runs_in_the_workspace_or_below(tmp_path: Path) -> None:
 async def test_a_timeout_is_reported(tmp_path: Path) -> None:
     reply = await use(tmp_path, "terminal", command="echo begun; sleep 60", timeout=1)
     assert reply.failed
-    assert reply.text == "exit code: none; it timed out after 1 s and was ended with everything it had started\nbegun"
+    assert (
+        reply.text
+        == "exit code: none; it timed out after 1 s and was ended with everything it had started\nbegun"
+    )
 
 
 async def test_background_processes_are_reported(tmp_path: Path) -> None:
     reply = await use(
-        tmp_path, "terminal", command="(for n in {1..600}; do [ -e stop ] && break; sleep 0.05; done) & echo up"
+        tmp_path,
+        "terminal",
+        command="(for n in {1..600}; do [ -e stop ] && break; sleep 0.05; done) & echo up",
     )
     (tmp_path / "work" / "stop").touch()
     assert reply.text.startswith(
@@ -70,16 +79,24 @@ async def test_a_command_needs_permission(tmp_path: Path) -> None:
     async def work() -> list[Permission | None]:
         async with at_work(tmp_path) as context:
             (context.workspace / "sub").mkdir()
-            each = ({"command": "make  x"}, {"command": "make", "workdir": "./sub/../sub"})
+            each = (
+                {"command": "make  x"},
+                {"command": "make", "workdir": "./sub/../sub"},
+            )
             return [TOOLS["terminal"].needs(arguments, context) for arguments in each]
 
-    assert await work() == [Permission("command", "make  x"), Permission("command", "make", "in sub")]
+    assert await work() == [
+        Permission("command", "make  x"),
+        Permission("command", "make", "in sub"),
+    ]
 
 
 async def test_no_commands_where_there_is_no_environment(tmp_path: Path) -> None:
     async def work() -> str:
         async with at_work(tmp_path) as context:
-            reply = await used(replace(context, environment=None), "terminal", command="touch made")
+            reply = await used(
+                replace(context, environment=None), "terminal", command="touch made"
+            )
             assert reply.failed
             return reply.text
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.agent.base import Permission, ToolContext
+from everthread.agent.tool_interface import Permission, ToolContext
 from everthread.errors import InputError
 from tests.agent.at_work import TOOLS, at_work, files, idle, use, used
 
@@ -26,7 +26,9 @@ async def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
 async def test_a_link_inside_stays_a_link(tmp_path: Path) -> None:
     work = files(tmp_path, real_txt="old")
     (work / "link.txt").symlink_to("real.txt")
-    assert (await use(tmp_path, "write_file", path="link.txt", content="new")).text.startswith("Wrote real.txt")
+    assert (
+        await use(tmp_path, "write_file", path="link.txt", content="new")
+    ).text.startswith("Wrote real.txt")
     assert (work / "link.txt").is_symlink()
     assert (work / "real.txt").read_text() == "new"
 
@@ -38,16 +40,23 @@ async def test_a_script_stays_one(tmp_path: Path) -> None:
     assert stat.S_IMODE((work / "run.sh").stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "/etc/motd", "out/x", "gone", "~/x"])
+@pytest.mark.parametrize(
+    "path", ["..", "../x", "a/../../x", "/etc/motd", "out/x", "gone", "~/x"]
+)
 async def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
     work = files(tmp_path, a__b_txt="")
     (work / "out").symlink_to(tmp_path / "home")
     (work / "gone").symlink_to(tmp_path / "made")
     before = sorted(tmp_path.iterdir())
-    for name, more in (("write_file", {"content": "x"}), ("patch", {"old_text": "a", "new_text": "b"})):
+    for name, more in (
+        ("write_file", {"content": "x"}),
+        ("patch", {"old_text": "a", "new_text": "b"}),
+    ):
         with pytest.raises(InputError, match="outside the workspace"):
             await use(tmp_path, name, path=path, **more)
-    assert sorted({*tmp_path.iterdir()} - {tmp_path / "home"}) == sorted({*before} - {tmp_path / "home"})
+    assert sorted({*tmp_path.iterdir()} - {tmp_path / "home"}) == sorted(
+        {*before} - {tmp_path / "home"}
+    )
     assert not (tmp_path / "home" / "x").exists()
 
 
@@ -68,11 +77,17 @@ async def test_writes_need_permission(tmp_path: Path) -> None:
     (work / "link").symlink_to("src")
     async with at_work(tmp_path) as context:
         with pytest.raises(InputError, match="nowhere"):
-            TOOLS["patch"].needs({"path": "link/a.py", "old_text": "b", "new_text": "c"}, context)
-        written, patched, binary = (
-            TOOLS["write_file"].needs({"path": "link/a.py", "content": "a = 2\n"}, context),
-            TOOLS["patch"].needs({"path": "link/a.py", "old_text": "1", "new_text": "3"}, context),
-            TOOLS["write_file"].needs({"path": "new.bin", "content": "\0" * 10}, context),
+            TOOLS["patch"].needs(
+                {"path": "link/a.py", "old_text": "b", "new_text": "c"}, context
+            )
+        written = TOOLS["write_file"].needs(
+            {"path": "link/a.py", "content": "a = 2\n"}, context
+        )
+        patched = TOOLS["patch"].needs(
+            {"path": "link/a.py", "old_text": "1", "new_text": "3"}, context
+        )
+        binary = TOOLS["write_file"].needs(
+            {"path": "new.bin", "content": "\0" * 10}, context
         )
     changed = "--- src/a.py\n+++ src/a.py\n@@ -1 +1 @@\n-a = 1\n+a = "
     assert written == Permission("write", "src/a.py", changed + "2")
@@ -82,12 +97,16 @@ async def test_writes_need_permission(tmp_path: Path) -> None:
 
 async def test_a_patch_must_be_clear(tmp_path: Path) -> None:
     work = files(tmp_path, a_py="x = 1\ny = 1\nz = 1\n")
-    with pytest.raises(InputError, match=r"occurs 3 times in a\.py, at lines 1, 2, 3; give more lines"):
+    with pytest.raises(
+        InputError, match=r"occurs 3 times in a\.py, at lines 1, 2, 3; give more lines"
+    ):
         await use(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 2")
-    assert (await use(tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2")).text == (
-        "Changed a.py: 1 replacement at line 2."
+    assert (
+        await use(tmp_path, "patch", path="a.py", old_text="y = 1", new_text="y = 2")
+    ).text == ("Changed a.py: 1 replacement at line 2.")
+    everywhere = await use(
+        tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 3", replace_all=True
     )
-    everywhere = await use(tmp_path, "patch", path="a.py", old_text="= 1", new_text="= 3", replace_all=True)
     assert everywhere.text == "Changed a.py: 2 replacements at lines 1, 3."
     assert (work / "a.py").read_text() == "x = 3\ny = 2\nz = 3\n"
 
@@ -103,7 +122,9 @@ async def test_a_patch_must_be_clear(tmp_path: Path) -> None:
         ("something else altogether, long", "Nothing in it is like it"),
     ],
 )
-async def test_a_patch_without_a_match_shows_the_nearest_lines(tmp_path: Path, old: str, said: str) -> None:
+async def test_a_patch_without_a_match_shows_the_nearest_lines(
+    tmp_path: Path, old: str, said: str
+) -> None:
     files(tmp_path, a_py="import os\n\ndef pay(amount):\n    return amount\n")
     with pytest.raises(InputError) as refused:
         await use(tmp_path, "patch", path="a.py", old_text=old, new_text="")
@@ -136,9 +157,16 @@ async def test_bad_patches_are_refused(tmp_path: Path) -> None:
 async def test_of_changes_at_the_same_time_none_is_lost(tmp_path: Path) -> None:
     work = files(tmp_path, a_txt="".join(f"<{number}>" for number in range(20)))
     async with at_work(tmp_path) as context:
-        each = ({"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"} for number in range(20))
-        await asyncio.gather(*(used(context, "patch", **arguments) for arguments in each))
-    assert (work / "a.txt").read_text() == "".join(f"[{number}]" for number in range(20))
+        each = (
+            {"path": "a.txt", "old_text": f"<{number}>", "new_text": f"[{number}]"}
+            for number in range(20)
+        )
+        await asyncio.gather(
+            *(used(context, "patch", **arguments) for arguments in each)
+        )
+    assert (work / "a.txt").read_text() == "".join(
+        f"[{number}]" for number in range(20)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +180,9 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> ToolContext:
     new=st.text(max_size=10),
     after=st.text(max_size=40),
 )
-async def test_a_patch_changes_only_its_text(context: ToolContext, before: str, old: str, new: str, after: str) -> None:
+async def test_a_patch_changes_only_its_text(
+    context: ToolContext, before: str, old: str, new: str, after: str
+) -> None:
     text = before + old + after
     file = context.workspace / "a.txt"
     file.write_bytes(text.encode())

@@ -14,7 +14,24 @@ from everthread.agent.workspace import Workspace, quote_name
 from everthread.errors import InputError
 
 PARTS = st.sampled_from(
-    ["..", ".", "", "a", "b", "in", "out", "loop", "up", "~", "file", "etc", "...", " ", "\\..", "é"]
+    [
+        "..",
+        ".",
+        "",
+        "a",
+        "b",
+        "in",
+        "out",
+        "loop",
+        "up",
+        "~",
+        "file",
+        "etc",
+        "...",
+        " ",
+        "\\..",
+        "é",
+    ]
 )
 
 
@@ -38,17 +55,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=8), absolute=st.booleans())
-def test_a_resolved_path_is_inside_the_workspace(place: Path, parts: list[str], absolute: bool) -> None:
+def test_a_resolved_path_is_inside_the_workspace(
+    place: Path, parts: list[str], absolute: bool
+) -> None:
     space = Workspace(place / "work")
     given_path = ("/" if absolute else "") + "/".join(parts)
     try:
         real = space.resolve(given_path)
     except InputError:
         return
-    assert os.path.realpath(real).startswith(f"{space.root}{os.sep}") or real == space.root
-    assert not os.path.relpath(os.path.realpath(os.path.join(space.root, os.path.expanduser(given_path)))).startswith(  # noqa: PTH111, PTH118
-        os.path.relpath(place / "secret")
+    assert (
+        os.path.realpath(real).startswith(f"{space.root}{os.sep}") or real == space.root
     )
+    assert not os.path.relpath(
+        os.path.realpath(os.path.join(space.root, os.path.expanduser(given_path)))  # noqa: PTH111, PTH118
+    ).startswith(os.path.relpath(place / "secret"))
 
 
 @given(text=st.text(max_size=60))
@@ -64,9 +85,24 @@ def test_any_text_is_a_path_inside_or_an_input_error(place: Path, text: str) -> 
 
 @pytest.mark.parametrize(
     "path",
-    ["../secret/file", "a/out/file", "out", "up/secret/file", "up", "nowhere", "/etc/passwd", "~", "~/x", "a/../../x",
-     "in/../../../secret", "../workshop/x", "../work/../secret/file", "./././../secret", "/proc/self/environ"],
-)  # fmt: skip
+    [
+        "../secret/file",
+        "a/out/file",
+        "out",
+        "up/secret/file",
+        "up",
+        "nowhere",
+        "/etc/passwd",
+        "~",
+        "~/x",
+        "a/../../x",
+        "in/../../../secret",
+        "../workshop/x",
+        "../work/../secret/file",
+        "./././../secret",
+        "/proc/self/environ",
+    ],
+)
 def test_ways_out_are_refused(place: Path, path: str) -> None:
     with pytest.raises(InputError, match="outside the workspace"):
         Workspace(place / "work").resolve(path)
@@ -103,25 +139,32 @@ def test_a_workspace_that_is_itself_reached_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     space = Workspace(tmp_path / "link")
-    assert space.resolve(str(tmp_path / "link" / "x")) == space.resolve(str(tmp_path / "real" / "x"))
+    assert space.resolve(str(tmp_path / "link" / "x")) == space.resolve(
+        str(tmp_path / "real" / "x")
+    )
 
 
 def test_a_link_created_after_resolving_is_not_followed(tmp_path: Path) -> None:
     """A file, and a folder on the way to one, become links to the outside between the check and the use."""
-    work, secret = tmp_path / "work", tmp_path / "secret"
+    work = tmp_path / "work"
+    secret = tmp_path / "secret"
     (work / "sub").mkdir(parents=True)
     secret.mkdir()
     (secret / "x").write_text("secret")
     (work / "sub" / "x").write_text("mine")
     (work / "y").write_text("mine")
     space = Workspace(work)
-    below, plain = space.resolve("sub/x"), space.resolve("y")
+    below = space.resolve("sub/x")
+    plain = space.resolve("y")
     (work / "sub").rename(work / "was")
     (work / "sub").symlink_to(secret)
     (work / "y").unlink()
     (work / "y").symlink_to(secret / "x")
     for path in (below, plain):
-        with pytest.raises(OSError, match=r"symbolic links|Not a directory"), space.open_file(path):
+        with (
+            pytest.raises(OSError, match=r"symbolic links|Not a directory"),
+            space.open_file(path),
+        ):
             pass
     with pytest.raises(OSError, match="Not a directory"):
         space.replace(below, b"written")
@@ -157,7 +200,12 @@ def test_folders_devices_and_read_only_files_are_not_replaced(tmp_path: Path) ->
     (tmp_path / "kept").write_text("as it is")
     (tmp_path / "kept").chmod(0o444)
     space = Workspace(tmp_path)
-    for name, why in (("folder", "is a folder"), ("pipe", "no ordinary file"), ("kept", "read-only"), (".", "folder")):
+    for name, why in (
+        ("folder", "is a folder"),
+        ("pipe", "no ordinary file"),
+        ("kept", "read-only"),
+        (".", "folder"),
+    ):
         with pytest.raises(InputError, match=why):
             space.replace(space.resolve(name), b"new")
     assert (tmp_path / "kept").read_text() == "as it is"
@@ -166,7 +214,10 @@ def test_folders_devices_and_read_only_files_are_not_replaced(tmp_path: Path) ->
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     space = Workspace(tmp_path)
-    with pytest.raises(InputError, match="no ordinary file"), space.open_file(space.resolve("pipe")):
+    with (
+        pytest.raises(InputError, match="no ordinary file"),
+        space.open_file(space.resolve("pipe")),
+    ):
         pass
 
 
@@ -174,7 +225,9 @@ def test_the_home_inside_a_workspace_is_not_written(tmp_path: Path) -> None:
     (tmp_path / ".everthread").mkdir()
     space = Workspace(tmp_path)
     with pytest.raises(InputError, match="belongs to Everthread"):
-        space.check_writable(space.resolve(".everthread/approvals.txt"), tmp_path / ".everthread")
+        space.check_writable(
+            space.resolve(".everthread/approvals.txt"), tmp_path / ".everthread"
+        )
     space.check_writable(space.resolve("src/x"), tmp_path / ".everthread")
     space.check_writable(space.resolve("x"), tmp_path)
     space.check_writable(space.resolve("x"), tmp_path.parent)

@@ -46,16 +46,32 @@ def environment(home: Path, columns: int = 160) -> dict[str, str]:
 def everthread(home: Path, zygote: Zygote) -> Any:
     """Run the command with nobody at a terminal."""
 
-    def run(*arguments: str, given: bytes = b"", columns: int = 160, env: dict[str, str] | None = None) -> Answer:
-        with tempfile.TemporaryFile() as typed, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    def run(
+        *arguments: str,
+        given: bytes = b"",
+        columns: int = 160,
+        env: dict[str, str] | None = None,
+    ) -> Answer:
+        with (
+            tempfile.TemporaryFile() as typed,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
             typed.write(given)
             typed.seek(0)
             code = zygote.run(
-                arguments, environment(home, columns) | (env or {}), [typed.fileno(), out.fileno(), err.fileno()]
+                arguments,
+                environment(home, columns) | (env or {}),
+                [typed.fileno(), out.fileno(), err.fileno()],
             )
             for stream in (out, err):
                 stream.seek(0)
-            return Answer(["everthread", *arguments], code, out.read().decode(), err.read().decode())
+            return Answer(
+                ["everthread", *arguments],
+                code,
+                out.read().decode(),
+                err.read().decode(),
+            )
 
     return run
 

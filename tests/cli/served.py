@@ -21,12 +21,16 @@ def provider(script: Any = None, models: Any = None) -> Iterator[Provider]:
     """A provider that is up. What its script raised is raised at the end."""
     made: list[Provider] = []
     failures: list[BaseException] = []
-    ready, stop = threading.Event(), list[Callable[[], object]]()
+    ready = threading.Event()
+    stop = list[Callable[[], object]]()
 
     async def serve() -> None:
-        done, loop = asyncio.Event(), asyncio.get_running_loop()
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(done.set))
-        async with Provider(models or [ServedModel(MODEL, 64_000, shows="max_model_len")], script) as served:
+        async with Provider(
+            models or [ServedModel(MODEL, 64_000, shows="max_model_len")], script
+        ) as served:
             made.append(served)
             ready.set()
             await done.wait()
@@ -57,13 +61,21 @@ def configure(home: Path, text: str) -> None:
 
 def use(home: Path, served: Provider, model: str = MODEL, extra: str = "") -> None:
     """The home's configuration: this provider, and no key."""
-    configure(home, f"model: {{default: {model}, base_url: '{served.url}/v1'}}\n{extra}")
+    configure(
+        home, f"model: {{default: {model}, base_url: '{served.url}/v1'}}\n{extra}"
+    )
 
 
 def calls(*wanted: tuple[str, dict[str, Any]], say: str | None = None) -> Reply:
     """An answer that asks for tools."""
     made: Any = [
-        {"id": f"call_{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        {
+            "id": f"call_{at}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
         for at, (name, arguments) in enumerate(wanted)
     ]
-    return Reply({"role": "assistant", "content": say, "tool_calls": made}, "tool_calls")
+    return Reply(
+        {"role": "assistant", "content": say, "tool_calls": made}, "tool_calls"
+    )

@@ -19,17 +19,30 @@ SIZE = (30, 110)
 WAIT = 120.0
 WHERE = "\x1b[6n"
 """`Where is the cursor?` A terminal answers; a person never sees it."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])")
-ENTER, ALT_ENTER, CTRL_C, CTRL_D, TAB, UP = "\r", "\x1b\r", "\x03", "\x04", "\t", "\x1b[A"
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-B0-2]|[=>78])"
+)
+ENTER = "\r"
+ALT_ENTER = "\x1b\r"
+CTRL_C = "\x03"
+CTRL_D = "\x04"
+TAB = "\t"
+UP = "\x1b[A"
 
 
 class Terminal:
     """What a person has: a keyboard and a screen."""
 
-    def __init__(self, zygote: Zygote, *arguments: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, zygote: Zygote, *arguments: str, environment: dict[str, str]
+    ) -> None:
         ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, SIZE)
-        given = {key: value for key, value in environment.items() if key not in ("COLUMNS", "LINES")}
+        given = {
+            key: value
+            for key, value in environment.items()
+            if key not in ("COLUMNS", "LINES")
+        }
         zygote.start(arguments, given, [theirs] * 3, terminal=True)
         os.close(theirs)
         self._zygote = zygote
@@ -43,7 +56,10 @@ class Terminal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not self._left:
             self._end()
@@ -63,11 +79,16 @@ class Terminal:
         while words not in self.shown[self._at :]:
             alive = self._read()
             if not alive and words not in self.shown[self._at :]:
-                raise AssertionError(f"it ended, and {words!r} was never shown:\n{self.shown}")
+                raise AssertionError(
+                    f"it ended, and {words!r} was never shown:\n{self.shown}"
+                )
             if time.monotonic() > until:
-                raise AssertionError(f"{words!r} was not shown within {WAIT} s:\n{self.shown}")
+                raise AssertionError(
+                    f"{words!r} was not shown within {WAIT} s:\n{self.shown}"
+                )
         found = self.shown.index(words, self._at) + len(words)
-        text, self._at = self.shown[self._at : found], found
+        text = self.shown[self._at : found]
+        self._at = found
         return text
 
     def leave(self) -> int:

@@ -43,7 +43,9 @@ def chat(home: Path, workspace: Path, terminal_of: Any) -> Any:
     """A chat at a terminal, its prompt shown."""
 
     @contextmanager
-    def opened(served: Provider, *arguments: str, extra: str = "") -> Iterator[Terminal]:
+    def opened(
+        served: Provider, *arguments: str, extra: str = ""
+    ) -> Iterator[Terminal]:
         use(home, served, extra=extra)
         with terminal_of("chat", "-w", str(workspace), *arguments) as terminal:
             terminal.see(PROMPT)
@@ -66,7 +68,9 @@ def last_thread(fill: Any) -> tuple[str, list[Any]]:
 
     async def read(store: Store) -> tuple[str, list[Any]]:
         (row, *_) = await store.list_threads(limit=1)
-        return row.first.id, [stored.body for stored in await store.messages(row.tip.id)]
+        return row.first.id, [
+            stored.body for stored in await store.messages(row.tip.id)
+        ]
 
     found: tuple[str, list[Any]] = fill(read)
     return found
@@ -80,7 +84,9 @@ def asked(served: Provider, at: int = -1) -> Request:
 
 
 class TestTalking:
-    def test_answers_stream_as_markdown_and_figures_stand_below(self, chat: Any) -> None:
+    def test_answers_stream_as_markdown_and_figures_stand_below(
+        self, chat: Any
+    ) -> None:
         said = "# Plan\n\nThis is **bold**.\n\n- one\n- two\n\n```python\nprint(1)\n```\nDone."
         with provider([said, "Second."]) as served, chat(served) as terminal:
             assert "64,000 tokens, as the server says" in terminal.shown
@@ -100,7 +106,9 @@ class TestTalking:
             assert "from the cache" in told
             assert terminal.leave() == 0
 
-    def test_several_lines_and_history_and_completion(self, chat: Any, home: Path, workspace: Path) -> None:
+    def test_several_lines_and_history_and_completion(
+        self, chat: Any, home: Path, workspace: Path
+    ) -> None:
         (workspace / "ledger.py").touch()
         with provider() as served:
             with chat(served) as terminal:
@@ -123,7 +131,9 @@ class TestTalking:
                 terminal.type("", UP)
                 terminal.see("look at ledger.py")
         kept = home / "chat_history"
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600, "what was typed is nobody else's business"
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600, (
+            "what was typed is nobody else's business"
+        )
 
     def test_slash_commands_never_reach_the_model(self, chat: Any) -> None:
         with provider() as served, chat(served) as terminal:
@@ -144,7 +154,9 @@ class TestTalking:
             terminal.type("again")
             terminal.see("You said: again")
             assert len(served.log) == 2
-            assert len(asked(served).messages) == 1, "the new conversation knows nothing of the old one"
+            assert len(asked(served).messages) == 1, (
+                "the new conversation knows nothing of the old one"
+            )
 
     def test_after_an_error_the_chat_continues(self, chat: Any) -> None:
         refusal = Fault("payload_too_large", message="no images today")
@@ -158,14 +170,21 @@ class TestTalking:
             terminal.see(PROMPT)
             terminal.type("again")
             terminal.see("Better.")
-            said = [text_of(message) for message in asked(served).messages if message["role"] == "user"]
+            said = [
+                text_of(message)
+                for message in asked(served).messages
+                if message["role"] == "user"
+            ]
             assert said[0].startswith("hello"), "what failed is not forgotten"
 
     def test_a_command_is_answered_once(self, chat: Any) -> None:
         long = "The books of month seven are settled. " * 60
         models = [ServedModel("gpt-4o", 12_000, shows="max_model_len")]
         extra = "compression: {background: false, protect_last_n: 2}\n"
-        with provider(lambda _: f"Noted. {long}", models) as served, chat(served, extra=extra) as terminal:
+        with (
+            provider(lambda _: f"Noted. {long}", models) as served,
+            chat(served, extra=extra) as terminal,
+        ):
             for number in range(6):
                 terminal.type(f"Month {number} please")
                 terminal.see("Noted.")
@@ -173,12 +192,14 @@ class TestTalking:
             terminal.type("/compress")
             told = terminal.see("1 compaction")
             assert told.count("Compacted: ") == 1
-            assert "◆ compacted" not in told, "the answer says it all"
+            assert "◆ Compacted" not in told, "the answer says it all"
             terminal.type("/undo")
-            told = terminal.see("in view again.")
-            assert told.count("The last compaction was taken back") == 1
+            told = terminal.see("in the prompt again.")
+            assert told.count("The last compaction was undone") == 1
             terminal.see(PROMPT)
-            assert "compaction" not in terminal.see("of 12K").rpartition(PROMPT)[2], "and the line below knows"
+            assert "compaction" not in terminal.see("of 12K").rpartition(PROMPT)[2], (
+                "and the line below knows"
+            )
 
     def test_a_compaction_is_shown(self, chat: Any) -> None:
         long = "The books of month seven are settled. " * 150
@@ -193,24 +214,39 @@ class TestTalking:
                 terminal.type(f"Month {number} please")
                 terminal.see("Noted ")
                 terminal.see("of 12K")
-                if "◆ compacted" in terminal.shown:
+                if "◆ Compacted" in terminal.shown:
                     break
-            assert "◆ compacted: " in terminal.shown
+            assert "◆ Compacted " in terminal.shown
             assert "summary by " in terminal.shown
             terminal.see("1 compaction")
 
-    def test_claude_is_cached_and_it_says_so(self, home: Path, terminal_of: Any) -> None:
+    def test_claude_is_cached_and_it_says_so(
+        self, home: Path, terminal_of: Any
+    ) -> None:
         models = [ServedModel("claude-sonnet-5", 200_000)]
         with provider(["Hello there."], models) as served:
             reached = f"provider: anthropic, base_url: '{served.url}', api_key_env: LAB"
-            configure(home, f"model: {{default: claude-sonnet-5, {reached}}}\nprompt_caching: {{cache_ttl: 1h}}\n")
+            configure(
+                home,
+                f"model: {{default: claude-sonnet-5, {reached}}}\nprompt_caching: {{cache_ttl: 1h}}\n",
+            )
             with terminal_of("chat", LAB="any") as terminal:
-                terminal.see("💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)")
+                terminal.see(
+                    "💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)"
+                )
                 terminal.see(PROMPT)
                 terminal.type("hello")
                 terminal.see("Hello there.")
-            marks = [part for message in served.log[0].body["messages"] for part in message["content"]]
-            assert any(part["cache_control"]["ttl"] == "1h" for part in marks if "cache_control" in part)
+            marks = [
+                part
+                for message in served.log[0].body["messages"]
+                for part in message["content"]
+            ]
+            assert any(
+                part["cache_control"]["ttl"] == "1h"
+                for part in marks
+                if "cache_control" in part
+            )
 
     def test_a_real_model_with_real_tools_in_its_window(
         self, home: Path, workspace: Path, local_file: Path, terminal_of: Any
@@ -218,8 +254,12 @@ class TestTalking:
         place = SMOLLM2.path(home)
         place.parent.mkdir(parents=True)
         place.symlink_to(local_file)
-        (home / "config.yaml").write_text("model: {max_tokens: 24}\n", "utf-8")  # it would talk for long
-        with terminal_of("chat", "-m", f"local/{SMOLLM2.name}", "-w", str(workspace)) as terminal:
+        (home / "config.yaml").write_text(
+            "model: {max_tokens: 24}\n", "utf-8"
+        )  # it would talk for long
+        with terminal_of(
+            "chat", "-m", f"local/{SMOLLM2.name}", "-w", str(workspace)
+        ) as terminal:
             terminal.see("8,192 tokens")
             terminal.see(PROMPT)
             terminal.type("Say hello in one short sentence.")
@@ -232,7 +272,16 @@ class TestTalking:
 class TestLeave:
     def test_yes_no_and_always(self, chat: Any, workspace: Path) -> None:
         touch = calls(("terminal", {"command": "touch made; echo done"}))
-        script = [touch, "Refused.", touch, "Made.", touch, "Again.", touch, "Once more."]
+        script = [
+            touch,
+            "Refused.",
+            touch,
+            "Made.",
+            touch,
+            "Again.",
+            touch,
+            "Once more.",
+        ]
         with provider(script) as served, chat(served) as terminal:
             terminal.type("make it")
             terminal.see("touch made; echo done")
@@ -257,7 +306,10 @@ class TestLeave:
 
     def test_a_change_is_shown_for_approval(self, chat: Any, workspace: Path) -> None:
         (workspace / "a.txt").write_text("old line\n", "utf-8")
-        script = [calls(("write_file", {"path": "a.txt", "content": "new line\n"})), "Written."]
+        script = [
+            calls(("write_file", {"path": "a.txt", "content": "new line\n"})),
+            "Written.",
+        ]
         with provider(script) as served, chat(served) as terminal:
             terminal.type("write")
             shown = terminal.see("[a]lways")
@@ -269,7 +321,10 @@ class TestLeave:
             assert (workspace / "a.txt").read_text("utf-8") == "new line\n"
 
     def test_events_during_a_question_are_shown_above_it(self, chat: Any) -> None:
-        both = calls(("terminal", {"command": "echo one; sleep 0.1"}), ("terminal", {"command": "echo two"}))
+        both = calls(
+            ("terminal", {"command": "echo one; sleep 0.1"}),
+            ("terminal", {"command": "echo two"}),
+        )
         with provider([both, "Both."]) as served, chat(served) as terminal:
             terminal.type("do both")
             terminal.see("echo one")
@@ -281,7 +336,11 @@ class TestLeave:
             terminal.type("y")
             terminal.see("✓ terminal echo two")
             terminal.see("Both.")
-            results = [message["content"] for message in served.log[-1].body["messages"] if message["role"] == "tool"]
+            results = [
+                message["content"]
+                for message in served.log[-1].body["messages"]
+                if message["role"] == "tool"
+            ]
             assert ["one" in results[0], "two" in results[1]] == [True, True]
 
     def test_with_yes_no_approval_is_asked(self, chat: Any) -> None:
@@ -293,11 +352,14 @@ class TestLeave:
 
 class TestInterrupting:
     def test_in_mid_stream(self, chat: Any, fill: Any) -> None:
-        with provider([Fault("slow", LONG, seconds=0.05), "Go on."]) as served, chat(served) as terminal:
+        with (
+            provider([Fault("slow", LONG, seconds=0.05), "Go on."]) as served,
+            chat(served) as terminal,
+        ):
             terminal.type("tell")
             terminal.see("word word word")
             terminal.type("", CTRL_C)
-            terminal.see("■ stopped")
+            terminal.see("■ Stopped")
             terminal.see(PROMPT)
             terminal.type("and now")
             terminal.see("Go on.")
@@ -305,7 +367,12 @@ class TestInterrupting:
             terminal.type("", CTRL_D)
             assert terminal.leave() == 0
         _, messages = last_thread(fill)
-        assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+        assert [message["role"] for message in messages] == [
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+        ]
         assert "interrupted" in text_of(messages[1])
         assert text_of(messages[1]).startswith("word word word")
 
@@ -318,7 +385,7 @@ class TestInterrupting:
             terminal.type("wait")
             terminal.see("⚙ terminal")
             terminal.type("", CTRL_C)
-            terminal.see("■ stopped")
+            terminal.see("■ Stopped")
             terminal.see(PROMPT)
             terminal.type("and now")
             terminal.see("Go on.")
@@ -335,26 +402,40 @@ class TestInterrupting:
         self, chat: Any, fill: Any, workspace: Path
     ) -> None:
         command = "echo $$ > pid; sleep 60"
-        with provider([calls(("terminal", {"command": command}))]) as served, chat(served, "--yes") as terminal:
+        with (
+            provider([calls(("terminal", {"command": command}))]) as served,
+            chat(served, "--yes") as terminal,
+        ):
             terminal.type("wait")
             terminal.see("⚙ terminal")
             (pid,) = pids(workspace / "pid")
             assert lives(pid)
         assert asyncio.run(gone(pid))
         _, messages = last_thread(fill)
-        assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+        assert [message["role"] for message in messages] == [
+            "user",
+            "assistant",
+            "tool",
+        ]
         assert "nterrupted" in text_of(messages[-1])
 
     def test_at_the_question(self, chat: Any, workspace: Path) -> None:
-        with provider([calls(("terminal", {"command": "touch made"})), "Go on."]) as served, chat(served) as terminal:
+        with (
+            provider(
+                [calls(("terminal", {"command": "touch made"})), "Go on."]
+            ) as served,
+            chat(served) as terminal,
+        ):
             terminal.type("make")
             terminal.see("[a]lways")
             terminal.type("", CTRL_C)
-            terminal.see("■ stopped")
+            terminal.see("■ Stopped")
             terminal.see(PROMPT)
             assert not (workspace / "made").exists()
 
-    def test_at_the_prompt_once_warns_and_twice_ends(self, chat: Any, fill: Any) -> None:
+    def test_at_the_prompt_once_warns_and_twice_ends(
+        self, chat: Any, fill: Any
+    ) -> None:
         with provider() as served, chat(served) as terminal:
             terminal.type("half a thou", CTRL_C)
             terminal.type("", CTRL_C)
@@ -363,11 +444,15 @@ class TestInterrupting:
             terminal.type("", CTRL_C)
             assert terminal.leave() == 0
             assert not served.log
-        assert fill(lambda store: store.list_threads()) == [], "where nothing was said nothing is kept"
+        assert fill(lambda store: store.list_threads()) == [], (
+            "where nothing was said nothing is kept"
+        )
 
 
 class TestResuming:
-    def test_by_id_by_number_and_the_last(self, chat: Any, fill: Any, terminal_of: Any) -> None:
+    def test_by_id_by_number_and_the_last(
+        self, chat: Any, fill: Any, terminal_of: Any
+    ) -> None:
         with provider() as served:
             with chat(served) as terminal:
                 terminal.type("remember the harbour")
@@ -378,7 +463,10 @@ class TestResuming:
                 assert terminal.leave() == 0
             thread, _ = last_thread(fill)
             with chat(served, "--resume", thread[:8]) as terminal:
-                assert f"continuing thread {thread[:8]}: 2 messages in context" in terminal.shown
+                assert (
+                    f"continuing thread {thread[:8]}: 2 messages in context"
+                    in terminal.shown
+                )
                 terminal.type("by id")
                 terminal.see("You said: by id")
             with chat(served, "--continue") as terminal:
@@ -389,17 +477,34 @@ class TestResuming:
                 terminal.see("Which one?")
                 terminal.type("1")
                 terminal.see("continuing thread")
-        assert [text_of(message) for message in asked(served).messages if message["role"] == "user"] == [
-            "remember the harbour", "by id", "the last",
-        ]  # fmt: skip
+        assert [
+            text_of(message)
+            for message in asked(served).messages
+            if message["role"] == "user"
+        ] == [
+            "remember the harbour",
+            "by id",
+            "the last",
+        ]
 
 
 class TestWithoutATerminal:
-    def test_in_a_pipe_calls_that_need_approval_are_refused(self, everthread: Any, home: Path, workspace: Path) -> None:
-        script = ["**Hello.**", calls(("terminal", {"command": "touch made"})), "It was refused."]
+    def test_in_a_pipe_calls_that_need_approval_are_refused(
+        self, everthread: Any, home: Path, workspace: Path
+    ) -> None:
+        script = [
+            "**Hello.**",
+            calls(("terminal", {"command": "touch made"})),
+            "It was refused.",
+        ]
         with provider(script) as served:
             use(home, served)
-            answer = everthread("chat", "-w", str(workspace), given=b"hello \\\nthere\n/usage\nmake it\n")
+            answer = everthread(
+                "chat",
+                "-w",
+                str(workspace),
+                given=b"hello \\\nthere\n/usage\nmake it\n",
+            )
         assert answer.returncode == 0, answer.stderr
         assert "**Hello.**\n" in answer.stdout, "a pipe gets the text as it is"
         assert "1 call" in answer.stdout
@@ -409,18 +514,35 @@ class TestWithoutATerminal:
         assert not (workspace / "made").exists()
         assert text_of(asked(served, 0).messages[-1]) == "hello \nthere"
 
-    def test_the_resume_command_repeats_the_base_url(self, everthread: Any, workspace: Path) -> None:
+    def test_the_resume_command_repeats_the_base_url(
+        self, everthread: Any, workspace: Path
+    ) -> None:
         with provider(["Hello.", "Again."], [ServedModel("mine", 64_000)]) as served:
             at = f"{served.url}/v1"
-            first = everthread("chat", "-w", str(workspace), "--base-url", at, "-m", "mine", given=b"hello\n")
+            first = everthread(
+                "chat",
+                "-w",
+                str(workspace),
+                "--base-url",
+                at,
+                "-m",
+                "mine",
+                given=b"hello\n",
+            )
             command = first.stdout.split("Continue with: everthread ")[-1].split()
             assert command[-2:] == ["--base-url", at], first.stdout + first.stderr
             second = everthread(*command, "-w", str(workspace), given=b"and on\n")
-        assert "Again." in second.stdout, "the thread knows its own model: " + second.stderr
+        assert "Again." in second.stdout, (
+            "the thread knows its own model: " + second.stderr
+        )
         assert asked(served).model == "mine"
 
-    def test_a_terminal_that_can_do_nothing(self, home: Path, workspace: Path, terminal_of: Any) -> None:
-        with provider([calls(("terminal", {"command": "echo hi"})), "# Plain"]) as served:
+    def test_a_terminal_that_can_do_nothing(
+        self, home: Path, workspace: Path, terminal_of: Any
+    ) -> None:
+        with provider(
+            [calls(("terminal", {"command": "echo hi"})), "# Plain"]
+        ) as served:
             use(home, served)
             with terminal_of("chat", "-w", str(workspace), TERM="dumb") as terminal:
                 terminal.see(PROMPT)
@@ -444,12 +566,11 @@ class TestWithoutATerminal:
             configure(home, text)
             answer = everthread("chat")
             assert answer.returncode == 2
-            assert "export ANTHROPIC_API_KEY=" in answer.stderr
-            assert "everthread models pull" in answer.stderr
+            assert "everthread init" in answer.stderr
 
     def test_at_a_terminal_the_local_model_is_offered(self, terminal_of: Any) -> None:
         with terminal_of("chat") as terminal:
-            terminal.see("everthread models pull")
+            terminal.see("everthread init")
             terminal.see("Use the small model on this machine now")
             terminal.type("n")
             assert terminal.leave() == 2
@@ -462,8 +583,13 @@ class TestWithoutATerminal:
             (("--continue",), "no thread to continue"),
         ],
     )
-    def test_bad_input(self, everthread: Any, home: Path, arguments: tuple[str, ...], words: str) -> None:
-        configure(home, "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n")
+    def test_bad_input(
+        self, everthread: Any, home: Path, arguments: tuple[str, ...], words: str
+    ) -> None:
+        configure(
+            home,
+            "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n",
+        )
         answer = everthread("chat", *arguments)
         assert answer.returncode == 2
         assert words in answer.stderr

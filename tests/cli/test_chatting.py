@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import signal
 import stat
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,19 +23,31 @@ from rich.console import Console
 
 from everthread import open_agent
 from everthread.agent.approval import Denial
-from everthread.agent.base import Permission
-from everthread.agent.events import Delegated, ToolFinished, ToolStarted, TurnEnded
-from everthread.cli.chat.app import Chat, last_exchange
+from everthread.agent.commands.context_commands import KINDS
+from everthread.agent.tool_interface import Permission
+from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
+from everthread.cli.chat.chat_session import Chat, last_exchange
 from everthread.cli.chat.editor import ChatCompleter
 from everthread.cli.chat.input import Asker, Interrupts, StoppedError, render_permission
-from everthread.cli.chat.render import Blocks, Screen, Status, ToolLines, render_event, render_tool_result, thousands
+from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
+from everthread.cli.chat.presence import Presence
+from everthread.cli.chat.terminal_view import (
+    Blocks,
+    Screen,
+    Status,
+    ToolLines,
+    render_context,
+    render_event,
+    render_tool_result,
+    thousands,
+)
 from everthread.cli.options import NO_ID, fill_missing_ids
 from everthread.cli.output import report_unexpected
 from everthread.compaction.engine import progress_text
 from everthread.compaction.summary import Verification
-from everthread.conversation import events
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.testing import ScriptedModel
+from everthread.thread import events
 
 TEXT = (
     "# Title\n\nHello *world*,\nmore.\n\n- a\n- b\n\n  deep\n\n1. x\n\n```python\ndef f():\n\n    return 1\n```\n"
@@ -42,17 +57,30 @@ TEXT = (
 
 def fed(text: str, size: int) -> list[str]:
     blocks = Blocks()
-    done = [block for at in range(0, len(text), size) for block in blocks.feed(text[at : at + size])]
+    done = [
+        block
+        for at in range(0, len(text), size)
+        for block in blocks.feed(text[at : at + size])
+    ]
     return [*done, *blocks.finish()]
 
 
 class TestBlocks:
     @pytest.mark.parametrize("size", [1, 3, 7, 1_000])
-    def test_a_block_is_settled_when_the_next_has_begun_and_not_before(self, size: int) -> None:
+    def test_a_block_is_settled_when_the_next_has_begun_and_not_before(
+        self, size: int
+    ) -> None:
         done = fed(TEXT, size)
         assert [block.split("\n")[0] for block in done] == [
-            "# Title", "Hello *world*,", "- a", "1. x", "```python", "After.", "| a | b |", "last",
-        ]  # fmt: skip
+            "# Title",
+            "Hello *world*,",
+            "- a",
+            "1. x",
+            "```python",
+            "After.",
+            "| a | b |",
+            "last",
+        ]
 
     @given(st.text(alphabet="ab \n#`-*|1.>\t", max_size=80), st.integers(1, 9))
     def test_no_text_is_lost_or_doubled(self, text: str, size: int) -> None:
@@ -61,7 +89,9 @@ class TestBlocks:
     def test_code_that_is_not_closed_stays_one_block(self) -> None:
         blocks = Blocks()
         assert blocks.feed("```\n# no heading\n\n- no list\n\n") == []
-        assert blocks.feed("````\n") == [], "longer than the opening: it closes, and nothing has begun after it"
+        assert blocks.feed("````\n") == [], (
+            "longer than the opening: it closes, and nothing has begun after it"
+        )
         assert blocks.feed("Then.\n") == ["```\n# no heading\n\n- no list\n\n````"]
 
     def test_the_tail_of_long_code_is_still_code(self) -> None:
@@ -78,40 +108,64 @@ def plain(event: events.Event) -> str:
 
 
 class TestLines:
-    def test_a_compaction_shows_sizes_author_and_verification(self) -> None:
+    def test_a_compaction_is_one_line_with_its_warnings(self) -> None:
         checked = Verification(facts=12, present=10, added=1, checked=30, unverified=2)
         line = plain(
             events.CompactionDone(
-                "s2", "s1", "in-loop", 101_000, 24_500, 210, 31, "gpt-4o-mini", 3, checked, 2.34, Decimal("0.012"),
-                ("the tail was halved",), ("the auxiliary model failed",),
+                "s2",
+                "s1",
+                "in-loop",
+                101_000,
+                24_500,
+                210,
+                31,
+                "gpt-4o-mini",
+                3,
+                checked,
+                2.34,
+                Decimal("0.012"),
+                ("the tail was halved",),
+                ("the auxiliary model failed",),
             )
-        )  # fmt: skip
-        assert "101,000 → 24,500 tokens, 210 → 31 messages" in line
-        assert "summary by gpt-4o-mini; 11 of 12 top facts in it, 1 added, 2 unverified; 2.3 s; $0.0120" in line
-        assert "the tail was halved" in line
-        assert "! the auxiliary model failed" in line
+        )
+        assert line.split("\n") == [
+            "◆ Compacted 101K → 24.5K tokens; summary by gpt-4o-mini for $0.0120. /why, /undo",
+            "  ! the auxiliary model failed",
+        ]
 
     @pytest.mark.parametrize(
         ("event", "words"),
         [
-            (events.Recovery("s", "prompt_too_long", 2, "compacting again"), "compacting again (attempt 2)"),
-            (events.LimitLearnt("s", "m", 8_192, "the server said so", True), "window of m is 8,192 tokens"),
+            (
+                events.Recovery("s", "prompt_too_long", 2, "compacting again"),
+                "compacting again (attempt 2)",
+            ),
+            (
+                events.LimitLearnt("s", "m", 8_192, "the server said so", True),
+                "window of m is 8,192 tokens",
+            ),
             (
                 events.OutputStored("s", "output:o1", "terminal", 250_000),
                 "terminal: 250,000 characters stored as output:o1",
             ),
             (events.Notice("s", "Detail may fade."), "! Detail may fade."),
-            (events.CompactionVoid("s", "it grew"), "nothing was compacted: it grew"),
-            (events.CompactionFailed("s", "no room"), "the compaction failed: no room"),
+            (events.CompactionVoid("s", "it grew"), "Nothing was compacted: it grew"),
+            (events.CompactionFailed("s", "no room"), "The compaction failed: no room"),
             (events.CompactionProgress("s", "gpt-4o rests"), "gpt-4o rests"),
             (
                 events.CompactionProgress(
-                    "s", progress_text("summary_failed", {"route": "m", "reason": "no sections", "rest": 0.0})
+                    "s",
+                    progress_text(
+                        "summary_failed",
+                        {"route": "m", "reason": "no sections", "rest": 0.0},
+                    ),
                 ),
                 "◇ m wrote no summary: no sections",
             ),
-            (events.CompactionStarted("s", "manual", 5_000), "compacting 5,000 tokens (manual)"),
-            (Delegated("s", "t2", events.Notice("sub", "Detail may fade.")), "  ! Detail may fade."),
+            (
+                Delegated("s", "t2", events.Notice("sub", "Detail may fade.")),
+                "  ! Detail may fade.",
+            ),
             (TurnEnded("s", "max_rounds", 90, 120, 3.0), "stopped after 90 rounds"),
         ],
     )
@@ -120,7 +174,12 @@ class TestLines:
 
     def test_figures_alone_have_none(self) -> None:
         assert render_event(events.Estimated("s", 1, 2, 3, True)) is None
-        assert render_event(events.CompactionStarted("s", "background", 5_000, background=True)) is None
+        assert (
+            render_event(
+                events.CompactionStarted("s", "background", 5_000, background=True)
+            )
+            is None
+        )
         assert render_event(TurnEnded("s", "answered", 1, 1, 1.0)) is None
 
     def test_foreign_text_cannot_move_the_cursor(self) -> None:
@@ -130,11 +189,23 @@ class TestLines:
 class TestToolLines:
     def test_name_target_outcome_seconds(self) -> None:
         tools = ToolLines()
-        assert tools.render(ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})) is None
+        assert (
+            tools.render(
+                ToolStarted("s", "c1", "terminal", {"command": "pytest tests/"})
+            )
+            is None
+        )
         assert "terminal pytest tests/" in tools.running
         done = "1 failed, 12 passed\n[exit code: 1]"
         line = tools.render(
-            ToolFinished("s", "c1", "terminal", done, seconds=1.26, arguments={"command": "pytest tests/"})
+            ToolFinished(
+                "s",
+                "c1",
+                "terminal",
+                done,
+                seconds=1.26,
+                arguments={"command": "pytest tests/"},
+            )
         )
         assert line is not None
         assert line.plain.startswith("✓ terminal pytest tests/")
@@ -144,21 +215,44 @@ class TestToolLines:
 
     def test_the_first_lines_of_an_output(self) -> None:
         text = "exit code: 0\n" + "\n".join(f"line {number}" for number in range(315))
-        line = render_tool_result(ToolFinished("s", "c", "terminal", text, arguments={"command": "make"}))
-        assert line.plain.split("\n")[1:] == ["  │ line 0", "  │ line 1", "  │ line 2", "  │ … 312 more"]
-        read = render_tool_result(ToolFinished("s", "c", "read_file", text, arguments={"path": "a.py"}))
+        line = render_tool_result(
+            ToolFinished("s", "c", "terminal", text, arguments={"command": "make"})
+        )
+        assert line.plain.split("\n")[1:] == [
+            "  │ line 0",
+            "  │ line 1",
+            "  │ line 2",
+            "  │ … 312 more",
+        ]
+        read = render_tool_result(
+            ToolFinished("s", "c", "read_file", text, arguments={"path": "a.py"})
+        )
         assert "\n" not in read.plain
 
     def test_failed_and_refused(self) -> None:
         tools = ToolLines()
-        failed = tools.render(ToolFinished("s", "c1", "read_file", "Failed: there is no such file", failed=True))
+        failed = tools.render(
+            ToolFinished(
+                "s", "c1", "read_file", "Failed: there is no such file", failed=True
+            )
+        )
         refused = tools.render(
-            ToolFinished("s", "c2", "terminal", "Refused: …", failed=True, refused=True, arguments={"command": "rm x"})
+            ToolFinished(
+                "s",
+                "c2",
+                "terminal",
+                "Refused: …",
+                failed=True,
+                refused=True,
+                arguments={"command": "rm x"},
+            )
         )
         assert failed is not None
         assert failed.plain.startswith("✗ read_file")
         assert refused is not None
-        assert refused.plain == "✗ terminal rm x  refused", "also what was never begun says what it was"
+        assert refused.plain == "✗ terminal rm x  refused", (
+            "also what was never begun says what it was"
+        )
 
     def test_a_subagent_is_indented_and_control_characters_are_shown(self) -> None:
         tools = ToolLines()
@@ -170,15 +264,25 @@ class TestToolLines:
 
     def test_ids_of_calls_repeat_in_a_subagent(self) -> None:
         tools = ToolLines()
-        tools.render(ToolStarted("s", "call_0", "delegate", {"task": "Count the files"}))
-        tools.render(Delegated("s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"})))
-        tools.render(Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok")))
+        tools.render(
+            ToolStarted("s", "call_0", "delegate", {"task": "Count the files"})
+        )
+        tools.render(
+            Delegated(
+                "s", "t2", ToolStarted("sub", "call_0", "terminal", {"command": "ls"})
+            )
+        )
+        tools.render(
+            Delegated("s", "t2", ToolFinished("sub", "call_0", "terminal", "ok"))
+        )
         assert "Count the files" in tools.running
         tools.render(ToolFinished("s", "call_0", "delegate", "Three."))
         assert tools.running == ""
 
     def test_reading_a_file_of_one_line_does_not_print_it(self) -> None:
-        read = ToolFinished("s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"})
+        read = ToolFinished(
+            "s", "c1", "read_file", "1\tUse tabs.", arguments={"path": "AGENTS.md"}
+        )
         line = ToolLines().render(read)
         assert line is not None
         assert "Use tabs" not in line.plain
@@ -189,12 +293,20 @@ class TestStatus:
     def test_the_line(self) -> None:
         status = Status("gpt-4o", 0, 128_000)
         assert status.line() == "gpt-4o · 0 of 128K (0%)"
-        used = CanonicalUsage(input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10)
-        status.update(events.UsageRecorded("s", "gpt-4o", "main", used, Decimal("0.02")))
+        used = CanonicalUsage(
+            input_tokens=2_000, cache_read_tokens=6_000, output_tokens=10
+        )
+        status.update(
+            events.UsageRecorded("s", "gpt-4o", "main", used, Decimal("0.02"))
+        )
         status.update(events.Estimated("s", 32_000, 128_000, 64_000, True))
         assert status.line() == "gpt-4o · 32K of 128K (25%) · cache 75% · $0.0200"
-        status.update(events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None))
-        done = events.CompactionDone("s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1)
+        status.update(
+            events.UsageRecorded("s", "x", "auxiliary", CanonicalUsage(), None)
+        )
+        done = events.CompactionDone(
+            "s2", "s", "manual", 9, 5, 9, 5, "x", 2, Verification(), 0.1
+        )
         status.update(done)
         assert status.line().endswith("cost $0.0200 + unknown · 2 compactions")
 
@@ -202,16 +314,31 @@ class TestStatus:
         status = Status("m", 10, 100)
         status.update(Delegated("s", "t2", events.Estimated("sub", 90, 100, 50, True)))
         used = CanonicalUsage(input_tokens=5)
-        status.update(Delegated("s", "t2", events.UsageRecorded("sub", "m", "main", used, Decimal("0.5"))))
+        status.update(
+            Delegated(
+                "s",
+                "t2",
+                events.UsageRecorded("sub", "m", "main", used, Decimal("0.5")),
+            )
+        )
         assert status.line() == "m · 10 of 100 (10%) · cache 0% · $0.5000"
 
     def test_an_unknown_price_is_not_zero(self) -> None:
         status = Status("m", 10, 100)
-        status.update(events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None))
+        status.update(
+            events.UsageRecorded("s", "m", "main", CanonicalUsage(input_tokens=5), None)
+        )
         assert "cost unknown" in status.line()
 
     @pytest.mark.parametrize(
-        ("tokens", "text"), [(0, "0"), (950, "950"), (12_345, "12.3K"), (200_000, "200K"), (1_000_000, "1M")]
+        ("tokens", "text"),
+        [
+            (0, "0"),
+            (950, "950"),
+            (12_345, "12.3K"),
+            (200_000, "200K"),
+            (1_000_000, "1M"),
+        ],
     )
     def test_sizes(self, tokens: int, text: str) -> None:
         assert thousands(tokens) == text
@@ -262,13 +389,25 @@ class TestAsking:
     async def test_yes_no_and_always_are_answers_and_anything_else_is_asked_again(
         self, typed: list[str], said: object
     ) -> None:
-        asker = Asker(Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None)
+        asker = Asker(
+            Screen(Console(file=io.StringIO())), Answering(*typed), lambda: None
+        )
         assert await asker(Permission("command", "ls")) == said
 
     def test_a_permission_is_shown_completely(self) -> None:
-        told = drawn(render_permission(Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")))
+        told = drawn(
+            render_permission(
+                Permission("command", "ls\nrm -rf /\x1b[8m # \u202ehidden")
+            )
+        )
         assert "rm -rf /␛[8m # \\u202ehidden" in told
-        diff = drawn(render_permission(Permission("write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100)))
+        diff = drawn(
+            render_permission(
+                Permission(
+                    "write", "a.py", "--- a.py\n+++ a.py\n-old\n+new\n" + "+x\n" * 100
+                )
+            )
+        )
         assert "write" in diff
         assert "+new" in diff
         assert "… 44 more lines" in diff
@@ -276,7 +415,9 @@ class TestAsking:
 
 class TestCompleting:
     def offered(self, text: str, folder: Path, *, asked: bool = False) -> list[str]:
-        completer = ChatCompleter([("/compress", "compact"), ("/context", "what"), ("/new", "begin")], folder)
+        completer = ChatCompleter(
+            [("/compress", "compact"), ("/context", "what"), ("/new", "begin")], folder
+        )
         event = CompleteEvent(text_inserted=not asked, completion_requested=asked)
         return [item.text for item in completer.get_completions(Document(text), event)]
 
@@ -333,8 +474,12 @@ class TestInterrupts:
         assert done == ["in order"]
         assert "stopping" in told[0]
 
-    @pytest.mark.parametrize(("before", "code"), [(signal.SIG_DFL, 129), (signal.SIG_IGN, 0)])
-    async def test_a_hangup_ends_in_good_order_unless_it_is_to_be_ignored(self, before: Any, code: int) -> None:
+    @pytest.mark.parametrize(
+        ("before", "code"), [(signal.SIG_DFL, 129), (signal.SIG_IGN, 0)]
+    )
+    async def test_a_hangup_ends_in_good_order_unless_it_is_to_be_ignored(
+        self, before: Any, code: int
+    ) -> None:
         done: list[str] = []
 
         async def work() -> None:
@@ -382,7 +527,9 @@ class TestInterrupts:
         (["--", "--resume"], ["--", "--resume"]),
     ],
 )
-def test_resume_may_stand_without_an_id(given_words: list[str], meant: list[str]) -> None:
+def test_resume_may_stand_without_an_id(
+    given_words: list[str], meant: list[str]
+) -> None:
     assert fill_missing_ids(given_words) == meant
 
 
@@ -398,7 +545,13 @@ class TestScreen:
         assert console.file.getvalue() == "# Hi\n\n**you**\na line\n"
 
     def test_printed_blocks_are_never_drawn_again(self) -> None:
-        console = Console(file=io.StringIO(), width=40, height=20, force_terminal=True, color_system=None)
+        console = Console(
+            file=io.StringIO(),
+            width=40,
+            height=20,
+            force_terminal=True,
+            color_system=None,
+        )
         screen = Screen(console)
         for piece in ("First block.\n\nSec", "ond block.\n\n", "Third."):
             screen.text(piece)
@@ -436,11 +589,19 @@ class TestUnexpectedErrors:
         monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path / "home"))
         return tmp_path / "home"
 
-    async def test_an_unexpected_error_is_shown_logged_and_survived(self, tmp_path: Path, home: Path) -> None:
+    async def test_an_unexpected_error_is_shown_logged_and_survived(
+        self, tmp_path: Path, home: Path
+    ) -> None:
         screen = Screen(Console(file=io.StringIO(), width=200))
-        chat = Chat(screen, Status(), Typed("one", "two"))
-        model = ScriptedModel([ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."])
-        async with await open_agent(model=model, workspace=tmp_path, store=tmp_path / "s.db") as agent:
+        chat = Chat(
+            screen, Status(), reader=Typed("one", "two"), presence=Presence(home)
+        )
+        model = ScriptedModel(
+            [ZeroDivisionError("with key sk-proj-" + "a1B2c3D4" * 6), "Better."]
+        )
+        async with await open_agent(
+            model=model, workspace=tmp_path, store=tmp_path / "s.db"
+        ) as agent:
             await chat.talk(agent)
         assert isinstance(screen.console.file, io.StringIO)
         said = screen.console.file.getvalue()
@@ -454,7 +615,9 @@ class TestUnexpectedErrors:
 
     def test_without_a_log_the_traceback_is_shown(self, home: Path) -> None:
         home.write_text("no folder", "utf-8")
-        assert "ZeroDivisionError: by nothing" in report_unexpected(ZeroDivisionError("by nothing"))
+        assert "ZeroDivisionError: by nothing" in report_unexpected(
+            ZeroDivisionError("by nothing")
+        )
 
     def test_the_log_does_not_grow_for_ever(self, home: Path) -> None:
         home.mkdir()
@@ -468,7 +631,10 @@ class TestLastExchange:
         said: list[Any] = [
             {"role": "user", "content": "First."},
             {"role": "assistant", "content": "One."},
-            {"role": "user", "content": "Second, with sk-ant-api03-" + "Zq8" * 31 + "AA"},
+            {
+                "role": "user",
+                "content": "Second, with sk-ant-api03-" + "Zq8" * 31 + "AA",
+            },
             {"role": "assistant", "content": "Two.", "tool_calls": []},
             {"role": "tool", "tool_call_id": "c", "content": "3"},
         ]
@@ -478,3 +644,69 @@ class TestLastExchange:
         assert shown.plain.endswith("Two.")
         assert "Zq8Zq8" not in shown.plain
         assert last_exchange([]) is None
+
+
+class TestPastes:
+    def test_a_long_paste_is_folded_and_sent_whole(self, tmp_path: Path) -> None:
+        pastes = Pastes()
+        long = "\n".join(f"line {number}" for number in range(120))
+        folded = pastes.fold(long)
+        assert folded == "[paste 1: 120 lines]"
+        assert pastes.fold("x" * 900) == "[paste 2: 900 characters]"
+        assert pastes.fold("short\nstays") == "short\nstays"
+        typed = f"Explain {folded} please"
+        assert pastes.unfold(typed) == f"Explain {long} please"
+        history = UnfoldingHistory(str(tmp_path / "history"), pastes)
+        history.append_string(typed)
+        [stored] = UnfoldingHistory(
+            str(tmp_path / "history"), Pastes()
+        ).load_history_strings()
+        assert stored == f"Explain {long} please"
+
+
+class TestPresence:
+    def test_two_terminals_on_one_thread_warn_each_other_once(
+        self, tmp_path: Path
+    ) -> None:
+        code = (
+            "import sys; from pathlib import Path;"
+            "from everthread.cli.chat.presence import Presence;"
+            "presence = Presence(Path(sys.argv[1]));"
+            "print(presence.enter('thread'), flush=True);"
+            "sys.stdin.readline()"
+        )
+        with Presence(tmp_path) as mine:
+            assert mine.enter("thread") == ""
+            with subprocess.Popen(
+                [sys.executable, "-c", code, str(tmp_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as other:
+                assert other.stdin is not None
+                assert other.stdout is not None
+                warning = other.stdout.readline()
+                assert (
+                    f"open in another terminal too (process {os.getpid()})" in warning
+                )
+                assert f"(process {other.pid})" in mine.enter("thread")
+                assert mine.enter("thread") == ""
+                assert mine.enter("another") == ""
+                other.stdin.close()
+            assert mine.enter("thread") == "", "the other has ended"
+        assert list((tmp_path / "terminals").iterdir()) == []
+
+
+def test_the_context_is_a_bar_with_a_line_for_each_kind() -> None:
+    kinds = dict.fromkeys(KINDS, 0) | {"tools": 2_000, "user": 500}
+    data = {"window": 10_000, "threshold": 5_000, "tokens": 2_500, "kinds": kinds}
+    head, bar, *rows = render_context(data, 80).plain.split("\n")
+    assert head == "2,500 of 10,000 tokens (25%)"
+    assert bar.count("█") == 18
+    assert bar.index("│") == 36
+    assert rows == [
+        "■ tools              2,000   20.0%",
+        "■ user                 500    5.0%",
+        "· free               7,500   75.0%",
+        "│ compaction starts at 5,000 tokens",
+    ]

@@ -20,27 +20,57 @@ OPENAI = [
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"command": "ls"}'}}
+            {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "terminal", "arguments": '{"command": "ls"}'},
+            }
         ],
     },
-    {"role": "tool", "tool_call_id": "c1", "content": "main.py\n[bold]odd[/bold] name.py"},
+    {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": "main.py\n[bold]odd[/bold] name.py",
+    },
     {"role": "assistant", "content": "Two files."},
 ]
 ANTHROPIC = {
     "model": "claude-sonnet-4-5",
     "max_tokens": 100,
     "system": "Be brief.",
-    "tools": [{"name": "terminal", "description": "Run.", "input_schema": {"type": "object", "properties": {}}}],
+    "tools": [
+        {
+            "name": "terminal",
+            "description": "Run.",
+            "input_schema": {"type": "object", "properties": {}},
+        }
+    ],
     "messages": [
         {"role": "user", "content": "List the files."},
         {
             "role": "assistant",
-            "content": [{"type": "tool_use", "id": "t1", "name": "terminal", "input": {"command": "ls"}}],
+            "content": [
+                {
+                    "type": "tool_use",
+                    "id": "t1",
+                    "name": "terminal",
+                    "input": {"command": "ls"},
+                }
+            ],
         },
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "main.py"}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "main.py"}
+            ],
+        },
     ],
 }
-RESPONSES = {"model": "gpt-5", "instructions": "Be brief.", "input": [{"role": "user", "content": "List the files."}]}
+RESPONSES = {
+    "model": "gpt-5",
+    "instructions": "Be brief.",
+    "input": [{"role": "user", "content": "List the files."}],
+}
 
 
 def write(path: Path, value: Any) -> str:
@@ -53,36 +83,76 @@ class TestTokens:
         ("value", "api", "messages"),
         [
             (OPENAI, "openai_chat", 4),
-            ({"messages": OPENAI, "system": None, "tools": None, "usage": []}, "openai_chat", 4),
-            ("\n".join(json.dumps(message) for message in OPENAI) + "\n\n", "openai_chat", 4),
+            (
+                {"messages": OPENAI, "system": None, "tools": None, "usage": []},
+                "openai_chat",
+                4,
+            ),
+            (
+                "\n".join(json.dumps(message) for message in OPENAI) + "\n\n",
+                "openai_chat",
+                4,
+            ),
             (json.dumps(OPENAI[0]), "openai_chat", 1),
             (ANTHROPIC, "anthropic", 3),
             (RESPONSES, "openai_responses", 1),
         ],
     )
-    def test_every_form_is_read(self, everthread: Any, tmp_path: Path, value: Any, api: str, messages: int) -> None:
-        done = everthread("tokens", write(tmp_path / "session.json", value), "--json", "--messages")
+    def test_every_form_is_read(
+        self, everthread: Any, tmp_path: Path, value: Any, api: str, messages: int
+    ) -> None:
+        done = everthread(
+            "tokens", write(tmp_path / "session.json", value), "--json", "--messages"
+        )
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
         assert report["api"] == api
         assert len(report["messages"]) == messages
-        assert sum(row["tokens"] for row in report["messages"]) == sum(r["tokens"] for r in report["by_role"].values())
-        assert report["total"] >= sum(row["tokens"] for row in report["messages"]) + report["system"]
+        assert sum(row["tokens"] for row in report["messages"]) == sum(
+            r["tokens"] for r in report["by_role"].values()
+        )
+        assert (
+            report["total"]
+            >= sum(row["tokens"] for row in report["messages"]) + report["system"]
+        )
 
     def test_a_table_for_people(self, everthread: Any, tmp_path: Path) -> None:
-        done = everthread("tokens", write(tmp_path / "s.json", OPENAI), "--window", "1000", "--top", "2")
+        done = everthread(
+            "tokens",
+            write(tmp_path / "s.json", OPENAI),
+            "--window",
+            "1000",
+            "--top",
+            "2",
+        )
         assert done.returncode == 0, done.stderr
-        for words in ("role", "terminal", "the biggest messages", "of a window of 1,000", "[bold]odd[/bold] name.py"):
+        for words in (
+            "role",
+            "terminal",
+            "the biggest messages",
+            "of a window of 1,000",
+            "[bold]odd[/bold] name.py",
+        ):
             assert words in done.stdout
 
     def test_standard_input(self, everthread: Any) -> None:
-        report = json.loads(everthread("tokens", "-", "--json", given=json.dumps(OPENAI).encode()).stdout)
+        report = json.loads(
+            everthread(
+                "tokens", "-", "--json", given=json.dumps(OPENAI).encode()
+            ).stdout
+        )
         assert report["source"] == "standard input"
 
-    def test_the_window_comes_from_the_configuration(self, everthread: Any, home: Path) -> None:
+    def test_the_window_comes_from_the_configuration(
+        self, everthread: Any, home: Path
+    ) -> None:
         home.mkdir()
         (home / "config.yaml").write_text("model: {context_length: 32000}", "utf-8")
-        report = json.loads(everthread("tokens", "-", "--json", given=b'[{"role": "user", "content": "hi"}]').stdout)
+        report = json.loads(
+            everthread(
+                "tokens", "-", "--json", given=b'[{"role": "user", "content": "hi"}]'
+            ).stdout
+        )
         assert (report["window"], report["window_source"]) == (32000, "configuration")
 
     def test_an_empty_conversation(self, everthread: Any) -> None:
@@ -93,16 +163,34 @@ class TestTokens:
 class TestInspect:
     def test_problems_and_repairs_are_listed(self, everthread: Any) -> None:
         given = json.dumps(
-            [{"role": "assistant", "content": "Hi!"}, *OPENAI[:2], {"role": "user", "content": "Stop."}]
+            [
+                {"role": "assistant", "content": "Hi!"},
+                *OPENAI[:2],
+                {"role": "user", "content": "Stop."},
+            ]
         ).encode()
         report = json.loads(everthread("inspect", "-", "--json", given=given).stdout)
-        assert [turn["user"] for turn in report["turns"]] == ["", "List the files.", "Stop."]
-        assert report["groups"] == [{"assistant": 2, "calls": 1, "results": 0, "missing": ["c1"]}]
+        assert [turn["user"] for turn in report["turns"]] == [
+            "",
+            "List the files.",
+            "Stop.",
+        ]
+        assert report["groups"] == [
+            {"assistant": 2, "calls": 1, "results": 0, "missing": ["c1"]}
+        ]
         assert [p["rule"] for p in report["problems"]["openai"]] == ["missing-result"]
-        assert [p["rule"] for p in report["problems"]["anthropic"]] == ["starts-with-assistant", "missing-result"]
+        assert [p["rule"] for p in report["problems"]["anthropic"]] == [
+            "starts-with-assistant",
+            "missing-result",
+        ]
         assert len(report["repair"]) == 2
         shown = everthread("inspect", "-", given=given).stdout
-        for words in ("3 turns", "groups with open calls", "missing-result", "stub result"):
+        for words in (
+            "3 turns",
+            "groups with open calls",
+            "missing-result",
+            "stub result",
+        ):
             assert words in shown
 
     def test_a_sound_conversation(self, everthread: Any) -> None:
@@ -111,7 +199,9 @@ class TestInspect:
         assert "repair would change nothing" in shown
 
     def test_long_lists_are_cut_and_say_so(self, everthread: Any) -> None:
-        given = json.dumps([{"role": "user", "content": f"ask {i}"} for i in range(30)]).encode()
+        given = json.dumps(
+            [{"role": "user", "content": f"ask {i}"} for i in range(30)]
+        ).encode()
         assert "and 10 more" in everthread("inspect", "-", given=given).stdout
         assert "ask 29" in everthread("inspect", "-", "--all", given=given).stdout
 
@@ -137,7 +227,9 @@ GARBAGE = [
 
 @pytest.mark.parametrize("command", ["tokens", "inspect"])
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda g: repr(g[:20]))
-def test_garbage_gets_one_clear_line(everthread: Any, command: str, garbage: bytes) -> None:
+def test_garbage_gets_one_clear_line(
+    everthread: Any, command: str, garbage: bytes
+) -> None:
     done = everthread(command, "-", given=garbage)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -155,15 +247,25 @@ def test_a_missing_file_and_a_directory(everthread: Any, tmp_path: Path) -> None
 class TestConfig:
     def test_show_check_path(self, everthread: Any, home: Path) -> None:
         assert everthread("config", "path").stdout.strip() == str(home / "config.yaml")
-        assert "absent, every default" in everthread("config", "check").stdout
+        assert "not there, using defaults" in everthread("config", "check").stdout
         home.mkdir()
         (home / "config.yaml").write_text("compression: {threshold: 0.6}", "utf-8")
         assert "fine" in everthread("config", "check").stdout
-        assert everthread("config", "show", "--changed").stdout == "compression:\n  threshold: 0.6\n"
-        assert json.loads(everthread("config", "show", "--json").stdout)["compression"]["threshold"] == 0.6
+        assert (
+            everthread("config", "show", "--changed").stdout
+            == "compression:\n  threshold: 0.6\n"
+        )
+        assert (
+            json.loads(everthread("config", "show", "--json").stdout)["compression"][
+                "threshold"
+            ]
+            == 0.6
+        )
 
     def test_a_wrong_file(self, everthread: Any, tmp_path: Path) -> None:
-        done = everthread("config", "check", write(tmp_path / "c.yaml", "compression: {threshold: 7}"))
+        done = everthread(
+            "config", "check", write(tmp_path / "c.yaml", "compression: {threshold: 7}")
+        )
         assert done.returncode == 2
         assert "compression.threshold = 7" in done.stderr
 
@@ -172,15 +274,26 @@ class TestConfig:
 def test_help_names_values_and_not_their_types(command: str, everthread: Any) -> None:
     inner = getattr(load_command(command), "commands", {})
     for words in [(command,), *((command, name) for name in inner)]:
-        assert not re.search(r"<[a-z\[\]| ]+>", everthread(*words, "--help").stdout), words
+        assert not re.search(r"<[a-z\[\]| ]+>", everthread(*words, "--help").stdout), (
+            words
+        )
 
 
 def test_json_is_an_object_everywhere(everthread: Any, tmp_path: Path) -> None:
     talk = write(tmp_path / "talk.json", OPENAI)
     for command in (
-        ["keys", "list"], ["sessions", "list"], ["sessions", "search", "x"], ["models", "list"], ["plugins"], ["usage"],
-        ["insights"], ["tokens", talk], ["inspect", talk], ["compress", talk], ["config", "show"],
-    ):  # fmt: skip
+        ["keys", "list"],
+        ["sessions", "list"],
+        ["sessions", "search", "x"],
+        ["models", "list"],
+        ["plugins"],
+        ["usage"],
+        ["insights"],
+        ["tokens", talk],
+        ["inspect", talk],
+        ["compress", talk],
+        ["config", "show"],
+    ):
         done = everthread(*command, "--json")
         assert isinstance(json.loads(done.stdout), dict), command
 
@@ -197,9 +310,17 @@ def test_help_and_version(everthread: Any) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    given = json.dumps([{"role": "user", "content": f"ask {i}"} for i in range(20_000)]).encode()
+    given = json.dumps(
+        [{"role": "user", "content": f"ask {i}"} for i in range(20_000)]
+    ).encode()
     command = f"{sys.executable} -m everthread inspect --all - | head -1"
-    done = subprocess.run(["bash", "-c", command], input=given, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command],
+        input=given,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert b"Traceback" not in done.stderr
     assert b"Exception" not in done.stderr
 

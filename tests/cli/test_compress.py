@@ -13,11 +13,17 @@ from everthread import acompress, compress, open_store
 from everthread.core.transcript import is_summary, recognize
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError
-from everthread.factory.store import STORE_FILE
+from everthread.factory.stores import STORE_FILE
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.talks import says, user, work
 
-TALK = [user("Tidy up. Never touch the docs folder."), says("ok"), *work(0, 40), says("Done."), user("Now the tests.")]
+TALK = [
+    user("Tidy up. Never touch the docs folder."),
+    says("ok"),
+    *work(0, 40),
+    says("Done."),
+    user("Now the tests."),
+]
 
 
 def write(path: Path, value: Any) -> str:
@@ -27,34 +33,69 @@ def write(path: Path, value: Any) -> str:
 
 def test_a_table_and_the_compacted_messages(everthread: Any, tmp_path: Path) -> None:
     out = tmp_path / "small.json"
-    done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
+    done = everthread(
+        "compress",
+        write(tmp_path / "talk.json", TALK),
+        "--window",
+        "16000",
+        "-o",
+        str(out),
+    )
     assert done.returncode == 0, done.stderr
     for words in ("prune", "boundaries", "summarise", "tokens", "by journal"):
         assert words in done.stdout
-    assert "verification" not in done.stdout, "a journal has nothing to verify, and no table of zeros says so"
+    assert "verification" not in done.stdout, (
+        "a journal has nothing to verify, and no table of zeros says so"
+    )
     messages = json.loads(out.read_text("utf-8"))
     assert isinstance(messages, list), "a list comes back as a list"
     assert validate_messages(messages) == []
     assert sum(map(is_summary, recognize(messages))) == 1
 
 
-async def test_the_summary_tag_uses_the_key_of_the_home(everthread: Any, home: Path, tmp_path: Path) -> None:
+async def test_the_summary_tag_uses_the_key_of_the_home(
+    everthread: Any, home: Path, tmp_path: Path
+) -> None:
     home.mkdir()
-    store, out = open_store(f"sqlite:///{home / STORE_FILE}"), tmp_path / "small.json"
+    store = open_store(f"sqlite:///{home / STORE_FILE}")
+    out = tmp_path / "small.json"
     key = await store.shared_secret("summary")
     await store.close()
-    done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
+    done = everthread(
+        "compress",
+        write(tmp_path / "talk.json", TALK),
+        "--window",
+        "16000",
+        "-o",
+        str(out),
+    )
     assert done.returncode == 0, done.stderr
     messages = json.loads(out.read_text("utf-8"))
     assert sum(map(is_summary, recognize(messages, key))) == 1
     assert not any(map(is_summary, recognize(messages)))
 
 
-def test_an_anthropic_file_is_written_back_as_anthropic(everthread: Any, tmp_path: Path) -> None:
-    body = {"model": "claude-sonnet-4-5", "max_tokens": 500, "system": "Be brief.", "messages": []}
+def test_an_anthropic_file_is_written_back_as_anthropic(
+    everthread: Any, tmp_path: Path
+) -> None:
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 500,
+        "system": "Be brief.",
+        "messages": [],
+    }
     for number in range(60):
-        use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {"path": f"src/m{number}.py"}}
-        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "x = 1\n" * 300}
+        use = {
+            "type": "tool_use",
+            "id": f"t{number}",
+            "name": "read",
+            "input": {"path": f"src/m{number}.py"},
+        }
+        result = {
+            "type": "tool_result",
+            "tool_use_id": f"t{number}",
+            "content": "x = 1\n" * 300,
+        }
         body["messages"] += [  # type: ignore[operator] # a list
             {"role": "user", "content": f"Look at module {number}."},
             {"role": "assistant", "content": [use]},
@@ -62,7 +103,14 @@ def test_an_anthropic_file_is_written_back_as_anthropic(everthread: Any, tmp_pat
             {"role": "assistant", "content": "Seen."},
         ]
     out = tmp_path / "small.json"
-    done = everthread("compress", write(tmp_path / "talk.json", body), "--window", "16000", "-o", str(out))
+    done = everthread(
+        "compress",
+        write(tmp_path / "talk.json", body),
+        "--window",
+        "16000",
+        "-o",
+        str(out),
+    )
     assert done.returncode == 0, done.stderr
     small = json.loads(out.read_text("utf-8"))
     assert small["max_tokens"] == 500
@@ -73,25 +121,34 @@ def test_an_anthropic_file_is_written_back_as_anthropic(everthread: Any, tmp_pat
 
 def test_json_preview_and_times(everthread: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "talk.json", TALK)
-    (planned,) = json.loads(everthread("compress", path, "--window", "16000", "--preview", "--json").stdout)[
-        "compactions"
-    ]
+    (planned,) = json.loads(
+        everthread("compress", path, "--window", "16000", "--preview", "--json").stdout
+    )["compactions"]
     assert not planned["changed"]
     assert planned["covered"]
     assert planned["summary"] == ""
-    reports = json.loads(everthread("compress", path, "--window", "16000", "--times", "3", "--json").stdout)[
-        "compactions"
-    ]
+    reports = json.loads(
+        everthread(
+            "compress", path, "--window", "16000", "--times", "3", "--json"
+        ).stdout
+    )["compactions"]
     assert reports[0]["changed"]
     assert reports[0]["tokens_after"] < reports[0]["tokens_before"]
     assert not reports[-1]["changed"], "there is nothing more to take out"
-    assert "would be summarised" in everthread("compress", path, "--window", "16000", "--preview").stdout
+    assert (
+        "would be summarised"
+        in everthread("compress", path, "--window", "16000", "--preview").stdout
+    )
 
 
 def test_nothing_to_do_and_bad_requests(everthread: Any, tmp_path: Path) -> None:
     short = write(tmp_path / "short.json", [user("Hi"), says("Hello!")])
     assert "nothing was changed" in everthread("compress", short).stdout
-    for wrong in (["--summarizer", "magic"], ["--template", "modern"], ["--window", "0"]):
+    for wrong in (
+        ["--summarizer", "magic"],
+        ["--template", "modern"],
+        ["--window", "0"],
+    ):
         assert everthread("compress", short, *wrong).returncode == 2
     assert everthread("compress", "-", given=b"[1]").returncode == 2
 
@@ -114,42 +171,77 @@ async def test_inside_a_running_loop() -> None:
 
 
 def test_a_summariser_of_ones_own() -> None:
-    assert "Mine." in compress(TALK, window=16_000, summarizer=ScriptedSummarizer({"Goal": "Mine."})).summary
+    assert (
+        "Mine."
+        in compress(
+            TALK, window=16_000, summarizer=ScriptedSummarizer({"Goal": "Mine."})
+        ).summary
+    )
     with pytest.raises(InputError, match="magic"):
         compress(TALK, window=16_000, summarizer="magic")
 
 
-def test_disabled_compression_compacts_no_file(everthread: Any, home: Path, tmp_path: Path) -> None:
+def test_disabled_compression_compacts_no_file(
+    everthread: Any, home: Path, tmp_path: Path
+) -> None:
     home.mkdir()
     (home / "config.yaml").write_text("compression: {enabled: false}\n", "utf-8")
     out = tmp_path / "small.json"
-    done = everthread("compress", write(tmp_path / "talk.json", TALK), "--window", "16000", "-o", str(out))
+    done = everthread(
+        "compress",
+        write(tmp_path / "talk.json", TALK),
+        "--window",
+        "16000",
+        "-o",
+        str(out),
+    )
     assert done.returncode == 2
     assert "compression.enabled: false" in done.stderr
     assert not out.exists()
 
 
-def test_the_configured_layout_is_used(everthread: Any, home: Path, tmp_path: Path) -> None:
+def test_the_configured_layout_is_used(
+    everthread: Any, home: Path, tmp_path: Path
+) -> None:
     home.mkdir()
     (home / "config.yaml").write_text("compression: {template: classic}\n", "utf-8")
     talk = write(tmp_path / "talk.json", TALK)
-    assert "## Progress" in everthread("compress", talk, "--window", "16000", "--show").stdout
-    assert "## Progress" not in everthread("compress", talk, "--window", "16000", "--show", "--template=handoff").stdout
+    assert (
+        "## Progress"
+        in everthread("compress", talk, "--window", "16000", "--show").stdout
+    )
+    assert (
+        "## Progress"
+        not in everthread(
+            "compress", talk, "--window", "16000", "--show", "--template=handoff"
+        ).stdout
+    )
 
 
-def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(everthread: Any, tmp_path: Path) -> None:
-    calls: list[Any] = [{"id": "call_1", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}]
+def test_cited_outputs_lie_beside_the_file_and_no_tool_is_named(
+    everthread: Any, tmp_path: Path
+) -> None:
+    calls: list[Any] = [
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "terminal", "arguments": "{}"},
+        }
+    ]
     printed = " ".join(map(str, range(40_000)))
     talk: list[Any] = [
         *TALK,
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "call_1", "content": printed},
     ]
-    path, out = write(tmp_path / "talk.json", talk), tmp_path / "small.json"
+    path = write(tmp_path / "talk.json", talk)
+    out = tmp_path / "small.json"
     everthread("compress", path, "--window", "16000", "-o", str(out))
     text = out.read_text("utf-8")
     [cited] = re.findall(r"Stored as output:([0-9a-f]{16})\.", text)
-    assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text("utf-8") == printed
+    assert (tmp_path / "small.json.outputs" / f"{cited}.txt").read_text(
+        "utf-8"
+    ) == printed
     assert "call read_file" not in text
     assert (
         "1 output cited there can be read nowhere"

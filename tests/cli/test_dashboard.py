@@ -17,4 +17,6 @@ def test_a_link_opens_the_pages_of_a_store(tmp_path: Path) -> None:
             assert "opens by a link" in browser.get(told["url"]).text
             assert "You are in." in browser.get(told["link"]).text
             assert "No conversation yet" in browser.get(told["url"]).text
-            assert browser.get(f"{told['url']}/v1/models").status_code == 404, "there is no gateway here"
+            assert browser.get(f"{told['url']}/v1/models").status_code == 404, (
+                "there is no gateway here"
+            )

@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
-from everthread.store.models import NewMessage, NewSession
+from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 
 FILE = "everthread.db"
@@ -22,7 +22,13 @@ FILE = "everthread.db"
 
 async def some(store: Store) -> None:
     await store.create_session(NewSession(id="s"))
-    await store.append("s", [NewMessage({"role": "user", "content": f"words {n} " * 200}) for n in range(300)])
+    await store.append(
+        "s",
+        [
+            NewMessage({"role": "user", "content": f"words {n} " * 200})
+            for n in range(300)
+        ],
+    )
 
 
 @pytest.fixture
@@ -45,7 +51,11 @@ class TestCheck:
         assert "1 session, 300 messages" in done.stdout
         assert done.stdout.endswith("\nsound\n")
         health = json.loads(everthread("db", "check", "--json").stdout)
-        assert (health["sessions"], health["messages"], health["problems"]) == (1, 300, [])
+        assert (health["sessions"], health["messages"], health["problems"]) == (
+            1,
+            300,
+            [],
+        )
         assert health["size"] >= file.stat().st_size
 
     def test_a_store_that_is_not(self, everthread: Any, file: Path) -> None:
@@ -67,10 +77,14 @@ class TestCheck:
         assert "Traceback" not in done.stderr
         assert done.stdout or done.stderr.count("\n") == 1
 
-    def test_the_configured_store(self, everthread: Any, fill: Any, home: Path, tmp_path: Path) -> None:
+    def test_the_configured_store(
+        self, everthread: Any, fill: Any, home: Path, tmp_path: Path
+    ) -> None:
         fill(some, tmp_path / "elsewhere.db")
         home.mkdir()
-        (home / "config.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}", "utf-8")
+        (home / "config.yaml").write_text(
+            f"store: {{url: 'sqlite:///{tmp_path / 'elsewhere.db'}'}}", "utf-8"
+        )
         assert "300 messages" in everthread("db", "check").stdout
         assert not (home / FILE).exists()
 
@@ -79,25 +93,46 @@ class TestNoStore:
     """A mistyped path makes nothing; only who never had a store is told that there is nothing yet."""
 
     READING = (
-        ["sessions", "list"], ["sessions", "show", "x"], ["sessions", "tree", "x"], ["sessions", "search", "x"],
-        ["sessions", "export", "--all"], ["sessions", "undo", "x"], ["sessions", "delete", "x", "--yes"], ["usage"],
-        ["insights"], ["db", "check"], ["db", "backup", "copy.db"], ["db", "vacuum"],
-    )  # fmt: skip
+        ["sessions", "list"],
+        ["sessions", "show", "x"],
+        ["sessions", "tree", "x"],
+        ["sessions", "search", "x"],
+        ["sessions", "export", "--all"],
+        ["sessions", "undo", "x"],
+        ["sessions", "delete", "x", "--yes"],
+        ["usage"],
+        ["insights"],
+        ["db", "check"],
+        ["db", "backup", "copy.db"],
+        ["db", "vacuum"],
+    )
 
     @pytest.mark.parametrize("command", READING, ids=" ".join)
-    def test_db_commands_make_no_store(self, everthread: Any, tmp_path: Path, command: list[str]) -> None:
+    def test_db_commands_make_no_store(
+        self, everthread: Any, tmp_path: Path, command: list[str]
+    ) -> None:
         empty = tmp_path / "empty.db"
         empty.touch()
-        for place in (str(tmp_path / "no" / "typo.db"), f"sqlite:///{tmp_path / 'typo.db'}", str(empty)):
+        for place in (
+            str(tmp_path / "no" / "typo.db"),
+            f"sqlite:///{tmp_path / 'typo.db'}",
+            str(empty),
+        ):
             done = everthread(*command, "--store", place)
             assert (done.returncode, done.stdout) == (2, "")
-            assert re.fullmatch(r"everthread: there is no store at .*\.db; .*\n", done.stderr)
+            assert re.fullmatch(
+                r"everthread: there is no store at .*\.db; .*\n", done.stderr
+            )
         assert list(tmp_path.iterdir()) == [empty]
         assert empty.stat().st_size == 0
 
-    def test_a_missing_configured_store_is_an_error(self, everthread: Any, home: Path, tmp_path: Path) -> None:
+    def test_a_missing_configured_store_is_an_error(
+        self, everthread: Any, home: Path, tmp_path: Path
+    ) -> None:
         home.mkdir()
-        (home / "config.yaml").write_text(f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}", "utf-8")
+        (home / "config.yaml").write_text(
+            f"store: {{url: 'sqlite:///{tmp_path / 'typo.db'}'}}", "utf-8"
+        )
         for command in ("sessions", "list"), ("usage",), ("insights",):
             done = everthread(*command)
             assert done.returncode == 2
@@ -120,11 +155,19 @@ class TestNoStore:
 
 
 class TestMigrate:
-    def test_from_nothing_then_nothing_to_do(self, everthread: Any, tmp_path: Path) -> None:
+    def test_from_nothing_then_nothing_to_do(
+        self, everthread: Any, tmp_path: Path
+    ) -> None:
         new = str(tmp_path / "new.db")
-        assert f"{new}: schema 0 -> " in everthread("db", "migrate", "--store", new).stdout
-        assert everthread("db", "migrate", "--store", f"sqlite:///{new}").stdout.endswith("nothing to do\n")
-        report = json.loads(everthread("db", "migrate", "--store", new, "--json").stdout)
+        assert (
+            f"{new}: schema 0 -> " in everthread("db", "migrate", "--store", new).stdout
+        )
+        assert everthread(
+            "db", "migrate", "--store", f"sqlite:///{new}"
+        ).stdout.endswith("nothing to do\n")
+        report = json.loads(
+            everthread("db", "migrate", "--store", new, "--json").stdout
+        )
         assert report["before"] == report["after"] > 0
 
     def test_a_newer_schema_is_refused(self, everthread: Any, file: Path) -> None:
@@ -136,13 +179,19 @@ class TestMigrate:
 
 
 class TestBackup:
-    def test_a_copy_that_works(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+    def test_a_copy_that_works(
+        self, everthread: Any, file: Path, tmp_path: Path
+    ) -> None:
         copy = tmp_path / "copy.db"
         done = everthread("db", "backup", str(copy))
         assert done.returncode == 0, done.stderr
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         exported = everthread("sessions", "export", "--all").stdout
-        assert everthread("sessions", "export", "--all", "--store", str(copy)).stdout == exported != ""
+        assert (
+            everthread("sessions", "export", "--all", "--store", str(copy)).stdout
+            == exported
+            != ""
+        )
         assert file.exists()
 
     def test_for_programs(self, everthread: Any, file: Path, tmp_path: Path) -> None:
@@ -151,7 +200,9 @@ class TestBackup:
         assert report == {"file": str(copy), "size": copy.stat().st_size}
         assert file.exists()
 
-    def test_nothing_is_overwritten(self, everthread: Any, file: Path, tmp_path: Path) -> None:
+    def test_nothing_is_overwritten(
+        self, everthread: Any, file: Path, tmp_path: Path
+    ) -> None:
         before = file.read_bytes()
         done = everthread("db", "backup", str(file))
         assert done.returncode in (1, 2)
@@ -171,7 +222,9 @@ class TestVacuum:
         assert everthread("db", "check").returncode == 0
         assert file.exists()
 
-    def test_a_store_that_is_not_sound_is_left(self, everthread: Any, file: Path) -> None:
+    def test_a_store_that_is_not_sound_is_left(
+        self, everthread: Any, file: Path
+    ) -> None:
         changed(file, "DELETE FROM messages WHERE id = 7")
         done = everthread("db", "vacuum")
         assert done.returncode == 1
@@ -180,4 +233,7 @@ class TestVacuum:
 
 def test_help_loads_no_store() -> None:
     code = "import sys, everthread.cli; sys.exit(any(m in sys.modules for m in ('apsw', 'psycopg', 'asyncpg')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode
+        == 0
+    )

@@ -34,45 +34,67 @@ def findings(everthread: Any, code: int) -> dict[str, dict[str, str]]:
     return {finding["what"]: finding for finding in told["findings"]}
 
 
-def test_where_everything_is_in_order(everthread: Any, home: Path, fill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_everything_is_in_order(
+    everthread: Any, home: Path, fill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", "sk-lab-0123456789abcdef")
 
     async def nothing(_store: Store) -> None:
         return None
 
     fill(nothing)
-    with provider(models=[ServedModel("mine", 12_345, shows="max_model_len")]) as served:
-        configure(home, f"model: {{default: mine, base_url: '{served.url}/v1', api_key_env: MY_KEY}}\n")
+    with provider(
+        models=[ServedModel("mine", 12_345, shows="max_model_len")]
+    ) as served:
+        configure(
+            home,
+            f"model: {{default: mine, base_url: '{served.url}/v1', api_key_env: MY_KEY}}\n",
+        )
         found = findings(everthread, 0)
         printed = everthread("doctor")
     assert {name: item["state"] for name, item in found.items()} == {
-        "home": "good", "configuration": "good", "keys": "good", "model": "good", "endpoint": "good",
-        "store": "good", "window": "good", "engine": "good", "gateway": "good", "local model": "note",
-    }  # fmt: skip
-    assert found["gateway"]["text"] == "Summaries are written by the journal, which calls no model."
+        "home": "good",
+        "configuration": "good",
+        "keys": "good",
+        "model": "good",
+        "summaries": "good",
+        "endpoint": "good",
+        "store": "good",
+        "window": "good",
+        "prices": "note",
+        "engine": "good",
+        "gateway": "good",
+        "local model": "note",
+    }
+    assert "written by the built-in journal" in found["gateway"]["text"]
+    assert "paid like its answers" in found["summaries"]["text"]
     assert "12,345 tokens, as the server says" in found["window"]["text"]
     assert found["keys"]["text"] == "MY_KEY"
     assert "✓ endpoint" in printed.stdout
     assert "Everything needed is in order." in printed.stdout
-    assert "sk-lab" not in printed.stdout + json.dumps(found), "keys are named, never shown"
+    assert "sk-lab" not in printed.stdout + json.dumps(found), (
+        "keys are named, never shown"
+    )
 
 
 def test_without_configuration_doctor_gives_advice(everthread: Any, home: Path) -> None:
     found = findings(everthread, 1)
     assert found["model"]["state"] == "broken"
-    assert "ANTHROPIC_API_KEY" in found["model"]["advice"]
-    assert "everthread models pull" in found["model"]["advice"]
+    assert found["model"]["advice"] == "everthread init"
     assert found["store"]["state"] == "good", "no store yet is no fault"
     assert not home.exists(), "who only looks makes nothing"
     printed = everthread("doctor")
     assert printed.returncode == 1
     assert "✗ model" in printed.stdout
-    assert "Not in order: model." in printed.stdout
+    assert "Needs attention: model." in printed.stdout
 
 
 def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
     with recording_server([]) as server:
-        configure(home, f"model: {{default: mine, base_url: '{server.url}', api_key_env: MISSING_KEY}}\n")
+        configure(
+            home,
+            f"model: {{default: mine, base_url: '{server.url}', api_key_env: MISSING_KEY}}\n",
+        )
     found = findings(everthread, 1)
     assert "MISSING_KEY is not set" in found["model"]["text"]
     assert found["endpoint"]["state"] == "broken"
@@ -80,8 +102,13 @@ def test_a_missing_key_is_named(everthread: Any, home: Path) -> None:
     assert "base_url" in found["endpoint"]["advice"]
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "refuses the key (401)"), (503, "answers with an error (503)")])
-def test_a_server_that_refuses(everthread: Any, home: Path, status: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "refuses the key (401)"), (503, "answers with an error (503)")],
+)
+def test_a_server_that_refuses(
+    everthread: Any, home: Path, status: int, words: str
+) -> None:
     with recording_server([json_reply({}, status=status)] * 6) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
         found = findings(everthread, 1)
@@ -95,11 +122,20 @@ def test_a_bad_setting_is_reported_with_its_path(everthread: Any, home: Path) ->
     assert "config check" in found["configuration"]["advice"]
 
 
-def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(everthread: Any, home: Path) -> None:
+def test_a_damaged_store_an_unknown_engine_and_a_missing_model_are_reported(
+    everthread: Any, home: Path
+) -> None:
     configure(home, "model: {provider: local}\ncontext: {engine: nobody}\n")
-    (home / "everthread.db").write_bytes(b"this is no database, however long it may be" * 100)
+    (home / "everthread.db").write_bytes(
+        b"this is no database, however long it may be" * 100
+    )
     found = findings(everthread, 1)
-    assert found["store"]["state"] == found["engine"]["state"] == found["local model"]["state"] == "broken"
+    assert (
+        found["store"]["state"]
+        == found["engine"]["state"]
+        == found["local model"]["state"]
+        == "broken"
+    )
     assert "there is no context engine 'nobody'" in found["engine"]["text"]
     assert found["local model"]["advice"] == "everthread models pull"
     assert "endpoint" not in found, "a local model has none"
@@ -136,7 +172,9 @@ def test_the_model_for_summaries_where_one_is_named(
 def test_a_terminal_that_lacks_the_marks(home: Path) -> None:
     given = environment(home) | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "everthread", "doctor"]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=given, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1, "no model is configured"
     assert "? configuration" in done.stdout
     assert not done.stderr

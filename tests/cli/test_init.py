@@ -12,15 +12,32 @@ from everthread.config import load_config
 
 def test_by_flags(everthread: Any, home: Path) -> None:
     home.mkdir(exist_ok=True)
-    (home / "config.yaml").write_text("# mine\ncompression: {threshold: 0.4}  # early\n", "utf-8")
+    (home / "config.yaml").write_text(
+        "# mine\ncompression: {threshold: 0.4}  # early\n", "utf-8"
+    )
     done = everthread(
-        "init", "--provider", "custom", "--base-url", "http://127.0.0.1:9/v1", "--model", "llama", "--api-key-env",
-        "MY_KEY", "--gateway", "--no-check",
-    )  # fmt: skip
+        "init",
+        "--provider",
+        "custom",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--model",
+        "llama",
+        "--api-key-env",
+        "MY_KEY",
+        "--gateway",
+        "--no-check",
+    )
     assert done.returncode == 0, done.stderr
     read = load_config(home / "config.yaml")
-    assert (read.model.default, read.model.provider, read.model.api_key_env) == ("llama", "custom", "MY_KEY")
-    assert [(one.name, one.url) for one in read.gateway.upstreams] == [("custom", "http://127.0.0.1:9/v1")]
+    assert (read.model.default, read.model.provider, read.model.api_key_env) == (
+        "llama",
+        "custom",
+        "MY_KEY",
+    )
+    assert [(one.name, one.url) for one in read.gateway.upstreams] == [
+        ("custom", "http://127.0.0.1:9/v1")
+    ]
     assert read.compression.threshold == 0.4
     assert "# mine" in (home / "config.yaml").read_text("utf-8")
 
@@ -29,7 +46,11 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
     done = everthread("init", "--no-check", env={"ANTHROPIC_API_KEY": "sk-x"})
     assert done.returncode == 0, done.stderr
     read = load_config(home / "config.yaml").model
-    assert (read.provider, read.default, read.api_key_env) == ("anthropic", "claude-sonnet-4-5", None)
+    assert (read.provider, read.default, read.api_key_env) == (
+        "anthropic",
+        "claude-sonnet-4-5",
+        None,
+    )
     assert "sk-x" not in (home / "config.yaml").read_text("utf-8")
 
 
@@ -42,7 +63,9 @@ def test_a_key_in_the_environment_is_enough(everthread: Any, home: Path) -> None
         (["--provider", "custom", "--base-url", "nonsense", "--model", "x"], "http://"),
     ],
 )
-def test_missing_or_bad_options_are_one_line(everthread: Any, home: Path, arguments: list[str], words: str) -> None:
+def test_missing_or_bad_options_are_one_line(
+    everthread: Any, home: Path, arguments: list[str], words: str
+) -> None:
     done = everthread("init", "--no-check", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
@@ -50,7 +73,9 @@ def test_missing_or_bad_options_are_one_line(everthread: Any, home: Path, argume
 
 
 def test_a_server_of_ones_own_needs_no_key(at_terminal: Any, home: Path) -> None:
-    code, shown = at_terminal("init", "--no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n")
+    code, shown = at_terminal(
+        "init", "--no-check", typed=b"custom\nhttp://localhost:8000/v1\nqwen3\n\nn\n"
+    )
     assert code == 0, shown
     assert "holds its key? [none]" in shown
     assert load_config(home / "config.yaml").model.api_key_env is None

@@ -8,18 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from everthread.gateway.auth import digest_of
-from everthread.store.models import KeyLimits, KeyUse
+from everthread.store.records import KeyLimits, KeyUse
 from everthread.store.store import Store
 
 
-def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home: Path) -> None:
+def test_a_key_is_shown_once_listed_and_revoked(
+    everthread: Any, fill: Any, home: Path
+) -> None:
     made = everthread(
-        "keys", "create", "--tenant", "acme", "--scope", "proxy", "--scope", "threads", "--requests-per-day", "100",
-        "--tokens-per-day", "2000", "--dollars-per-day", "2.50", "--mode", "observe", "--name", "Ann's", "--json",
-    )  # fmt: skip
+        "keys",
+        "create",
+        "--tenant",
+        "acme",
+        "--scope",
+        "proxy",
+        "--scope",
+        "threads",
+        "--requests-per-day",
+        "100",
+        "--tokens-per-day",
+        "2000",
+        "--dollars-per-day",
+        "2.50",
+        "--mode",
+        "observe",
+        "--name",
+        "Ann's",
+        "--json",
+    )
     assert made.returncode == 0, made.stderr
     shown = json.loads(made.stdout)
-    token, key_id = shown["key"], shown["id"].removeprefix("et_")
+    token = shown["key"]
+    key_id = shown["id"].removeprefix("et_")
     assert token.startswith(f"{shown['id']}_")
     second = everthread("keys", "create")
     assert second.stdout.startswith("et_")
@@ -31,13 +51,23 @@ def test_a_key_is_shown_once_listed_and_revoked(everthread: Any, fill: Any, home
         return found
 
     stored = fill(use).key
-    assert (stored.tenant, stored.scopes, stored.mode) == ("acme", {"proxy", "threads"}, "observe")
+    assert (stored.tenant, stored.scopes, stored.mode) == (
+        "acme",
+        {"proxy", "threads"},
+        "observe",
+    )
     assert stored.limits == KeyLimits(100, 2000, Decimal("2.50"))
     for file in home.iterdir():
         assert token.split("_", 2)[2].encode() not in file.read_bytes()
 
-    (listed,) = json.loads(everthread("keys", "list", "--tenant", "acme", "--json").stdout)["keys"]
-    assert listed["limits_per_day"] == {"requests": 100, "tokens": 2000, "dollars": "2.5"}
+    (listed,) = json.loads(
+        everthread("keys", "list", "--tenant", "acme", "--json").stdout
+    )["keys"]
+    assert listed["limits_per_day"] == {
+        "requests": 100,
+        "tokens": 2000,
+        "dollars": "2.5",
+    }
     assert listed["id"] == shown["id"], "the list names a key as its creation does"
     assert listed["last_used"]
     table = everthread("keys", "list").stdout

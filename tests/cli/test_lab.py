@@ -21,26 +21,41 @@ from openai import OpenAI
 def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command and the address it printed; it is over afterwards."""
     command = [sys.executable, "-m", "everthread", "lab", "provider", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout
             first = process.stdout.readline()
             assert first, process.stderr.read() if process.stderr else ""
-            yield process, json.loads(first)["url"] if "--json" in options else first.split()[0].removesuffix("/v1")
+            yield (
+                process,
+                json.loads(first)["url"]
+                if "--json" in options
+                else first.split()[0].removesuffix("/v1"),
+            )
         finally:
             process.kill()
 
 
 def ask(url: str, text: str) -> str | None:
     with OpenAI(api_key="sk-lab", base_url=f"{url}/v1", max_retries=0) as client:
-        said = client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": text}])
+        said = client.chat.completions.create(
+            model="gpt-5", messages=[{"role": "user", "content": text}]
+        )
         return said.choices[0].message.content
 
 
 def test_it_serves_until_it_is_interrupted() -> None:
-    with running("--model", "gpt-5=4_000:vllm", "--model", "other=9000") as (process, url):
+    with running("--model", "gpt-5=4_000:vllm", "--model", "other=9000") as (
+        process,
+        url,
+    ):
         assert ask(url, "Anybody?") == "You said: Anybody?"
-        with pytest.raises(openai.BadRequestError, match=r"decoder prompt .* maximum model length of 4000"):
+        with pytest.raises(
+            openai.BadRequestError,
+            match=r"decoder prompt .* maximum model length of 4000",
+        ):
             ask(url, "word " * 5000)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
@@ -54,15 +69,24 @@ def test_it_serves_until_it_is_interrupted() -> None:
 
 def test_a_script_faults_and_json(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
-    script.write_text(json.dumps(["First.", {"fault": "server_error"}, {"content": "Third."}]), "utf-8")
-    with running("--script", str(script), "--json", "--requests", "3") as (process, url):
+    script.write_text(
+        json.dumps(["First.", {"fault": "server_error"}, {"content": "Third."}]),
+        "utf-8",
+    )
+    with running("--script", str(script), "--json", "--requests", "3") as (
+        process,
+        url,
+    ):
         assert ask(url, "1") == "First."
         with pytest.raises(openai.InternalServerError):
             ask(url, "2")
         assert ask(url, "3") == "Third."
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
-    assert [(line["number"], line["status"], line["fault"]) for line in map(json.loads, out.splitlines())] == [
+    assert [
+        (line["number"], line["status"], line["fault"])
+        for line in map(json.loads, out.splitlines())
+    ] == [
         (1, 200, ""),
         (2, 500, "server_error"),
         (3, 200, ""),
@@ -70,10 +94,15 @@ def test_a_script_faults_and_json(tmp_path: Path) -> None:
 
 
 def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
-    talk = [{"role": "user", "content": "How old?"}, {"role": "assistant", "content": "Forty-two."}]
+    talk = [
+        {"role": "user", "content": "How old?"},
+        {"role": "assistant", "content": "Forty-two."},
+    ]
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(talk), "utf-8")
-    with running("--transcript", str(file), "--fault", "no_usage=1", "--requests", "1") as (process, url):
+    with running(
+        "--transcript", str(file), "--fault", "no_usage=1", "--requests", "1"
+    ) as (process, url):
         assert ask(url, "How old?") == "Forty-two."
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
@@ -81,11 +110,18 @@ def test_a_transcript_and_a_plan_of_faults(tmp_path: Path) -> None:
 
 
 def test_windows_are_listed_and_compactions_refused_on_request() -> None:
-    with running("--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction") as (_, url):
+    with running(
+        "--model", "gpt-5=4000", "--shows", "context_length", "--no-compaction"
+    ) as (_, url):
         listed = httpx2.get(f"{url}/v1/models", timeout=60).json()["data"]
         assert [model["context_length"] for model in listed] == [4_000]
         body = {"model": "gpt-5", "input": [{"role": "user", "content": "hi"}]}
-        assert httpx2.post(f"{url}/v1/responses/compact", json=body, timeout=60).status_code == 404
+        assert (
+            httpx2.post(
+                f"{url}/v1/responses/compact", json=body, timeout=60
+            ).status_code
+            == 404
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +137,9 @@ def test_windows_are_listed_and_compactions_refused_on_request() -> None:
         (["--echo", "--script", "absent.json"], "exclude each other"),
     ],
 )
-def test_bad_input_is_one_clear_line(everthread: Any, options: list[str], words: str) -> None:
+def test_bad_input_is_one_clear_line(
+    everthread: Any, options: list[str], words: str
+) -> None:
     done = everthread("lab", "provider", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

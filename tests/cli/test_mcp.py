@@ -21,15 +21,27 @@ from tests.gateway.mcp.talking import ask, client, thread
 async def prepared(folder: Path) -> tuple[str, str]:
     store: Store = open_store(folder / "store.db")
     try:
-        return await thread(store, "The vault is behind the mirror."), await thread(store, "The vault is empty.")
+        return await thread(store, "The vault is behind the mirror."), await thread(
+            store, "The vault is empty."
+        )
     finally:
         await store.close()
 
 
 async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
     mine, other = await prepared(tmp_path)
-    words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db"), "--thread", mine]
-    started = StdioServerParameters(command=sys.executable, args=words, env={**os.environ})
+    words = [
+        "-m",
+        "everthread",
+        "mcp",
+        "--store",
+        str(tmp_path / "store.db"),
+        "--thread",
+        mine,
+    ]
+    started = StdioServerParameters(
+        command=sys.executable, args=words, env={**os.environ}
+    )
     async with Client(stdio_client(started)) as made:
         said, failed = await ask(made, "search", query="vault")
         assert "behind the mirror" in said
@@ -48,10 +60,47 @@ async def test_a_confined_server_shows_one_thread_only(tmp_path: Path) -> None:
         assert f"Thread {mine}" in (await ask(made, "status"))[0]
 
 
+async def test_every_tenant_is_searched_unless_one_is_named(tmp_path: Path) -> None:
+    store: Store = open_store(tmp_path / "store.db")
+    theirs = await thread(store, "The vault is behind the mirror.", tenant="up_1")
+    await thread(store, "Nothing else.")
+    await store.close()
+    words = ["-m", "everthread", "mcp", "--store", str(tmp_path / "store.db")]
+    started = StdioServerParameters(
+        command=sys.executable, args=words, env={**os.environ}
+    )
+    async with Client(stdio_client(started)) as made:
+        for query in ("vault", "where is the vault now"):
+            assert "behind the mirror" in (await ask(made, "search", query=query))[0]
+        assert (
+            "behind the mirror"
+            in (await ask(made, "search", query="vault.*mirror", mode="regex"))[0]
+        )
+        assert (
+            "behind the mirror"
+            in (await ask(made, "expand", id="1", thread=theirs[:12]))[0]
+        )
+        assert theirs in (await ask(made, "status"))[0]
+        nothing, _ = await ask(made, "search", query="zeppelin")
+        assert (
+            "Searched: all messages and stored outputs of all threads. Do not repeat this search."
+            in nothing
+        )
+    started = StdioServerParameters(
+        command=sys.executable, args=[*words, "--tenant", "default"], env={**os.environ}
+    )
+    async with Client(stdio_client(started)) as made:
+        nothing, _ = await ask(made, "search", query="vault")
+        assert "all threads of this tenant" in nothing
+        assert "never" not in nothing
+
+
 async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
     await prepared(tmp_path)
     words = ["mcp", "--store", str(tmp_path / "store.db"), "--http", "127.0.0.1:0"]
-    process = subprocess.Popen([sys.executable, "-m", "everthread", *words], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "everthread", *words], stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr
     try:
         found = re.search(r"http://\S+/mcp", process.stderr.readline())
@@ -60,7 +109,9 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
         async def run() -> None:
             async with client(found[0]) as made:
                 said, _ = await ask(made, "search", query="vault")
-                assert {"behind the mirror", "empty"} <= set(re.findall("behind the mirror|empty", said))
+                assert {"behind the mirror", "empty"} <= set(
+                    re.findall("behind the mirror|empty", said)
+                )
 
         await run()
     finally:
@@ -71,7 +122,12 @@ async def test_it_answers_over_http_on_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "why"), [("0.0.0.0:8000", "this machine only"), ("here", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT")]
+    ("address", "why"),
+    [
+        ("0.0.0.0:8000", "this machine only"),
+        ("here", "HOST:PORT"),
+        ("127.0.0.1:x", "HOST:PORT"),
+    ],
 )
 def test_a_bad_address_is_refused(everthread: Any, address: str, why: str) -> None:
     ran = everthread("mcp", "--http", address)
@@ -82,8 +138,14 @@ def test_a_bad_address_is_refused(everthread: Any, address: str, why: str) -> No
 
 def test_without_the_sdk_the_error_names_the_package() -> None:
     code = "import sys; sys.modules['mcp'] = None; sys.argv[1:] = ['mcp']; from everthread.cli.main import main; main()"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 2
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 1
     assert "pip install 'everthread[mcp]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
@@ -93,7 +155,7 @@ import asyncio, sys
 sys.modules["mcp"] = None
 import httpx2
 from everthread.config import parse_config
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 
 
 async def main():
@@ -109,8 +171,12 @@ asyncio.run(main())
 
 def test_without_the_sdk_the_gateway_answers_mcp_itself(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SDK], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", WITHOUT_SDK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert ran.stdout.startswith("501 "), ran.stderr
     assert "pip install 'everthread[mcp]'" in ran.stdout

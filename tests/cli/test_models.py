@@ -35,16 +35,28 @@ def test_the_catalogue_is_listed(everthread: Any) -> None:
 
 def test_a_model_is_shown_without_asking_anybody(everthread: Any) -> None:
     facts = shown(everthread, "show", "claude-sonnet-4-5", "--offline")
-    assert (facts["provider"], facts["protocol"], facts["window"]) == ("anthropic", "anthropic", 200_000)
-    assert (facts["max_output"], facts["cache"], facts["cache_min"]) == (64_000, "marks", 1_024)
+    assert (facts["provider"], facts["protocol"], facts["window"]) == (
+        "anthropic",
+        "anthropic",
+        200_000,
+    )
+    assert (facts["max_output"], facts["cache"], facts["cache_min"]) == (
+        64_000,
+        "marks",
+        1_024,
+    )
     assert facts["prices"]["output"] > facts["prices"]["input"] > 0
     assert facts["key"].startswith("ANTHROPIC_API_KEY (")
     printed = everthread("models", "show", "claude-sonnet-4-5", "--offline").stdout
     assert "200,000 tokens, from the catalogue" in printed
 
 
-def test_the_configured_model_is_shown_as_its_server_reports_it(everthread: Any, home: Path) -> None:
-    with recording_server([json_reply({"id": "mine", "max_model_len": 12_345})]) as server:
+def test_the_configured_model_is_shown_as_its_server_reports_it(
+    everthread: Any, home: Path
+) -> None:
+    with recording_server(
+        [json_reply({"id": "mine", "max_model_len": 12_345})]
+    ) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
         facts = shown(everthread, "show")
     assert facts["window"] == 12_345
@@ -53,7 +65,9 @@ def test_the_configured_model_is_shown_as_its_server_reports_it(everthread: Any,
     assert facts["key"] == "none needed"
 
 
-def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Any, home: Path) -> None:
+def test_an_unreachable_server_is_noted_and_is_no_failure(
+    everthread: Any, home: Path
+) -> None:
     with recording_server([]) as server:
         configure(home, f"model: {{default: mine, base_url: '{server.url}'}}\n")
     facts = shown(everthread, "show")
@@ -62,12 +76,21 @@ def test_an_unreachable_server_is_noted_and_is_no_failure(everthread: Any, home:
     assert "ConnectError" in facts["window_note"]
 
 
-def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill: Any) -> None:
-    configure(home, "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 50000}\n")
+def test_learnt_limits_are_shown_and_forgotten(
+    everthread: Any, home: Path, fill: Any
+) -> None:
+    configure(
+        home,
+        "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 50000}\n",
+    )
 
     async def learn(store: Store) -> None:
-        await store.learn_limit("http://127.0.0.1:9/v1", "mine", 9_000, source="it said so")
-        await store.learn_limit("http://127.0.0.1:9/v1", "other", 8_000, source="it said so")
+        await store.learn_limit(
+            "http://127.0.0.1:9/v1", "mine", 9_000, source="it said so"
+        )
+        await store.learn_limit(
+            "http://127.0.0.1:9/v1", "other", 8_000, source="it said so"
+        )
 
     fill(learn)
     facts = shown(everthread, "show")
@@ -79,8 +102,13 @@ def test_learnt_limits_are_shown_and_forgotten(everthread: Any, home: Path, fill
     assert everthread("models", "forget").stdout == "0 learnt limits forgotten\n"
 
 
-def test_the_local_model_shows_whether_its_file_exists(everthread: Any, home: Path) -> None:
-    assert "everthread models pull" in shown(everthread, "show", "local/smollm2-135m")["address"]
+def test_the_local_model_shows_whether_its_file_exists(
+    everthread: Any, home: Path
+) -> None:
+    assert (
+        "everthread models pull"
+        in shown(everthread, "show", "local/smollm2-135m")["address"]
+    )
     path = SMOLLM2.path(home)
     path.parent.mkdir(parents=True)
     path.touch()
@@ -90,15 +118,32 @@ def test_the_local_model_shows_whether_its_file_exists(everthread: Any, home: Pa
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("show", "who-is-this")])
-def test_bad_model_arguments_are_bad_input(everthread: Any, arguments: tuple[str, ...]) -> None:
+def test_bad_model_arguments_are_bad_input(
+    everthread: Any, arguments: tuple[str, ...]
+) -> None:
     answer = everthread("models", *arguments)
     assert answer.returncode == 2
     assert answer.stderr.startswith("everthread: ")
 
 
-def test_nothing_to_fetch_from_is_a_failure(everthread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_fetch_from_is_a_failure(
+    everthread: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     answer = everthread("models", "pull")
     assert answer.returncode == 1
     assert "Check the network" in answer.stderr
+
+
+def test_a_configured_price_is_shown_with_its_source(
+    everthread: Any, home: Path
+) -> None:
+    configure(
+        home,
+        "model: {default: nobody-knows, provider: custom, base_url: 'http://127.0.0.1:9'}\n"
+        "prices: {nobody-knows: {input: 2, output: 8, cache_read: 0.5}}\n",
+    )
+    facts = shown(everthread, "show", "--offline")
+    assert facts["prices"] == {"input": 2.0, "output": 8.0, "cache_read": 0.5}
+    assert facts["price_source"] == "the configuration (prices)"

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.cli.commands.usage import group_by_period
-from everthread.cli.options import DAY, HOUR, format_age, format_iso, parse_time
 from everthread.cli.output import (
     console,
     draw_bar,
@@ -25,8 +24,9 @@ from everthread.cli.output import (
     shorten_id,
     visible,
 )
+from everthread.cli.times import DAY, HOUR, format_age, format_iso, parse_time
 from everthread.errors import InputError
-from everthread.store.models import UsageRow
+from everthread.store.records import UsageRow
 
 NOW = 1_800_000_000.0
 
@@ -79,7 +79,10 @@ def test_a_time_is_read(text: str, moment: float) -> None:
     assert parse_time(text, NOW) == moment
 
 
-@pytest.mark.parametrize("text", ["", "soon", "7x", "-7d", "2026-13-01", "99999999d", "0001-01-01T00:00+14:00", "d"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "7x", "-7d", "2026-13-01", "99999999d", "0001-01-01T00:00+14:00", "d"],
+)
 def test_no_time_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a time"):
         parse_time(text, NOW)
@@ -124,7 +127,9 @@ def test_bars() -> None:
 def test_nothing_foreign_reaches_a_terminal_as_a_command(text: str) -> None:
     shown = visible(text)
     shown.encode()
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\u2066-\u2069]", shown)
+    assert not re.search(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\u2066-\u2069]", shown
+    )
 
 
 def test_ordinary_text_stays() -> None:
@@ -146,7 +151,9 @@ def row(day: str, tokens: int) -> UsageRow:
 
 
 def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
-    unit, rows = group_by_period([row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7)
+    unit, rows = group_by_period(
+        [row("2026-01-03", 5), row("2026-01-06", 7)], date(2026, 1, 1), 7
+    )
     assert unit == "day"
     assert [(r.key[-5:], r.input) for r in rows] == [
         ("01-03", 5),
@@ -159,9 +166,14 @@ def test_the_chart_has_no_gaps_and_begins_with_the_first_use() -> None:
 
 @pytest.mark.parametrize(
     ("days", "unit", "sums"),
-    [(90, "week", {"2026-01-26": 5, "2026-02-02": 7 + 9}), (1_000, "month", {"2026-01": 5, "2026-02": 16})],
+    [
+        (90, "week", {"2026-01-26": 5, "2026-02-02": 7 + 9}),
+        (1_000, "month", {"2026-01": 5, "2026-02": 16}),
+    ],
 )
-def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[str, int]) -> None:
+def test_many_days_are_summed_by_week_or_month(
+    days: int, unit: str, sums: dict[str, int]
+) -> None:
     given_rows = [row("2026-01-31", 5), row("2026-02-03", 7), row("2026-02-05", 9)]
     found, rows = group_by_period(given_rows, date(2026, 1, 31), days)
     assert found == unit
@@ -171,12 +183,22 @@ def test_many_days_are_summed_by_week_or_month(days: int, unit: str, sums: dict[
 
 
 @pytest.mark.parametrize("columns", [30, 60])
-def test_blocks_of_a_narrow_table_break_between_values(columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blocks_of_a_narrow_table_break_between_values(
+    columns: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     heads = ["name", *(f"figure {number}>" for number in range(9))]
     with patch.object(console, "_width", columns):
-        print_table("Wide", heads, [("row", *range(1_000_000, 9_000_001, 1_000_000))] * 7)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  figure")]
+        print_table(
+            "Wide", heads, [("row", *range(1_000_000, 9_000_001, 1_000_000))] * 7
+        )
+    lines = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("  figure")
+    ]
     assert len(lines) >= 7
     for line in lines:
         for value in line.split(" · "):
-            assert re.fullmatch(r"figure \d [\d,]+", value.strip()), "a name stays beside its value"
+            assert re.fullmatch(r"figure \d [\d,]+", value.strip()), (
+                "a name stays beside its value"
+            )

@@ -58,7 +58,12 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(home: Path, project: Path) -> Everthread:
     def run(*command: str, path: Path | None = None) -> Answer:
-        environment = {**os.environ, "EVERTHREAD_HOME": str(home), "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+        environment = {
+            **os.environ,
+            "EVERTHREAD_HOME": str(home),
+            "COLUMNS": "160",
+            "PYTHONIOENCODING": "utf-8",
+        }
         if path is not None:
             environment["PYTHONPATH"] = str(path)
         return subprocess.run(
@@ -86,7 +91,11 @@ def put(folder: Path, name: str = "recent_turns", code: str | None = None) -> Pa
     """The example as a directory plugin, or another one with this code."""
     place = folder / "plugins" / "context_engine" / name
     if code is None:
-        shutil.copytree(EXAMPLE / "recent_turns", place, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            EXAMPLE / "recent_turns",
+            place,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     else:
         place.mkdir(parents=True)
         (place / "__init__.py").write_text(code, "utf-8")
@@ -104,40 +113,67 @@ def converses(run: Everthread, path: Path | None = None) -> None:
 
 
 class TestTheExample:
-    def test_as_a_directory_in_the_home(self, everthread: Everthread, run: Everthread, home: Path) -> None:
+    def test_as_a_directory_in_the_home(
+        self, everthread: Everthread, run: Everthread, home: Path
+    ) -> None:
         place = put(home)
         listed = json.loads(everthread("plugins", "--json").stdout)
         assert listed["active"] == "compressor"
-        assert [info["name"] for info in listed["engines"] if info["active"]] == ["compressor"]
+        assert [info["name"] for info in listed["engines"] if info["active"]] == [
+            "compressor"
+        ]
         done = everthread("plugins", "use", "recent_turns")
         assert done.returncode == 0, done.stderr
         assert str(place) in done.stdout
-        assert (home / "config.yaml").read_text("utf-8") == "context:\n  engine: recent_turns\n"
+        assert (home / "config.yaml").read_text(
+            "utf-8"
+        ) == "context:\n  engine: recent_turns\n"
         listed = json.loads(everthread("plugins", "--json").stdout)
         (active,) = [info for info in listed["engines"] if info["active"]]
-        assert (active["name"], active["source"], active["problem"]) == ("recent_turns", "home", "")
+        assert (active["name"], active["source"], active["problem"]) == (
+            "recent_turns",
+            "home",
+            "",
+        )
         assert active["description"].startswith("Keeps the first request")
         assert listed["problem"] == ""
         converses(run)
 
-    def test_as_an_installed_package(self, everthread: Everthread, run: Everthread, tmp_path: Path) -> None:
-        source, site = tmp_path / "source", tmp_path / "site"
+    def test_as_an_installed_package(
+        self, everthread: Everthread, run: Everthread, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "source"
+        site = tmp_path / "site"
         shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("__pycache__"))
-        offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet")
+        offline = (
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "--disable-pip-version-check",
+            "--quiet",
+        )
         done = run("-m", "pip", "install", *offline, "--target", str(site), str(source))
         assert done.returncode == 0, done.stderr
-        listed = json.loads(everthread("plugins", "--json", path=site).stdout)["engines"]
+        listed = json.loads(everthread("plugins", "--json", path=site).stdout)[
+            "engines"
+        ]
         (found,) = [info for info in listed if info["name"] == "recent_turns"]
         assert (found["source"], found["active"]) == ("package", False)
-        assert found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
-        assert everthread("plugins", "use", "recent_turns").returncode == 2, "it is installed elsewhere only"
+        assert (
+            found["location"] == "recent_turns:create of everthread-recent-turns 0.1.0"
+        )
+        assert everthread("plugins", "use", "recent_turns").returncode == 2, (
+            "it is installed elsewhere only"
+        )
         done = everthread("plugins", "use", "recent_turns", path=site)
         assert done.returncode == 0, done.stderr
         converses(run, path=site)
 
 
 class TestUse:
-    def test_nothing_changes_for_an_engine_that_cannot_be_loaded(self, everthread: Everthread, home: Path) -> None:
+    def test_nothing_changes_for_an_engine_that_cannot_be_loaded(
+        self, everthread: Everthread, home: Path
+    ) -> None:
         put(home, "broken", "import not_there_at_all")
         put(home, "wrong", "def create(services, options): return 3")
         config = home / "config.yaml"
@@ -154,7 +190,9 @@ class TestUse:
             assert "Traceback" not in done.stderr
             assert config.read_text("utf-8") == "compression: {threshold: 0.6}\n"
 
-    def test_the_options_are_tried_too(self, everthread: Everthread, home: Path) -> None:
+    def test_the_options_are_tried_too(
+        self, everthread: Everthread, home: Path
+    ) -> None:
         put(home)
         text = "engines: {recent_turns: {keep_turns: many}}\n"
         (home / "config.yaml").write_text(text, "utf-8")
@@ -163,21 +201,30 @@ class TestUse:
         assert "keep_turns" in done.stderr
         assert (home / "config.yaml").read_text("utf-8") == text
 
-    def test_switching_engines_there_and_back(self, everthread: Everthread, home: Path) -> None:
+    def test_switching_engines_there_and_back(
+        self, everthread: Everthread, home: Path
+    ) -> None:
         put(home)
         config = home / "config.yaml"
         text = "# mine\ncontext:\n  engine: compressor   # the default\n"
         config.write_text(text, "utf-8")
         config.chmod(0o640)
-        assert "is used from now on" in everthread("plugins", "use", "recent_turns").stdout
+        assert (
+            "is used from now on" in everthread("plugins", "use", "recent_turns").stdout
+        )
         assert config.read_text("utf-8") == text.replace("compressor  ", "recent_turns")
         assert stat.S_IMODE(config.stat().st_mode) == 0o640
         assert "in use already" in everthread("plugins", "use", "recent_turns").stdout
         assert everthread("plugins", "use", "compressor").returncode == 0
         assert config.read_text("utf-8") == text
-        assert sorted(path.name for path in home.iterdir()) == ["config.yaml", "plugins"]
+        assert sorted(path.name for path in home.iterdir()) == [
+            "config.yaml",
+            "plugins",
+        ]
 
-    def test_a_bad_configuration_is_not_changed(self, everthread: Everthread, home: Path) -> None:
+    def test_a_bad_configuration_is_not_changed(
+        self, everthread: Everthread, home: Path
+    ) -> None:
         put(home)
         (home / "config.yaml").write_text("compresion: {}\n", "utf-8")
         for arguments in (["plugins"], ["plugins", "use", "recent_turns"]):
@@ -197,7 +244,9 @@ class TestListing:
         assert "Keeps the first request" in shown
         assert shown.endswith("Active: compressor\n")
 
-    def test_names_from_outside_do_not_reach_the_terminal(self, everthread: Everthread, home: Path) -> None:
+    def test_names_from_outside_do_not_reach_the_terminal(
+        self, everthread: Everthread, home: Path
+    ) -> None:
         put(home, "\x1b[31mred\n* forged", "")
         shown = everthread("plugins").stdout
         assert "\x1b" not in shown

@@ -38,12 +38,18 @@ def lines(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
-def test_the_answer_is_all_that_is_printed(task: Any, home: Path, workspace: Path) -> None:
+def test_the_answer_is_all_that_is_printed(
+    task: Any, home: Path, workspace: Path
+) -> None:
     with provider([calls(WRITE, say="I write."), "It is **written**."]) as served:
         use(home, served)
         answer = task("write hello", "--yes")
-    assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), answer.stderr
-    assert "✓ write_file a.txt" in answer.stderr, "what tools do is told where it disturbs nobody"
+    assert (answer.returncode, answer.stdout) == (0, "It is **written**.\n"), (
+        answer.stderr
+    )
+    assert "✓ write_file a.txt" in answer.stderr, (
+        "what tools do is told where it disturbs nobody"
+    )
     assert (workspace / "a.txt").read_text("utf-8") == "hello\n"
 
 
@@ -53,16 +59,25 @@ def test_a_resumed_thread_keeps_its_model(task: Any, home: Path) -> None:
         use(home, served, "first")
         assert task("begin", "-m", "second").stdout == "One.\n"
         assert task("go on", "--continue").stdout == "Two.\n"
-    assert [entry.request.model for entry in served.log if entry.request] == ["second", "second"]
+    assert [entry.request.model for entry in served.log if entry.request] == [
+        "second",
+        "second",
+    ]
 
 
-def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(task: Any) -> None:
-    with provider(["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]) as served:
+def test_a_thread_whose_model_cannot_be_reached_names_it_and_the_way_back(
+    task: Any,
+) -> None:
+    with provider(
+        ["One.", *[Fault("server_error")] * 4], [ServedModel("gpt-4o", 64_000)]
+    ) as served:
         url = f"{served.url}/v1"
         route = ("--base-url", url)
         assert task("begin", "-m", "gpt-4o", *route).stdout == "One.\n"
         failure = task("go on", "--continue", *route)
-    assert f"--base-url {url}" in failure.stderr, "the command to go on with has the server's address"
+    assert f"--base-url {url}" in failure.stderr, (
+        "the command to go on with has the server's address"
+    )
     retries, _, rest = failure.stderr.partition("no more retries, tried 4 times.")
     assert retries.count("retry in") == 3
     assert rest.count("status 500") == 1, "the error itself is printed once"
@@ -96,7 +111,14 @@ def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
     kinds = [line["event"] for line in told]
     assert kinds[0] == "start"
     assert kinds[-1] == "answer"
-    for kind in ("request", "usage", "tool_started", "tool_finished", "text", "turn_ended"):
+    for kind in (
+        "request",
+        "usage",
+        "tool_started",
+        "tool_finished",
+        "text",
+        "turn_ended",
+    ):
         assert kind in kinds
     assert told[0]["window"] == 64_000
     assert told[-1]["text"] == "Done."
@@ -106,14 +128,24 @@ def test_every_event_is_a_line_of_json(task: Any, home: Path) -> None:
     assert (finished["tool"], finished["failed"]) == ("terminal", False)
 
 
-def test_without_a_terminal_only_rules_approve(task: Any, home: Path, workspace: Path) -> None:
+def test_without_a_terminal_only_rules_approve(
+    task: Any, home: Path, workspace: Path
+) -> None:
     both = calls(ECHO, WRITE)
     with provider([both, "Refused.", both, "Half.", both, "All."]) as served:
         use(home, served)
-        refused = [line["refused"] for line in lines(task("do", "--json")) if line["event"] == "tool_finished"]
+        refused = [
+            line["refused"]
+            for line in lines(task("do", "--json"))
+            if line["event"] == "tool_finished"
+        ]
         assert refused == [True, True]
         (home / "approvals.txt").write_text("command: echo *\n", "utf-8")
-        told = {line["tool"]: line["refused"] for line in lines(task("do", "--json")) if "refused" in line}
+        told = {
+            line["tool"]: line["refused"]
+            for line in lines(task("do", "--json"))
+            if "refused" in line
+        }
         assert told == {"terminal": False, "write_file": True}
         assert not (workspace / "a.txt").exists()
         assert task("do", "--yes").returncode == 0
@@ -128,7 +160,9 @@ def test_a_thread_is_continued(task: Any, home: Path) -> None:
         task("the last", "--continue")
         request = served.log[-1].request
     assert request is not None
-    users = [text_of(message) for message in request.messages if message["role"] == "user"]
+    users = [
+        text_of(message) for message in request.messages if message["role"] == "user"
+    ]
     assert users == ["remember the harbour", "by its id", "the last"]
 
 
@@ -163,7 +197,10 @@ def test_rounds_without_end_are_exit_code_1(task: Any, home: Path) -> None:
 def test_bad_input_is_exit_code_2(
     everthread: Any, home: Path, arguments: tuple[str, ...], given: bytes, words: str
 ) -> None:
-    configure(home, "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n")
+    configure(
+        home,
+        "model: {default: mine, base_url: 'http://127.0.0.1:9/v1', context_length: 9000}\n",
+    )
     answer = everthread("run", *arguments, given=given)
     assert answer.returncode == 2
     assert words in answer.stderr
@@ -173,41 +210,73 @@ def test_bad_input_is_exit_code_2(
 def test_without_a_model_it_says_how_to_get_one(everthread: Any) -> None:
     answer = everthread("run", "do")
     assert answer.returncode == 2
-    assert "everthread models pull" in answer.stderr
+    assert "everthread init" in answer.stderr
 
 
 class TestAtATerminal:
-    def test_a_user_at_a_terminal_is_asked(self, home: Path, workspace: Path, zygote: Zygote) -> None:
+    def test_a_user_at_a_terminal_is_asked(
+        self, home: Path, workspace: Path, zygote: Zygote
+    ) -> None:
         with provider([calls(WRITE), "Written."]) as served:
             use(home, served)
-            with Terminal(zygote, "run", "write", "-w", str(workspace), environment=environment(home)) as terminal:
+            with Terminal(
+                zygote,
+                "run",
+                "write",
+                "-w",
+                str(workspace),
+                environment=environment(home),
+            ) as terminal:
                 assert "+hello" in terminal.see("[a]lways")
                 terminal.type("y")
                 terminal.see("Written.")
                 assert terminal.leave() == 0
         assert (workspace / "a.txt").exists()
 
-    def test_ctrl_c_is_exit_code_1_and_tells_how_to_go_on(self, home: Path, workspace: Path, zygote: Zygote) -> None:
-        with provider([calls(("terminal", {"command": "echo began; sleep 60"}))]) as served:
+    def test_ctrl_c_is_exit_code_1_and_tells_how_to_go_on(
+        self, home: Path, workspace: Path, zygote: Zygote
+    ) -> None:
+        with provider(
+            [calls(("terminal", {"command": "echo began; sleep 60"}))]
+        ) as served:
             use(home, served)
             arguments = ("run", "wait", "-w", str(workspace), "--yes", "--json")
-            with Terminal(zygote, *arguments, environment=environment(home)) as terminal:
+            with Terminal(
+                zygote, *arguments, environment=environment(home)
+            ) as terminal:
                 terminal.see("tool_started")
                 terminal.type("", CTRL_C)
                 terminal.see("stopped by Ctrl-C")
                 assert terminal.leave() == 1
 
 
-def test_a_signal_ends_running_tools_and_is_reported(home: Path, workspace: Path) -> None:
+def test_a_signal_ends_running_tools_and_is_reported(
+    home: Path, workspace: Path
+) -> None:
     command = {"command": "(sleep 60 & echo $!) > pid; sleep 60"}
     with provider([calls(("terminal", command))]) as served:
         use(home, served)
-        arguments = [sys.executable, "-m", "everthread", "run", "wait", "-w", str(workspace), "--yes", "--json"]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(home), text=True) as process:
+        arguments = [
+            sys.executable,
+            "-m",
+            "everthread",
+            "run",
+            "wait",
+            "-w",
+            str(workspace),
+            "--yes",
+            "--json",
+        ]
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, env=environment(home), text=True
+        ) as process:
             assert process.stdout is not None
             events = (json.loads(line) for line in process.stdout)
             next(event for event in events if event["event"] == "tool_started")
-            while not (workspace / "pid").exists() or not (workspace / "pid").read_text("utf-8").strip():
+            while (
+                not (workspace / "pid").exists()
+                or not (workspace / "pid").read_text("utf-8").strip()
+            ):
                 time.sleep(0.02)
             process.send_signal(signal.SIGTERM)
             last = list(events)[-1]
@@ -219,7 +288,8 @@ def test_a_signal_ends_running_tools_and_is_reported(home: Path, workspace: Path
 class TestStart:
     def test_help_loads_no_sdk_and_none_of_our_own_parts(self) -> None:
         heavy = (
-            "{'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic', 'apsw', 'prompt_toolkit', 'starlette', 'asyncio'}"
+            "{'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic', 'apsw', "
+            "'prompt_toolkit', 'starlette', 'asyncio'}"
         )
         code = (
             "import sys\nfrom everthread.cli.main import main\nsys.argv = ['everthread', '--help']\n"
@@ -228,7 +298,9 @@ class TestStart:
             "ours = {name for name in sys.modules if name.startswith('everthread.')}\n"
             "print(sorted(loaded), sorted(ours), file=sys.stderr)"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         assert done.stderr.strip() == (
             "[] ['everthread._version', 'everthread.cli', 'everthread.cli.main', 'everthread.errors']"
         )

@@ -17,17 +17,29 @@ import httpx2
 import openai
 import pytest
 
-from everthread.cli.commands.serve import describe_writer
+from everthread.cli.summary_writer import (
+    JOURNAL,
+    describe_client_writer,
+    describe_own_writer,
+)
 from everthread.config import parse_config
 
 COMMAND = [sys.executable, "-m", "everthread"]
 
 
 @contextmanager
-def started(folder: Path, *words: str, errors: Any = subprocess.PIPE) -> Iterator[tuple[Any, str]]:
+def started(
+    folder: Path, *words: str, errors: Any = subprocess.PIPE
+) -> Iterator[tuple[Any, str]]:
     """The process and its first line; ended as Ctrl-C does, and it must end well."""
     environment = {**os.environ, "EVERTHREAD_HOME": str(folder)}
-    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+    process = subprocess.Popen(
+        [*COMMAND, *words],
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=environment,
+    )
     assert process.stdout
     try:
         yield process, process.stdout.readline()
@@ -39,31 +51,50 @@ def started(folder: Path, *words: str, errors: Any = subprocess.PIPE) -> Iterato
 
 
 def test_a_client_talks_through_it(tmp_path: Path) -> None:
-    with started(tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json") as (_, line):
+    with started(
+        tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
+    ) as (_, line):
         provider = json.loads(line)["url"]
         words = ("serve", "--port", "0", "--upstream", f"lab={provider}", "--json")
         with started(tmp_path, *words) as (_, told):
             url = json.loads(told)["url"]
-            assert json.loads(told)["upstreams"] == [{"name": "lab", "url": provider, "mode": "managed"}]
+            assert json.loads(told)["upstreams"] == [
+                {"name": "lab", "url": provider, "mode": "managed"}
+            ]
             client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
             with client:
-                answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}])
+                answer = client.chat.completions.create(
+                    model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
+                )
             assert answer.choices[0].message.content
             assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
             assert 'status="200"} 1' in httpx2.get(f"{url}/metrics", timeout=60).text
 
 
 def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
-    with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (process, first):
+    with started(tmp_path, "serve", "--port", "0", "--mode", "observe") as (
+        process,
+        first,
+    ):
         assert first.startswith("Everthread listens on http://127.0.0.1:")
         url = first.split()[3]
-        lines = [process.stdout.readline().strip() for _ in range(9)]
-        assert lines[0] == "openai     https://api.openai.com (observe); the client's own key goes there"
+        lines = [process.stdout.readline().strip() for _ in range(11)]
+        assert (
+            lines[0]
+            == "openai     https://api.openai.com (observe); the client's own key goes there"
+        )
         assert lines[1].startswith("anthropic  https://api.anthropic.com (observe)")
-        assert lines[2] == "chatgpt    https://chatgpt.com/backend-api/codex (observe); logins with ChatGPT go there"
-        assert lines[4:6] == [f"OPENAI_BASE_URL={url}/v1", f"ANTHROPIC_BASE_URL={url}"]
-        assert lines[6] == "Summaries are written by the journal, which calls no model."
-        link = lines[7].removeprefix("See your context (the link works once): ")
+        assert (
+            lines[2]
+            == "chatgpt    https://chatgpt.com/backend-api/codex (observe); logins with ChatGPT go there"
+        )
+        assert lines[5:8] == [
+            f"OPENAI_BASE_URL={url}/v1",
+            f"ANTHROPIC_BASE_URL={url}",
+            f"GOOGLE_GEMINI_BASE_URL={url}",
+        ]
+        assert lines[8] == f"Summaries: written by {JOURNAL}."
+        link = lines[9].removeprefix("See your context (the link works once): ")
         assert link.startswith(f"{url}/dashboard/login?code=")
         with httpx2.Client(follow_redirects=True, timeout=60) as browser:
             assert "You are in." in browser.get(link).text
@@ -71,15 +102,32 @@ def test_the_start_text_names_the_variables_for_clients(tmp_path: Path) -> None:
             assert "was used already" in httpx2.get(link, timeout=60).text
 
 
-def test_an_address_that_means_every_address_is_not_shown_as_one(tmp_path: Path) -> None:
+def test_an_address_that_means_every_address_is_not_shown_as_one(
+    tmp_path: Path,
+) -> None:
     made = subprocess.run(
-        [*COMMAND, "keys", "create"], env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)}, check=True,
+        [*COMMAND, "keys", "create"],
+        env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
+        check=True,
         capture_output=True,
-    )  # fmt: skip
+    )
     assert made.stdout
-    words = ("serve", "--port", "0", "--host", "0.0.0.0", "--auth", "keys", "--upstream", "lab=http://127.0.0.1:9")  # noqa: S104
+    words = (
+        "serve",
+        "--port",
+        "0",
+        "--host",
+        "0.0.0.0",  # noqa: S104
+        "--auth",
+        "keys",
+        "--upstream",
+        "lab=http://127.0.0.1:9",
+    )
     with started(tmp_path, *words) as (process, first):
-        assert re.fullmatch(r"Everthread listens on port \d+ of every address of this machine in front of\n", first)
+        assert re.fullmatch(
+            r"Everthread listens on port \d+ of every address of this machine in front of\n",
+            first,
+        )
         lines = [process.stdout.readline().strip() for _ in range(7)]
     assert any(line.startswith("OPENAI_BASE_URL=http://127.0.0.1:") for line in lines)
     assert "On another machine, put this one's name or address for 127.0.0.1." in lines
@@ -89,19 +137,36 @@ def test_an_address_that_means_every_address_is_not_shown_as_one(tmp_path: Path)
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
     said = tmp_path / "said"
-    with started(tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json") as (_, line):
+    with started(
+        tmp_path / "lab", "lab", "provider", "--model", "gpt-4o=128000", "--json"
+    ) as (_, line):
         upstream = f"lab={json.loads(line)['url']}"
-        words = ["serve", "--port", "0", "--upstream", upstream, *(["--quiet"] if quiet else [])]
-        with said.open("w") as file, started(tmp_path, *words, errors=file) as (_, first):
+        words = [
+            "serve",
+            "--port",
+            "0",
+            "--upstream",
+            upstream,
+            *(["--quiet"] if quiet else []),
+        ]
+        with (
+            said.open("w") as file,
+            started(tmp_path, *words, errors=file) as (_, first),
+        ):
             url = first.split()[3]
-            with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
-                client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}])
+            with openai.OpenAI(
+                base_url=f"{url}/v1", api_key="any", max_retries=0
+            ) as client:
+                client.chat.completions.create(
+                    model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
+                )
     line = said.read_text("utf-8")
     if quiet:
         assert line == ""
     else:
         assert re.fullmatch(
-            r"\d\d:\d\d:\d\d  200  gpt-4o {18}  [0-9a-f]{8}  +\d+ tokens    0% cached  \+\d+ ms  \d+\.\d\d s\n", line
+            r"\d\d:\d\d:\d\d  200  gpt-4o {18}  [0-9a-f]{8}  +\d+ tokens    0% cached  \+\d+ ms  \d+\.\d\d s\n",
+            line,
         )
 
 
@@ -114,25 +179,61 @@ def test_a_line_for_each_request(tmp_path: Path, quiet: bool) -> None:
         (("--mode", "some"), "managed"),
     ],
 )
-def test_bad_serve_options_are_refused(words: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+def test_bad_serve_options_are_refused(
+    words: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
     environment = {**os.environ, "EVERTHREAD_HOME": str(tmp_path)}
-    done = subprocess.run([*COMMAND, "serve", "--port", "0", *words], capture_output=True, text=True, check=False,
-                          env=environment, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [*COMMAND, "serve", "--port", "0", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert reason in done.stderr
     assert "secret" not in done.stderr
 
 
 @pytest.mark.parametrize(
+    ("settings", "model", "words"),
+    [
+        ("{}", "gpt-5", "gpt-5, paid like its answers; if it fails, the journal"),
+        ("{model: {provider: local}}", "tiny", "tiny on this machine, free"),
+        ("{compression: {enabled: false}}", "gpt-5", "nothing is compacted"),
+        (
+            "{auxiliary: {compression: {model: w, base_url: 'http://127.0.0.1:1/v1'}}}",
+            "gpt-5",
+            "w, paid with its own key",
+        ),
+    ],
+)
+def test_who_writes_and_pays_in_a_chat(settings: str, model: str, words: str) -> None:
+    assert words in describe_own_writer(parse_config(settings), model)
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("{model: gpt-4o-mini, provider: openai}", "for gpt-4o-mini cannot be used: OPENAI_API_KEY is not set."),
-        ("{model: writer, provider: openai, api_key_env: NO_SUCH_KEY}", "NO_SUCH_KEY is not set."),
-        ("{model: writer, provider: custom, base_url: 'http://127.0.0.1:1/v1'}", "by writer, else by the journal"),
+        (
+            "{model: gpt-4o-mini, provider: openai}",
+            "the journal, since gpt-4o-mini cannot be used: OPENAI_API_KEY is not set",
+        ),
+        (
+            "{model: writer, provider: openai, api_key_env: NO_SUCH_KEY}",
+            "NO_SUCH_KEY is not set",
+        ),
+        (
+            "{model: writer, provider: custom, base_url: 'http://127.0.0.1:1/v1'}",
+            "writer, paid with the gateway's key; else the journal",
+        ),
     ],
 )
 def test_the_start_says_when_the_auxiliary_model_cannot_be_used(
     settings: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert words in describe_writer(parse_config(f"auxiliary: {{compression: {settings}}}"))
+    assert words in describe_client_writer(
+        parse_config(f"auxiliary: {{compression: {settings}}}")
+    )

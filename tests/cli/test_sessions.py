@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from everthread.store.models import NewCompaction, NewMessage, NewSession
+from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 
 SECRET = "ghp_" + "a1B2c3D4e5F6" * 3
@@ -27,7 +27,13 @@ def said(role: str, content: Any, **more: Any) -> NewMessage:
 
 
 def calling(call_id: str, tool: str, arguments: str) -> NewMessage:
-    calls = [{"id": call_id, "type": "function", "function": {"name": tool, "arguments": arguments}}]
+    calls = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": tool, "arguments": arguments},
+        }
+    ]
     return said("assistant", None, tool_calls=calls)
 
 
@@ -44,30 +50,57 @@ class Thread:
 
 
 async def story(store: Store) -> Thread:
-    root = await store.create_session(NewSession(model="claude-sonnet-4-5", platform="cli", system="Be brief."))
+    root = await store.create_session(
+        NewSession(model="claude-sonnet-4-5", platform="cli", system="Be brief.")
+    )
     first = await store.append(
         root.id,
         [
             said("user", "Repair the parser in src/app/main.py, please."),
             calling("c1", "terminal", '{"command": "pytest -q"}'),
-            said("tool", "\n".join(f"FAILED line {n}" for n in range(500)), tool_call_id="c1"),
+            said(
+                "tool",
+                "\n".join(f"FAILED line {n}" for n in range(500)),
+                tool_call_id="c1",
+            ),
             said("assistant", "The parser is repaired."),
         ],
     )
     ids = [message.id for message in first]
-    helper = await store.create_session(NewSession(kind="subagent", parent=root.id, model="gpt-5"))
-    await store.append(helper.id, [said("user", "Look for dead code.")])
-    summary = NewMessage({"role": "user", "content": "A summary of the beginning."}, kind="summary")
-    record = NewCompaction(
-        covered=ids[1:3], tokens_before=100_000, tokens_after=25_000, author="extractive", duration=2
+    helper = await store.create_session(
+        NewSession(kind="subagent", parent=root.id, model="gpt-5")
     )
-    tip = (await store.continue_session(root.id, [ids[0], summary, ids[3]], seen=4, compaction=record)).session
-    later = await store.append(root.id, [said("user", "And the lexer?"), said("assistant", "Also repaired.")])
+    await store.append(helper.id, [said("user", "Look for dead code.")])
+    summary = NewMessage(
+        {"role": "user", "content": "A summary of the beginning."}, kind="summary"
+    )
+    record = NewCompaction(
+        covered=ids[1:3],
+        tokens_before=100_000,
+        tokens_after=25_000,
+        author="journal",
+        duration=2,
+    )
+    tip = (
+        await store.continue_session(
+            root.id, [ids[0], summary, ids[3]], seen=4, compaction=record
+        )
+    ).session
+    later = await store.append(
+        root.id, [said("user", "And the lexer?"), said("assistant", "Also repaired.")]
+    )
     undone = await store.continue_session(tip.id, [ids[0]], seen=5)
     await store.undo(root.id)
     branch = await store.branch(root.id, ids[0])
     await store.append(branch.id, [said("user", "Use another way.")])
-    return Thread(root.id, tip.id, undone.session.id, branch.id, helper.id, [*ids, *(m.id for m in later)])
+    return Thread(
+        root.id,
+        tip.id,
+        undone.session.id,
+        branch.id,
+        helper.id,
+        [*ids, *(m.id for m in later)],
+    )
 
 
 @pytest.fixture
@@ -96,18 +129,35 @@ class TestList:
     def test_threads_one_line_each(self, everthread: Any, thread: Thread) -> None:
         shown = everthread("sessions", "list").stdout
         ids = (thread.id[:8], thread.branch[:8], thread.subagent[:8])
-        lines = {key: line for key in ids for line in shown.splitlines() if f" {key} " in line}
+        lines = {
+            key: line
+            for key in ids
+            for line in shown.splitlines()
+            if f" {key} " in line
+        }
         assert set(lines) == set(ids)
         assert f" {thread.tip[:8]} " not in shown
         assert "state" not in shown, "all are live"
-        for words in ("just now", "main", "6", "claude-sonnet-4-5", "Repair the parser in src/app/main.py"):
+        for words in (
+            "just now",
+            "main",
+            "6",
+            "claude-sonnet-4-5",
+            "Repair the parser in src/app/main.py",
+        ):
             assert words in lines[thread.id[:8]]
         assert "branch" in lines[thread.branch[:8]]
         assert "Look for dead code." in lines[thread.subagent[:8]]
 
-    def test_all_shows_continuations_and_reverted_sessions(self, everthread: Any, thread: Thread) -> None:
-        found = json.loads(everthread("sessions", "list", "--all", "--json").stdout)["sessions"]
-        kinds = {session["id"]: (session["kind"], session["state"]) for session in found}
+    def test_all_shows_continuations_and_reverted_sessions(
+        self, everthread: Any, thread: Thread
+    ) -> None:
+        found = json.loads(everthread("sessions", "list", "--all", "--json").stdout)[
+            "sessions"
+        ]
+        kinds = {
+            session["id"]: (session["kind"], session["state"]) for session in found
+        }
         assert kinds == {
             thread.id: ("main", "ended (compression)"),
             thread.tip: ("continuation", "live"),
@@ -117,11 +167,25 @@ class TestList:
         }
 
     def test_the_newest_first_in_pages(self, everthread: Any, fill: Any) -> None:
-        fill(started(*(NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n) for n in range(25))))
-        page = json.loads(everthread("sessions", "list", "--limit", "3", "--offset", "2", "--json").stdout)
+        fill(
+            started(
+                *(
+                    NewSession(id=f"s{n:02}", title=f"number {n}", started=1_000.0 + n)
+                    for n in range(25)
+                )
+            )
+        )
+        page = json.loads(
+            everthread(
+                "sessions", "list", "--limit", "3", "--offset", "2", "--json"
+            ).stdout
+        )
         assert [session["id"] for session in page["sessions"]] == ["s22", "s21", "s20"]
         assert page["more"] is True
-        assert datetime.fromisoformat(page["sessions"][0]["started"]).timestamp() == 1_022.0
+        assert (
+            datetime.fromisoformat(page["sessions"][0]["started"]).timestamp()
+            == 1_022.0
+        )
         shown = everthread("sessions", "list").stdout
         assert "number 24" in shown
         assert "number 4 " not in shown
@@ -138,14 +202,21 @@ class TestList:
         fill(work)
         found = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
         assert [session["id"] for session in found] == ["old", "young"]
-        assert [(row["messages"], row["tokens"], row["compactions"]) for row in found] == [(2, 14, 1), (0, 0, 0)]
+        assert [
+            (row["messages"], row["tokens"], row["compactions"]) for row in found
+        ] == [(2, 14, 1), (0, 0, 0)]
         shown = everthread("sessions", "list").stdout
         assert re.search(r"one +old +just now +2 +14 +1\b", shown)
 
     def test_by_tenant(self, everthread: Any, fill: Any) -> None:
-        fill(started(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two")))
+        fill(
+            started(NewSession(id="a", tenant="one"), NewSession(id="b", tenant="two"))
+        )
         assert [
-            s["id"] for s in json.loads(everthread("sessions", "list", "--json", "--tenant", "two").stdout)["sessions"]
+            s["id"]
+            for s in json.loads(
+                everthread("sessions", "list", "--json", "--tenant", "two").stdout
+            )["sessions"]
         ] == ["b"]
 
     def test_an_empty_store(self, everthread: Any) -> None:
@@ -165,63 +236,124 @@ class TestList:
 
 
 class TestShow:
-    def test_show_prints_every_message_once_in_order(self, everthread: Any, thread: Thread) -> None:
+    def test_show_prints_every_message_once_in_order(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         for session in (thread.id, thread.tip, thread.reverted):
-            report = json.loads(everthread("sessions", "show", session, "--json").stdout)
+            report = json.loads(
+                everthread("sessions", "show", session, "--json").stdout
+            )
             assert report["thread"] == thread.id
             assert [message["id"] for message in report["messages"]] == thread.ids
         shown = everthread("sessions", "show", thread.id[:10]).stdout
         places = [
-            shown.index(words) for words in ("Repair the parser", "→ terminal", "← terminal", "is repaired", "lexer?")
+            shown.index(words)
+            for words in (
+                "Repair the parser",
+                "→ terminal",
+                "← terminal",
+                "is repaired",
+                "lexer?",
+            )
         ]
         assert places == sorted(places)
         assert "A summary" not in shown
 
-    def test_context_shows_what_the_model_sees(self, everthread: Any, thread: Thread) -> None:
+    def test_context_shows_what_the_model_sees(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         shown = everthread("sessions", "show", thread.id, "--context").stdout
-        for words in ("Be brief.", "Repair the parser", "summary", "A summary of the beginning.", "And the lexer?"):
+        for words in (
+            "Be brief.",
+            "Repair the parser",
+            "summary",
+            "A summary of the beginning.",
+            "And the lexer?",
+        ):
             assert words in shown
         assert "FAILED line" not in shown
-        report = json.loads(everthread("sessions", "show", thread.id, "--context", "--json").stdout)
+        report = json.loads(
+            everthread("sessions", "show", thread.id, "--context", "--json").stdout
+        )
         assert report["system"] == "Be brief."
-        assert [message["kind"] for message in report["messages"]] == ["message", "summary", *["message"] * 3]
+        assert [message["kind"] for message in report["messages"]] == [
+            "message",
+            "summary",
+            *["message"] * 3,
+        ]
 
-    def test_long_results_are_cut_without_full(self, everthread: Any, thread: Thread) -> None:
+    def test_long_results_are_cut_without_full(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         shown = everthread("sessions", "show", thread.id).stdout
         assert "FAILED line 0" in shown
         assert "FAILED line 499" not in shown
         assert "more characters (--full shows them)" in shown
-        assert "FAILED line 499" in everthread("sessions", "show", thread.id, "--full").stdout
-        one = everthread("sessions", "show", thread.id, "--message", str(thread.ids[2])).stdout
+        assert (
+            "FAILED line 499"
+            in everthread("sessions", "show", thread.id, "--full").stdout
+        )
+        one = everthread(
+            "sessions", "show", thread.id, "--message", str(thread.ids[2])
+        ).stdout
         assert "FAILED line 499" in one
         assert "← terminal" in one
         assert "Repair" not in one
 
     def test_a_part(self, everthread: Any, thread: Thread) -> None:
-        report = json.loads(everthread("sessions", "show", thread.id, "--offset", "3", "--limit", "2", "--json").stdout)
+        report = json.loads(
+            everthread(
+                "sessions", "show", thread.id, "--offset", "3", "--limit", "2", "--json"
+            ).stdout
+        )
         assert [message["id"] for message in report["messages"]] == thread.ids[3:5]
 
-    def test_a_branch_begins_with_the_shared_messages(self, everthread: Any, thread: Thread) -> None:
+    def test_a_branch_begins_with_the_shared_messages(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         shown = everthread("sessions", "show", thread.branch).stdout
         assert shown.index("Repair the parser") < shown.index("Use another way.")
-        assert everthread("sessions", "show", thread.branch, "--message", str(thread.ids[0])).returncode == 0
-        done = everthread("sessions", "show", thread.branch, "--message", str(thread.ids[3]))
+        assert (
+            everthread(
+                "sessions", "show", thread.branch, "--message", str(thread.ids[0])
+            ).returncode
+            == 0
+        )
+        done = everthread(
+            "sessions", "show", thread.branch, "--message", str(thread.ids[3])
+        )
         assert done.returncode == 2
         assert f"has no message {thread.ids[3]}" in done.stderr
 
     def test_a_stored_output(self, everthread: Any, fill: Any, thread: Thread) -> None:
         async def work(store: Store) -> str:
-            return (await store.put_output(thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal")).id
+            return (
+                await store.put_output(
+                    thread.id, f"the log\ntoken {SECRET}\nits end", tool="terminal"
+                )
+            ).id
 
         output = fill(work)
         shown = everthread("sessions", "show", thread.id, "--output", output).stdout
         assert shown == "the log\ntoken [REDACTED]\nits end\n"
-        assert SECRET in everthread("sessions", "show", thread.id, "--output", output, "--raw").stdout
+        assert (
+            SECRET
+            in everthread(
+                "sessions", "show", thread.id, "--output", output, "--raw"
+            ).stdout
+        )
         done = everthread("sessions", "show", thread.branch, "--output", output)
         assert (done.returncode, done.stdout) == (2, "")
 
     def test_secrets_are_redacted_without_raw(self, everthread: Any, fill: Any) -> None:
-        blocks = [{"type": "tool_use", "id": "t", "name": "login", "input": {"password": "hunter2-9XkQ"}}]
+        blocks = [
+            {
+                "type": "tool_use",
+                "id": "t",
+                "name": "login",
+                "input": {"password": "hunter2-9XkQ"},
+            }
+        ]
         secrets = (said("user", f"My token is {SECRET}"), said("assistant", blocks))
         fill(held(NewSession(id="s", title=f"token {SECRET}"), *secrets))
         for arguments in (
@@ -241,37 +373,82 @@ class TestShow:
             assert "hunter2-9XkQ" in shown
 
     def test_thoughts_and_images(self, everthread: Any, fill: Any) -> None:
-        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000}}
+        image = {
+            "type": "image_url",
+            "image_url": {"url": "data:image/png;base64," + "A" * 5_000},
+        }
         thinking = {"type": "thinking", "thinking": "Let me see.", "signature": "x"}
         asked = said("user", [{"type": "text", "text": "What is this?"}, image])
         answered = said("assistant", [thinking, {"type": "text", "text": "A cat."}])
-        fill(held(NewSession(id="s"), asked, answered, said("assistant", "Sure.", reasoning_content="Hm.")))
+        fill(
+            held(
+                NewSession(id="s"),
+                asked,
+                answered,
+                said("assistant", "Sure.", reasoning_content="Hm."),
+            )
+        )
         shown = everthread("sessions", "show", "s", "--full").stdout
-        for words in ("What is this?", "[1 image]", "(thinking) Let me see.", "A cat.", "(thinking) Hm.", "Sure."):
+        for words in (
+            "What is this?",
+            "[1 image]",
+            "(thinking) Let me see.",
+            "A cat.",
+            "(thinking) Hm.",
+            "Sure.",
+        ):
             assert words in shown
         assert "AAAA" not in shown
 
     def test_hostile_text_is_shown_not_obeyed(self, everthread: Any, fill: Any) -> None:
-        messages = (said("user", HOSTILE), calling("c", HOSTILE, HOSTILE), said("tool", HOSTILE, tool_call_id="c"))
-        odd = NewSession(id="odd", title=HOSTILE, model=HOSTILE.replace("\ud800", ""), platform="x\x1by")
+        messages = (
+            said("user", HOSTILE),
+            calling("c", HOSTILE, HOSTILE),
+            said("tool", HOSTILE, tool_call_id="c"),
+        )
+        odd = NewSession(
+            id="odd",
+            title=HOSTILE,
+            model=HOSTILE.replace("\ud800", ""),
+            platform="x\x1by",
+        )
         fill(held(odd, *messages, said("odd\x1b[1mrole", "x")))
-        for arguments in (["list"], ["show", "odd"], ["show", "odd", "--full"], ["tree", "odd"], ["search", "evil"]):
+        for arguments in (
+            ["list"],
+            ["show", "odd"],
+            ["show", "odd", "--full"],
+            ["tree", "odd"],
+            ["search", "evil"],
+        ):
             done = everthread("sessions", *arguments)
             assert done.returncode == 0, done.stderr
             assert "[bold]this[/bold] :fire:" in done.stdout
             assert "你好世界" in done.stdout
             assert not COMMANDS.search(done.stdout)
-        for arguments in (["list"], ["show", "odd"], ["tree", "odd"], ["search", "evil"]):
+        for arguments in (
+            ["list"],
+            ["show", "odd"],
+            ["tree", "odd"],
+            ["search", "evil"],
+        ):
             done = everthread("sessions", *arguments, "--json")
             json.loads(done.stdout)
             assert not COMMANDS.search(done.stdout)
         assert (
-            json.loads(everthread("sessions", "show", "odd", "--json").stdout)["messages"][0]["body"]["content"]
+            json.loads(everthread("sessions", "show", "odd", "--json").stdout)[
+                "messages"
+            ][0]["body"]["content"]
             == HOSTILE
         )
 
     def test_a_huge_message(self, everthread: Any, fill: Any) -> None:
-        fill(held(NewSession(id="s"), said("user", "start " + "x" * MEGABYTES + " end"), said("assistant", "Read.")))
+        fill(
+            held(
+                NewSession(id="s"),
+                said("user", "start " + "x" * MEGABYTES + " end"),
+                said("assistant", "Read."),
+            )
+        )
         shown = everthread("sessions", "show", "s").stdout
         assert len(shown) < 10_000
         assert "start x" in shown
@@ -284,7 +461,9 @@ class TestShow:
         assert done.returncode == 2
         assert "exclude each other" in done.stderr
 
-    def test_at_a_terminal_through_the_pager(self, at_terminal: Any, thread: Thread) -> None:
+    def test_at_a_terminal_through_the_pager(
+        self, at_terminal: Any, thread: Thread
+    ) -> None:
         code, shown = at_terminal("sessions", "show", thread.id)
         assert code == 0
         assert "Repair the parser" in shown
@@ -300,15 +479,39 @@ class TestTree:
         for session in (thread.id, thread.tip):
             shown = everthread("sessions", "tree", session).stdout
             lines = {
-                found[1]: line for line in shown.splitlines() if (found := re.search(r"\b([0-9a-f]{8}) \w+  \d", line))
+                found[1]: line
+                for line in shown.splitlines()
+                if (found := re.search(r"\b([0-9a-f]{8}) \w+  \d", line))
             }
             assert set(lines) == {
-                i[:8] for i in (thread.id, thread.tip, thread.reverted, thread.branch, thread.subagent)
+                i[:8]
+                for i in (
+                    thread.id,
+                    thread.tip,
+                    thread.reverted,
+                    thread.branch,
+                    thread.subagent,
+                )
             }
-            assert "100,000 → 25,000 tokens (75.0% saved, by extractive, 2.0 s)" in lines[thread.tip[:8]]
-            depth = {name: re.search(r"[0-9a-f]{8}", line).start() for name, line in lines.items() if line}  # type: ignore[union-attr]
-            assert depth[thread.tip[:8]] == depth[thread.id[:8]] < depth[thread.reverted[:8]]
-            assert depth[thread.id[:8]] < depth[thread.subagent[:8]] == depth[thread.branch[:8]]
+            assert (
+                "100,000 → 25,000 tokens (75.0% saved, by journal, 2.0 s)"
+                in lines[thread.tip[:8]]
+            )
+            depth = {
+                name: re.search(r"[0-9a-f]{8}", line).start()  # type: ignore[union-attr]
+                for name, line in lines.items()
+                if line
+            }
+            assert (
+                depth[thread.tip[:8]]
+                == depth[thread.id[:8]]
+                < depth[thread.reverted[:8]]
+            )
+            assert (
+                depth[thread.id[:8]]
+                < depth[thread.subagent[:8]]
+                == depth[thread.branch[:8]]
+            )
 
     def test_for_programs(self, everthread: Any, thread: Thread) -> None:
         report = json.loads(everthread("sessions", "tree", thread.id, "--json").stdout)
@@ -320,9 +523,15 @@ class TestTree:
 
 
 class TestSearch:
-    def test_hits_are_ranked_with_their_snippets(self, everthread: Any, thread: Thread) -> None:
-        hits = json.loads(everthread("sessions", "search", "lexer", "--json").stdout)["hits"]
-        assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [(thread.ids[4], thread.id, "user")]
+    def test_hits_are_ranked_with_their_snippets(
+        self, everthread: Any, thread: Thread
+    ) -> None:
+        hits = json.loads(everthread("sessions", "search", "lexer", "--json").stdout)[
+            "hits"
+        ]
+        assert [(hit["message"], hit["thread"], hit["role"]) for hit in hits] == [
+            (thread.ids[4], thread.id, "user")
+        ]
         assert "lexer" in hits[0]["snippet"]
         datetime.fromisoformat(hits[0]["created"])
         shown = everthread("sessions", "search", "lexer").stdout
@@ -331,7 +540,10 @@ class TestSearch:
 
     @pytest.mark.usefixtures("thread")
     def test_the_words_stand_out_at_a_terminal(self, at_terminal: Any) -> None:
-        assert re.search(r"\x1b\[[\d;]*7[\d;]*mlexer\x1b\[0m", at_terminal("sessions", "search", "LEXER")[1])
+        assert re.search(
+            r"\x1b\[[\d;]*7[\d;]*mlexer\x1b\[0m",
+            at_terminal("sessions", "search", "LEXER")[1],
+        )
 
     @pytest.mark.parametrize(
         ("options", "found"),
@@ -349,29 +561,61 @@ class TestSearch:
     )
     @pytest.mark.usefixtures("thread")
     def test_narrowed(self, everthread: Any, options: list[str], found: int) -> None:
-        assert len(json.loads(everthread("sessions", "search", "parser", "--json", *options).stdout)["hits"]) == found
+        assert (
+            len(
+                json.loads(
+                    everthread(
+                        "sessions", "search", "parser", "--json", *options
+                    ).stdout
+                )["hits"]
+            )
+            == found
+        )
 
-    def test_in_a_thread_or_a_session_by_prefix(self, everthread: Any, thread: Thread) -> None:
+    def test_in_a_thread_or_a_session_by_prefix(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         for options, words, found in (
             (["--thread", thread.tip[:12]], "dead", 0),
             (["--thread", thread.subagent[:12]], "dead", 1),
             (["--session", thread.id[:12]], "lexer", 0),
             (["--session", thread.tip[:12]], "lexer", 1),
         ):
-            hits = json.loads(everthread("sessions", "search", words, "--json", *options).stdout)["hits"]
+            hits = json.loads(
+                everthread("sessions", "search", words, "--json", *options).stdout
+            )["hits"]
             assert len(hits) == found, options
 
-    def test_the_closest_are_shown_where_nothing_holds_every_word(self, everthread: Any, fill: Any) -> None:
-        fill(held(NewSession(id="s"), said("user", "The harbour uses port 8443."), said("user", "Rain tomorrow.")))
-        shown = everthread("sessions", "search", "which port does the harbour listen on").stdout
+    def test_the_closest_are_shown_where_nothing_holds_every_word(
+        self, everthread: Any, fill: Any
+    ) -> None:
+        fill(
+            held(
+                NewSession(id="s"),
+                said("user", "The harbour uses port 8443."),
+                said("user", "Rain tomorrow."),
+            )
+        )
+        shown = everthread(
+            "sessions", "search", "which port does the harbour listen on"
+        ).stdout
         assert shown.startswith("No message holds every word. The closest:\n")
         assert "port 8443" in shown
-        found = json.loads(everthread("sessions", "search", "harbour port nonsense", "--json").stdout)
-        assert (found["near"], [hit["snippet"] for hit in found["hits"]]) == (True, ["The harbour uses port 8443."])
+        found = json.loads(
+            everthread("sessions", "search", "harbour port nonsense", "--json").stdout
+        )
+        assert (found["near"], [hit["snippet"] for hit in found["hits"]]) == (
+            True,
+            ["The harbour uses port 8443."],
+        )
         phrase = everthread("sessions", "search", '"harbour port"').stdout
-        assert phrase == "nothing found\n", "a phrase is meant as typed"
+        assert phrase.startswith("nothing found in 1 thread of /"), (
+            "a phrase is meant as typed"
+        )
 
-    def test_a_hit_is_shown_with_the_message_before_and_after(self, everthread: Any, thread: Thread) -> None:
+    def test_a_hit_is_shown_with_the_message_before_and_after(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         first, _, result, last, lexer, end = thread.ids
         shown = everthread("sessions", "search", "lexer").stdout.splitlines()
         assert shown[1:] == [
@@ -384,32 +628,102 @@ class TestSearch:
             "  Repair the parser in src/app/main.py, please.",
             f'    after #{first + 1} assistant: terminal {{"command": "pytest -q"}}',
         ]
-        (hit,) = json.loads(everthread("sessions", "search", "also", "--json").stdout)["hits"]
-        lexers = {"message": lexer, "role": "user", "tool": "", "text": "And the lexer?"}
+        (hit,) = json.loads(everthread("sessions", "search", "also", "--json").stdout)[
+            "hits"
+        ]
+        lexers = {
+            "message": lexer,
+            "role": "user",
+            "tool": "",
+            "text": "And the lexer?",
+        }
         assert (hit["before"], hit["after"]) == (lexers, None)
-        (hit,) = json.loads(everthread("sessions", "search", '"is repaired"', "--json").stdout)["hits"]
+        (hit,) = json.loads(
+            everthread("sessions", "search", '"is repaired"', "--json").stdout
+        )["hits"]
         assert (hit["before"]["message"], hit["before"]["tool"]) == (result, "terminal")
         assert hit["before"]["text"].startswith("FAILED line 0 FAILED line 1 ")
 
-    def test_a_neighbour_that_is_found_too_is_only_named(self, everthread: Any, fill: Any) -> None:
-        ids = fill(held(NewSession(id="s"), *(said("user", text) for text in ("One", "Pine a", "Pine b", SECRET))))
+    def test_a_neighbour_that_is_found_too_is_only_named(
+        self, everthread: Any, fill: Any
+    ) -> None:
+        ids = fill(
+            held(
+                NewSession(id="s"),
+                *(said("user", text) for text in ("One", "Pine a", "Pine b", SECRET)),
+            )
+        )
         one, a, b, key = (f"#{number} user" for number in ids)
         lines = everthread("sessions", "search", "pine").stdout.splitlines()
         assert [line.strip() for line in lines if line.startswith("  ")] == [
-            f"before {a}, found too", "Pine b", f"after {key}: [REDACTED]",
-            f"before {one}: One", "Pine a", f"after {b}, found too",
-        ]  # fmt: skip
+            f"before {a}, found too",
+            "Pine b",
+            f"after {key}: [REDACTED]",
+            f"before {one}: One",
+            "Pine a",
+            f"after {b}, found too",
+        ]
 
-    def test_a_neighbour_is_one_line_of_a_terminal(self, everthread: Any, at_terminal: Any, fill: Any) -> None:
-        fill(held(NewSession(id="s"), said("user", "Pine"), said("tool", "wide " * 99, name="a" * 60)))
+    def test_a_neighbour_is_one_line_of_a_terminal(
+        self, everthread: Any, at_terminal: Any, fill: Any
+    ) -> None:
+        fill(
+            held(
+                NewSession(id="s"),
+                said("user", "Pine"),
+                said("tool", "wide " * 99, name="a" * 60),
+            )
+        )
         assert "wide wide wide wide…" in everthread("sessions", "search", "pine").stdout
         shown = at_terminal("sessions", "search", "pine")[1]
-        assert re.search(r"\n\x1b\[2m    after #2 tool \(a{60}\): [wide ]+…\x1b\[0m\r\n$", shown), "cut, not wrapped"
+        assert re.search(
+            r"\n\x1b\[2m    after #2 tool \(a{60}\): [wide ]+…\x1b\[0m\r\n$", shown
+        ), "cut, not wrapped"
 
-    def test_a_thread_is_searched_in_its_own_tenant(self, everthread: Any, fill: Any) -> None:
-        fill(held(NewSession(id="s", tenant="two"), said("user", "needle")))
-        assert everthread("sessions", "search", "needle").stdout == "nothing found\n"
-        assert "needle" in everthread("sessions", "search", "needle", "--thread", "s").stdout
+    def test_what_is_listed_is_found_unless_a_tenant_is_named(
+        self, everthread: Any, fill: Any
+    ) -> None:
+        fill(
+            held(
+                NewSession(id="s", tenant="two"),
+                said("user", "The needle is in the third barn."),
+            )
+        )
+        fill(held(NewSession(id="t"), said("user", "Nothing else.")))
+        for words in ("needle", "where is the needle now"):
+            assert "third barn" in everthread("sessions", "search", words).stdout
+        assert (
+            "third barn"
+            in everthread("sessions", "search", "needle", "--tenant", "two").stdout
+        )
+        assert (
+            "third barn"
+            in everthread("sessions", "search", "needle", "--thread", "s").stdout
+        )
+
+    def test_nothing_found_says_where_it_looked(
+        self, everthread: Any, fill: Any
+    ) -> None:
+        assert (
+            everthread("sessions", "search", "needle").stdout
+            == "nothing found (there are no threads yet)\n"
+        )
+        fill(held(NewSession(id="s", tenant="two"), said("user", "A needle.")))
+        fill(held(NewSession(id="t"), said("user", "Nothing else.")))
+        for options, where in (
+            (
+                ["--tenant", "default"],
+                "in 1 thread of tenant default; 1 of other tenants were not searched",
+            ),
+            (["--thread", "t"], "in thread t; other threads were not searched"),
+        ):
+            assert (
+                everthread("sessions", "search", "needle", *options).stdout
+                == f"nothing found {where}\n"
+            )
+        assert everthread("sessions", "search", "haystack").stdout.startswith(
+            "nothing found in 2 threads of /"
+        )
 
     @pytest.mark.parametrize("text", ['"open', "a AND (", "", "'; DROP TABLE *"])
     @pytest.mark.usefixtures("thread")
@@ -426,34 +740,70 @@ class TestSearch:
 
 class TestExportAndImport:
     def test_round_trip(self, everthread: Any, thread: Thread, tmp_path: Path) -> None:
-        first, other = str(tmp_path / "all.jsonl"), str(tmp_path / "other.db")
+        first = str(tmp_path / "all.jsonl")
+        other = str(tmp_path / "other.db")
         done = everthread("sessions", "export", "--all", "-o", first)
         assert done.stdout.startswith("3 threads, ")
         assert stat.S_IMODE(Path(first).stat().st_mode) == 0o600
-        assert "3 threads imported" in everthread("sessions", "import", first, "--store", other).stdout
+        assert (
+            "3 threads imported"
+            in everthread("sessions", "import", first, "--store", other).stdout
+        )
         again = everthread("sessions", "export", "--all", "--store", other).stdout
-        assert sorted(again.splitlines()) == sorted(Path(first).read_text("utf-8").splitlines())
+        assert sorted(again.splitlines()) == sorted(
+            Path(first).read_text("utf-8").splitlines()
+        )
         here, there = (
-            json.loads(everthread("sessions", "show", thread.id, "--context", "--json", *where).stdout)["messages"]
+            json.loads(
+                everthread(
+                    "sessions", "show", thread.id, "--context", "--json", *where
+                ).stdout
+            )["messages"]
             for where in ([], ["--store", other])
         )
         assert [(m["kind"], m["body"], m["created"]) for m in here] == [
             (m["kind"], m["body"], m["created"]) for m in there
         ]
 
-    def test_a_thread_brings_its_subagents(self, everthread: Any, thread: Thread) -> None:
-        lines = [json.loads(line) for line in everthread("sessions", "export", thread.tip[:12]).stdout.splitlines()]
-        assert [line["thread"] for line in lines if line["type"] == "everthread"] == [thread.id, thread.subagent]
+    def test_a_thread_brings_its_subagents(
+        self, everthread: Any, thread: Thread
+    ) -> None:
+        lines = [
+            json.loads(line)
+            for line in everthread(
+                "sessions", "export", thread.tip[:12]
+            ).stdout.splitlines()
+        ]
+        assert [line["thread"] for line in lines if line["type"] == "everthread"] == [
+            thread.id,
+            thread.subagent,
+        ]
 
     def test_any_text_survives_export_and_import_through_a_pipe(
         self, everthread: Any, fill: Any, tmp_path: Path
     ) -> None:
-        fill(held(NewSession(id="s"), said("user", HOSTILE), said("assistant", [{"type": "text", "text": HOSTILE}])))
+        fill(
+            held(
+                NewSession(id="s"),
+                said("user", HOSTILE),
+                said("assistant", [{"type": "text", "text": HOSTILE}]),
+            )
+        )
         exported = everthread("sessions", "export", "s").stdout
         other = str(tmp_path / "other.db")
-        done = everthread("sessions", "import", "-", "--store", other, "--json", given=exported.encode())
+        done = everthread(
+            "sessions",
+            "import",
+            "-",
+            "--store",
+            other,
+            "--json",
+            given=exported.encode(),
+        )
         assert json.loads(done.stdout) == {"threads": ["s"], "skipped": [], "notes": []}
-        assert everthread("sessions", "export", "s", "--store", other).stdout == exported
+        assert (
+            everthread("sessions", "export", "s", "--store", other).stdout == exported
+        )
 
     @pytest.mark.parametrize(
         "garbage",
@@ -469,9 +819,16 @@ class TestExportAndImport:
         ],
         ids=lambda value: repr(value)[:24],
     )
-    def test_garbage_imports_nothing(self, everthread: Any, thread: Thread, tmp_path: Path, garbage: bytes) -> None:
-        lines = everthread("sessions", "export", thread.subagent).stdout.encode().splitlines()
-        file, other = tmp_path / "x.jsonl", str(tmp_path / "other.db")
+    def test_garbage_imports_nothing(
+        self, everthread: Any, thread: Thread, tmp_path: Path, garbage: bytes
+    ) -> None:
+        lines = (
+            everthread("sessions", "export", thread.subagent)
+            .stdout.encode()
+            .splitlines()
+        )
+        file = tmp_path / "x.jsonl"
+        other = str(tmp_path / "other.db")
         file.write_bytes(b"\n".join([*lines[:2], garbage, *lines[2:]]))
         everthread("db", "migrate", "--store", other)
         done = everthread("sessions", "import", str(file), "--store", other)
@@ -479,10 +836,17 @@ class TestExportAndImport:
         assert done.stderr.startswith(f"everthread: {file}: ")
         assert done.stderr.count("\n") == 1
         assert re.search(r"\bline 3\b", done.stderr)
-        assert everthread("sessions", "list", "--store", other).stdout == "no sessions yet\n"
+        assert (
+            everthread("sessions", "list", "--store", other).stdout
+            == "no sessions yet\n"
+        )
 
-    @pytest.mark.parametrize("given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}'])
-    def test_a_file_that_is_no_export_is_refused(self, everthread: Any, given: bytes) -> None:
+    @pytest.mark.parametrize(
+        "given", [b"", b"\xff\xfe\n", b"hello", b'{"type": "session"}']
+    )
+    def test_a_file_that_is_no_export_is_refused(
+        self, everthread: Any, given: bytes
+    ) -> None:
         done = everthread("sessions", "import", "-", given=given)
         assert done.returncode == 2
         assert done.stderr.startswith("everthread: standard input: ")
@@ -497,10 +861,14 @@ class TestExportAndImport:
         assert "already" in done.stderr
         file = tmp_path / "x.jsonl"
         file.write_text("precious", "utf-8")
-        assert everthread("sessions", "export", thread.id, "-o", str(file)).returncode == 2
+        assert (
+            everthread("sessions", "export", thread.id, "-o", str(file)).returncode == 2
+        )
         assert file.read_text("utf-8") == "precious"
 
-    def test_bad_requests(self, everthread: Any, thread: Thread, tmp_path: Path) -> None:
+    def test_bad_requests(
+        self, everthread: Any, thread: Thread, tmp_path: Path
+    ) -> None:
         new = tmp_path / "new.jsonl"
         for arguments in (
             ["export"],
@@ -518,10 +886,17 @@ class TestExportAndImport:
 
 class TestState:
     def test_files_commands_and_errors(self, everthread: Any, fill: Any) -> None:
-        def called(name: str, arguments: dict[str, Any], result: str, call_id: str) -> list[NewMessage]:
+        def called(
+            name: str, arguments: dict[str, Any], result: str, call_id: str
+        ) -> list[NewMessage]:
             function = {"name": name, "arguments": json.dumps(arguments)}
-            call: Any = {"role": "assistant", "content": None,
-                         "tool_calls": [{"id": call_id, "type": "function", "function": function}]}  # fmt: skip
+            call: Any = {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": call_id, "type": "function", "function": function}
+                ],
+            }
             answer: Any = {"role": "tool", "tool_call_id": call_id, "content": result}
             return [NewMessage(call), NewMessage(answer)]
 
@@ -531,15 +906,29 @@ class TestState:
                 "t",
                 [
                     said("user", "Mend it."),
-                    *called("write_file", {"path": "src/a.py", "content": "x"}, "Written.", "c1"),
-                    *called("terminal", {"command": "pytest -q"}, "exit code: 1\nE  ValueError: no\n1 failed", "c2"),
+                    *called(
+                        "write_file",
+                        {"path": "src/a.py", "content": "x"},
+                        "Written.",
+                        "c1",
+                    ),
+                    *called(
+                        "terminal",
+                        {"command": "pytest -q"},
+                        "exit code: 1\nE  ValueError: no\n1 failed",
+                        "c2",
+                    ),
                 ],
             )
 
         fill(work)
         found = json.loads(everthread("sessions", "state", "t", "--json").stdout)
-        assert [(file["path"], file["last"]) for file in found["files"]] == [("src/a.py", "changed")]
-        assert [(run["command"], run["ok"]) for run in found["commands"]] == [("pytest -q", False)]
+        assert [(file["path"], file["last"]) for file in found["files"]] == [
+            ("src/a.py", "changed")
+        ]
+        assert [(run["command"], run["ok"]) for run in found["commands"]] == [
+            ("pytest -q", False)
+        ]
         assert "ValueError: no" in " ".join(found["open_errors"][0]["lines"])
         for columns in (60, 80, 120):
             shown = everthread("sessions", "state", "t", columns=columns).stdout
@@ -549,12 +938,22 @@ class TestState:
 
 
 class TestOtherPrograms:
-    def test_their_sessions_are_found_and_searchable(self, everthread: Any, tmp_path: Path) -> None:
+    def test_their_sessions_are_found_and_searchable(
+        self, everthread: Any, tmp_path: Path
+    ) -> None:
         folder = tmp_path / "claude" / "projects" / "p"
         folder.mkdir(parents=True)
         entries = [
-            {"type": "user", "sessionId": "s1", "message": {"role": "user", "content": "Mend the zeppelin."}},
-            {"type": "assistant", "sessionId": "s1", "message": {"role": "assistant", "content": "Mended."}},
+            {
+                "type": "user",
+                "sessionId": "s1",
+                "message": {"role": "user", "content": "Mend the zeppelin."},
+            },
+            {
+                "type": "assistant",
+                "sessionId": "s1",
+                "message": {"role": "assistant", "content": "Mended."},
+            },
         ]
         (folder / "s1.jsonl").write_text("\n".join(map(json.dumps, entries)), "utf-8")
         (folder / "empty.jsonl").write_text('{"type": "summary"}', "utf-8")
@@ -563,26 +962,45 @@ class TestOtherPrograms:
         assert done.returncode == 0, done.stderr
         assert "1 thread imported, 2 messages new" in done.stdout
         assert "skipped: " in done.stderr
-        again = everthread("sessions", "import", "--from", "claude-code", "--json", env=where)
+        again = everthread(
+            "sessions", "import", "--from", "claude-code", "--json", env=where
+        )
         assert len(json.loads(again.stdout)["threads"]) == 1
         assert "zeppelin" in everthread("sessions", "search", "zeppelin").stdout
-        assert "0 messages new" in everthread("sessions", "import", str(folder / "s1.jsonl")).stdout
-        (listed,) = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
+        assert (
+            "0 messages new"
+            in everthread("sessions", "import", str(folder / "s1.jsonl")).stdout
+        )
+        (listed,) = json.loads(everthread("sessions", "list", "--json").stdout)[
+            "sessions"
+        ]
         assert listed["tokens"] > 0, "imported messages are counted"
         with (folder / "s1.jsonl").open("a", encoding="utf-8") as file:
             file.write('\n{"type": "assi')
-        for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"], ["sessions", "import"]):
+        for command in (
+            ["tokens"],
+            ["inspect"],
+            ["compress", "--window", "4000"],
+            ["sessions", "import"],
+        ):
             done = everthread(*command, str(folder / "s1.jsonl"))
             assert done.returncode == 0, done.stderr
-            assert "line 3: no JSON object; skipped" in done.stderr, "every command says what it could not read"
+            assert "line 3: no JSON object; skipped" in done.stderr, (
+                "every command says what it could not read"
+            )
 
     def test_bad_imports_are_refused(self, everthread: Any) -> None:
         for arguments, words in (
-            (["--from", "vim"], "is unknown; use one of: claude-code, codex, pi, opencode"),
+            (
+                ["--from", "vim"],
+                "is unknown; use one of: claude-code, codex, pi, opencode",
+            ),
             ([], "give the files to import, or --from"),
             (["--from", "codex"], "no sessions of codex"),
         ):
-            done = everthread("sessions", "import", *arguments, env={"CODEX_HOME": "/nowhere"})
+            done = everthread(
+                "sessions", "import", *arguments, env={"CODEX_HOME": "/nowhere"}
+            )
             assert done.returncode == 2
             assert words in done.stderr
 
@@ -590,12 +1008,22 @@ class TestOtherPrograms:
 class TestUndo:
     def test_back_to_every_message(self, everthread: Any, thread: Thread) -> None:
         done = everthread("sessions", "undo", thread.tip[:12])
-        assert f"thread {thread.id[:8]} goes on in session {thread.id[:8]}, with 6 messages" in done.stdout
-        report = json.loads(everthread("sessions", "show", thread.id, "--context", "--json").stdout)
+        assert (
+            f"thread {thread.id[:8]} goes on in session {thread.id[:8]}, with 6 messages"
+            in done.stdout
+        )
+        report = json.loads(
+            everthread("sessions", "show", thread.id, "--context", "--json").stdout
+        )
         assert [message["id"] for message in report["messages"]] == thread.ids
 
     def test_nothing_to_undo(self, everthread: Any, thread: Thread) -> None:
-        assert json.loads(everthread("sessions", "undo", thread.id, "--json").stdout)["messages"] == 6
+        assert (
+            json.loads(everthread("sessions", "undo", thread.id, "--json").stdout)[
+                "messages"
+            ]
+            == 6
+        )
         done = everthread("sessions", "undo", thread.id)
         assert done.returncode == 1
         assert "no compaction" in done.stderr
@@ -605,17 +1033,26 @@ class TestDelete:
     def gone(self, everthread: Any, session: str) -> bool:
         return bool(everthread("sessions", "show", session).returncode == 2)
 
-    def test_without_a_terminal_delete_needs_yes(self, everthread: Any, thread: Thread) -> None:
+    def test_without_a_terminal_delete_needs_yes(
+        self, everthread: Any, thread: Thread
+    ) -> None:
         done = everthread("sessions", "delete", thread.id, given=b"y\n")
         assert done.returncode == 2
         assert "--yes" in done.stderr
         assert not self.gone(everthread, thread.id)
-        assert "1 subagent thread (" in everthread("sessions", "delete", thread.tip, "--yes").stdout
+        assert (
+            "1 subagent thread ("
+            in everthread("sessions", "delete", thread.tip, "--yes").stdout
+        )
         assert self.gone(everthread, thread.id)
         assert self.gone(everthread, thread.subagent)
-        assert "Repair the parser" in everthread("sessions", "show", thread.branch).stdout
+        assert (
+            "Repair the parser" in everthread("sessions", "show", thread.branch).stdout
+        )
 
-    def test_asks_at_a_terminal(self, everthread: Any, at_terminal: Any, thread: Thread) -> None:
+    def test_asks_at_a_terminal(
+        self, everthread: Any, at_terminal: Any, thread: Thread
+    ) -> None:
         code, shown = at_terminal("sessions", "delete", thread.id[:12], typed=b"n\n")
         assert code == 1
         assert f"Delete thread {thread.id[:8]}" in shown
@@ -633,9 +1070,21 @@ BY_ID = ["show", "tree", "export", "undo", "delete"]
 
 
 @pytest.mark.parametrize("command", BY_ID)
-def test_ids_that_name_none_or_several(everthread: Any, fill: Any, command: str) -> None:
-    fill(started(NewSession(id="abc1"), NewSession(id="abc2"), NewSession(id="other", tenant="two")))
-    for prefix, words in (("zzz", "begins with 'zzz'"), ("abc", "give more of the id"), ("", "begins with ''")):
+def test_ids_that_name_none_or_several(
+    everthread: Any, fill: Any, command: str
+) -> None:
+    fill(
+        started(
+            NewSession(id="abc1"),
+            NewSession(id="abc2"),
+            NewSession(id="other", tenant="two"),
+        )
+    )
+    for prefix, words in (
+        ("zzz", "begins with 'zzz'"),
+        ("abc", "give more of the id"),
+        ("", "begins with ''"),
+    ):
         done = everthread("sessions", command, "--", prefix)
         assert (done.returncode, done.stdout) == (2, "")
         assert words in done.stderr

@@ -10,13 +10,23 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing import CanonicalUsage
-from everthread.store.models import NewCompaction, NewMessage, NewSession, NewUsage, UsageTask
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.store.records import (
+    NewCompaction,
+    NewMessage,
+    NewSession,
+    NewUsage,
+    UsageTask,
+)
 from everthread.store.store import Store
 
 DAY = 86_400
 USED = CanonicalUsage(
-    input_tokens=1_000, output_tokens=200, cache_read_tokens=3_000, cache_write_tokens=500, reasoning_tokens=50
+    input_tokens=1_000,
+    output_tokens=200,
+    cache_read_tokens=3_000,
+    cache_write_tokens=500,
+    reasoning_tokens=50,
 )
 
 
@@ -30,13 +40,17 @@ def call(
     **more: Any,
 ) -> NewUsage:
     price = None if cost is None else Decimal(cost)
-    return NewUsage(session, model, USED, task, price, created=time.time() - days_ago * DAY, **more)
+    return NewUsage(
+        session, model, USED, task, price, created=time.time() - days_ago * DAY, **more
+    )
 
 
 async def month(store: Store) -> None:
     """A thread with a subagent, another tenant's thread; calls of a month, one of them without a price."""
     await store.create_session(NewSession(id="thread", platform="cli"))
-    await store.create_session(NewSession(id="helper", kind="subagent", parent="thread", platform="cli"))
+    await store.create_session(
+        NewSession(id="helper", kind="subagent", parent="thread", platform="cli")
+    )
     await store.create_session(NewSession(id="other", tenant="two", platform="gateway"))
     for used in (
         call("thread"),
@@ -47,10 +61,22 @@ async def month(store: Store) -> None:
         call("other", cost="1", days_ago=40),
     ):
         await store.record_usage(used)
-    result: Any = {"role": "tool", "name": "terminal", "tool_call_id": "c", "content": "done"}
-    found: Any = {"role": "tool", "name": "recall", "tool_call_id": "d", "content": "here"}
+    result: Any = {
+        "role": "tool",
+        "name": "terminal",
+        "tool_call_id": "c",
+        "content": "done",
+    }
+    found: Any = {
+        "role": "tool",
+        "name": "recall",
+        "tool_call_id": "d",
+        "content": "here",
+    }
     asked = NewMessage({"role": "user", "content": "Go."})
-    kept = await store.append("thread", [asked, NewMessage(result, tokens=90), NewMessage(found, tokens=10)])
+    kept = await store.append(
+        "thread", [asked, NewMessage(result, tokens=90), NewMessage(found, tokens=10)]
+    )
     record = NewCompaction(tokens_before=5_000, tokens_after=1_000)
     await store.continue_session("thread", [kept[0].id], seen=3, compaction=record)
 
@@ -77,13 +103,25 @@ class TestUsage:
             "all": 4,
         }
         main = sums["main"]
-        assert (main["input"], main["cache_read"], main["cache_write"]) == (2_000, 6_000, 1_000)
-        assert (main["prompt"], main["output"], main["reasoning"], main["total"]) == (9_000, 400, 100, 9_400)
+        assert (main["input"], main["cache_read"], main["cache_write"]) == (
+            2_000,
+            6_000,
+            1_000,
+        )
+        assert (main["prompt"], main["output"], main["reasoning"], main["total"]) == (
+            9_000,
+            400,
+            100,
+            9_400,
+        )
         assert (main["cost"], main["cache_hit_share"]) == (0.5, pytest.approx(6 / 9))
 
     def test_a_missing_price_is_unknown_not_zero(self, everthread: Any) -> None:
         sums = report(everthread, "usage", "thread")["sums"]
-        assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (None, 1)
+        assert (sums["auxiliary"]["cost"], sums["auxiliary"]["unpriced_calls"]) == (
+            None,
+            1,
+        )
         assert (sums["all"]["cost"], sums["all"]["known_cost"]) == (None, 0.75)
         shown = everthread("usage", "thread").stdout
         cost = next(line for line in shown.splitlines() if line.split()[:1] == ["cost"])
@@ -95,14 +133,30 @@ class TestUsage:
 
     def test_of_all_threads(self, everthread: Any) -> None:
         sums = report(everthread, "usage")["sums"]
-        assert {task: row["calls"] for task, row in sums.items()} == {"main": 5, "auxiliary": 1, "all": 6}
+        assert {task: row["calls"] for task, row in sums.items()} == {
+            "main": 5,
+            "auxiliary": 1,
+            "all": 6,
+        }
         assert next(iter(sums)) == "main"
-        assert report(everthread, "usage", "--tenant", "two")["sums"]["all"]["cost"] == 2.0
+        assert (
+            report(everthread, "usage", "--tenant", "two")["sums"]["all"]["cost"] == 2.0
+        )
 
     def test_since_a_time(self, everthread: Any) -> None:
-        assert report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"] == 5
-        assert report(everthread, "usage", "thread", "--since", "3d", "--until", "1d")["sums"]["all"]["calls"] == 1
-        assert everthread("usage", "--until", "90d").stdout == "no calls to a model are recorded\n"
+        assert (
+            report(everthread, "usage", "--since", "30d")["sums"]["all"]["calls"] == 5
+        )
+        assert (
+            report(everthread, "usage", "thread", "--since", "3d", "--until", "1d")[
+                "sums"
+            ]["all"]["calls"]
+            == 1
+        )
+        assert (
+            everthread("usage", "--until", "90d").stdout
+            == "no calls to a model are recorded\n"
+        )
         done = everthread("usage", "--since", "when?")
         assert done.returncode == 2
         assert "is not a time" in done.stderr
@@ -116,10 +170,18 @@ class TestUsage:
         ]
         assert [one["estimated"] for one in calls] == [False, False, True]
         shown = everthread("usage", "thread", "--calls").stdout
-        for words in ("2 d ago", "small [x]", "unknown", "3,000", "1 of 3 calls estimated"):
+        for words in (
+            "2 d ago",
+            "small [x]",
+            "unknown",
+            "3,000",
+            "1 of 3 calls estimated",
+        ):
             assert words in shown
 
-    def test_figures_keep_their_digits_on_a_narrow_terminal(self, everthread: Any) -> None:
+    def test_figures_keep_their_digits_on_a_narrow_terminal(
+        self, everthread: Any
+    ) -> None:
         wide = everthread("usage", "thread", "--calls").stdout
         for word in ("1,000", "3,000", "$0.2500"):
             assert word in wide
@@ -128,7 +190,10 @@ class TestUsage:
         assert narrow.count("$0.2500") == wide.count("$0.2500")
 
     def test_bad_requests(self, everthread: Any) -> None:
-        for arguments, words in ((["--calls"], "give its id"), (["nobody"], "begins with 'nobody'")):
+        for arguments, words in (
+            (["--calls"], "give its id"),
+            (["nobody"], "begins with 'nobody'"),
+        ):
             done = everthread("usage", *arguments)
             assert (done.returncode, done.stdout) == (2, "")
             assert words in done.stderr
@@ -139,11 +204,24 @@ class TestUsage:
 class TestInsights:
     def test_figures(self, everthread: Any) -> None:
         found = report(everthread, "insights", "--days", "30")
-        assert (found["total"]["calls"], found["total"]["cost"], found["total"]["known_cost"]) == (5, None, 1.75)
+        assert (
+            found["total"]["calls"],
+            found["total"]["cost"],
+            found["total"]["known_cost"],
+        ) == (5, None, 1.75)
         assert found["total"]["cache_hit_share"] == pytest.approx(3 / 4.5)
-        assert {model: row["calls"] for model, row in found["by_model"].items()} == {"big": 4, "small [x]": 1}
-        assert {name: row["calls"] for name, row in found["by_platform"].items()} == {"cli": 4, "gateway": 1}
-        assert {task: row["calls"] for task, row in found["by_task"].items()} == {"main": 4, "auxiliary": 1}
+        assert {model: row["calls"] for model, row in found["by_model"].items()} == {
+            "big": 4,
+            "small [x]": 1,
+        }
+        assert {name: row["calls"] for name, row in found["by_platform"].items()} == {
+            "cli": 4,
+            "gateway": 1,
+        }
+        assert {task: row["calls"] for task, row in found["by_task"].items()} == {
+            "main": 4,
+            "auxiliary": 1,
+        }
         assert found["by_tool"] == {
             "terminal": {"results": 1, "tokens": 90},
             "recall": {"results": 1, "tokens": 10},
@@ -157,14 +235,28 @@ class TestInsights:
         assert report(everthread, "insights", "--days", "60")["total"]["calls"] == 6
         assert report(everthread, "insights", "--days", "1")["total"]["calls"] == 3
         assert report(everthread, "insights", "--tenant", "two")["total"]["calls"] == 1
-        assert report(everthread, "insights", "--platform", "cli")["total"]["calls"] == 4
+        assert (
+            report(everthread, "insights", "--platform", "cli")["total"]["calls"] == 4
+        )
 
     def test_a_chart(self, everthread: Any) -> None:
         shown = everthread("insights").stdout
         again = "1 lookup of what had left the context"
-        for words in (again, "tokens by day", "by model", "small [x]", "by tool", "terminal", "4,000 tokens saved"):
+        for words in (
+            again,
+            "tokens by day",
+            "by model",
+            "small [x]",
+            "by tool",
+            "terminal",
+            "4,000 tokens saved",
+        ):
             assert words in shown
-        bars = {line[4:14]: line.count("█") for line in shown.splitlines() if line[8:9] == line[11:12] == "-"}
+        bars = {
+            line[4:14]: line.count("█")
+            for line in shown.splitlines()
+            if line[8:9] == line[11:12] == "-"
+        }
         assert len(bars) == 5
         today = datetime.now(UTC).date().isoformat()
         assert max(bars.values()) == bars[today] > 0

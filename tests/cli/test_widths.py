@@ -27,17 +27,33 @@ def fits(answer: Any, columns: int) -> str:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_tables_of_the_store_fit_the_terminal(everthread: Any, fill: Any, columns: int) -> None:
+def test_tables_of_the_store_fit_the_terminal(
+    everthread: Any, fill: Any, columns: int
+) -> None:
     fill(month)
-    everthread("keys", "create", "--name", "a key with a long name for the build server", "--tenant", "two")
+    everthread(
+        "keys",
+        "create",
+        "--name",
+        "a key with a long name for the build server",
+        "--tenant",
+        "two",
+    )
     for command in (
-        ["sessions", "list"], ["sessions", "list", "--all"], ["usage"], ["usage", "thread", "--calls"], ["insights"],
-        ["keys", "list"], ["plugins"],
-    ):  # fmt: skip
+        ["sessions", "list"],
+        ["sessions", "list", "--all"],
+        ["usage"],
+        ["usage", "thread", "--calls"],
+        ["insights"],
+        ["keys", "list"],
+        ["plugins"],
+    ):
         shown = everthread(*command, columns=columns, env=TERMINAL)
         if command != ["plugins"]:
             fits(shown, columns)
-    assert "$0.2500" in fits(everthread("usage", "thread", "--calls", columns=columns, env=TERMINAL), columns)
+    assert "$0.2500" in fits(
+        everthread("usage", "thread", "--calls", columns=columns, env=TERMINAL), columns
+    )
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -46,13 +62,26 @@ def test_tables_of_a_file_fit_the_terminal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "talk.json"
-    file.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": talk(6)}), "utf-8")
+    file.write_text(
+        json.dumps({"model": "claude-sonnet-4-5", "messages": talk(6)}), "utf-8"
+    )
     for command in (["tokens"], ["inspect"], ["compress", "--window", "4000"]):
-        assert fits(everthread(command[0], "talk.json", *command[1:], columns=columns, env=TERMINAL), columns)
+        assert fits(
+            everthread(
+                command[0], "talk.json", *command[1:], columns=columns, env=TERMINAL
+            ),
+            columns,
+        )
 
 
-def test_titles_come_first_and_uniform_columns_are_left_out(everthread: Any, fill: Any) -> None:
+def test_titles_come_first_and_uniform_columns_are_left_out(
+    everthread: Any, fill: Any
+) -> None:
     fill(month)
-    head = next(line for line in everthread("sessions", "list").stdout.splitlines() if "last used" in line)
+    head = next(
+        line
+        for line in everthread("sessions", "list").stdout.splitlines()
+        if "last used" in line
+    )
     assert head.split()[0] == "title"
     assert "kind" not in head or "subagent" in everthread("sessions", "list").stdout

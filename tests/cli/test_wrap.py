@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 
 from everthread.cli.commands.wrap import CLIENTS, ReceiptFigures, receipt, settings_text
-from everthread.gateway.dashboard.views import CostComparison
-from everthread.store.models import CallRow, Insights, UsageRow
+from everthread.cli.passive_watch import uses_subscription
+from everthread.gateway.dashboard.savings import CostComparison, PricedCall
+from everthread.store.records import CallRow, Insights, UsageRow
 from tests.cli.served import provider
 
 AGENT = """#!{python}
@@ -42,7 +44,9 @@ def wrap(everthread: Any, tmp_path: Path) -> Any:
 
 
 def told(wrap: Any, client: str) -> Any:
-    return json.loads(wrap(client, "--print", "--json", "--gateway", "http://127.0.0.1:7").stdout)
+    return json.loads(
+        wrap(client, "--print", "--json", "--gateway", "http://127.0.0.1:7").stdout
+    )
 
 
 def stand_in(folder: Path) -> str:
@@ -54,21 +58,40 @@ def stand_in(folder: Path) -> str:
     return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(wrap: Any, tmp_path: Path) -> None:
+def test_a_client_runs_through_a_gateway_of_its_own_and_the_receipt_is_told(
+    wrap: Any, tmp_path: Path
+) -> None:
     path = stand_in(tmp_path)
     with provider() as served:
-        done = wrap("qwen", "--upstream", f"lab={served.url}", "--", "--yolo", "do it", PATH=path)
+        done = wrap(
+            "qwen",
+            "--upstream",
+            f"lab={served.url}",
+            "--",
+            "--yolo",
+            "do it",
+            PATH=path,
+        )
     assert done.returncode == 3, done.stderr
     assert "You said: Hello ['--yolo', 'do it']" in done.stdout
-    assert "Everthread: 1 calls" in done.stderr
+    assert "made 1 call." in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("auth", "words"), [("none", "Everthread: 1 calls"), ("passthrough", "no receipt, the figures of http")]
+    ("auth", "words"),
+    [
+        ("none", "made 1 call."),
+        ("passthrough", "no receipt, the figures of http"),
+    ],
 )
-def test_a_running_gateway_is_asked_for_the_receipt(auth: str, words: str, wrap: Any, tmp_path: Path) -> None:
+def test_a_running_gateway_is_asked_for_the_receipt(
+    auth: str, words: str, wrap: Any, tmp_path: Path
+) -> None:
     path = stand_in(tmp_path)
-    with provider() as served, gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url:
+    with (
+        provider() as served,
+        gateway(tmp_path, "--auth", auth, "--upstream", f"lab={served.url}") as url,
+    ):
         done = wrap("qwen", "--gateway", f"{url}/", PATH=path)
     assert done.returncode == 3, done.stderr
     assert "You said: Hello []" in done.stdout
@@ -78,9 +101,20 @@ def test_a_running_gateway_is_asked_for_the_receipt(auth: str, words: str, wrap:
 @contextmanager
 def gateway(folder: Path, *words: str) -> Iterator[str]:
     """A gateway that runs already; where."""
-    command = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--json", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "everthread",
+        "serve",
+        "--port",
+        "0",
+        "--json",
+        *words,
+    ]
     environment = {**os.environ, "EVERTHREAD_HOME": str(folder / "home")}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         text = ""
         while '"url"' not in text or not text.rstrip().endswith("}"):
@@ -91,7 +125,49 @@ def gateway(folder: Path, *words: str) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.mark.parametrize("client", [row.name for row in CLIENTS.values() if row.variables or row.arguments])
+TALKING_AGENT = """#!{python}
+import json, os, pathlib, urllib.request
+memory = pathlib.Path({memory!r})
+messages = json.loads(memory.read_text()) if memory.exists() else []
+messages.append({{"role": "user", "content": f"Question {{len(messages)}}"}})
+body = {{"model": "gpt-4o", "messages": messages}}
+headers = {{"content-type": "application/json", "authorization": f"Bearer {{os.environ['TOKEN']}}"}}
+url = os.environ["EVERTHREAD_URL"] + "/v1/chat/completions"
+asked = urllib.request.Request(url, json.dumps(body).encode(), headers)
+messages.append(json.load(urllib.request.urlopen(asked))["choices"][0]["message"])
+memory.write_text(json.dumps(messages))
+"""
+
+
+def test_one_person_has_one_thread_whatever_the_login_and_the_command(
+    wrap: Any, everthread: Any, tmp_path: Path
+) -> None:
+    program = tmp_path / "bin" / "codex"
+    program.parent.mkdir()
+    program.write_text(
+        TALKING_AGENT.format(
+            python=sys.executable, memory=str(tmp_path / "memory.json")
+        )
+    )
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    with provider() as served:
+        upstream = ("--upstream", f"lab={served.url}")
+        for words, token in (((), "first"), ((), "renewed"), (("--mcp",), "renewed")):
+            done = wrap("codex", *words, *upstream, PATH=path, TOKEN=token)
+            assert done.returncode == 0, done.stderr
+        with gateway(tmp_path, *upstream) as url:
+            done = wrap("codex", "--gateway", url, PATH=path, TOKEN="another")
+            assert done.returncode == 0, done.stderr
+    listed = json.loads(everthread("sessions", "list", "--json").stdout)["sessions"]
+    assert [(row["tenant"], row["messages"]) for row in listed] == [("default", 8)]
+    found = everthread("sessions", "search", "Question")
+    assert "Question 6" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "client", [row.name for row in CLIENTS.values() if row.variables or row.arguments]
+)
 def test_what_is_set_names_the_gateway(client: str, wrap: Any) -> None:
     found = told(wrap, client)
     assert "http://127.0.0.1:7" in json.dumps(found)
@@ -99,30 +175,56 @@ def test_what_is_set_names_the_gateway(client: str, wrap: Any) -> None:
 
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
 def test_our_mcp_server_is_attached_where_asked_for(client: str, wrap: Any) -> None:
-    found = wrap(client, "--mcp", "--print", "--json", "--gateway", "http://127.0.0.1:7")
+    found = wrap(
+        client, "--mcp", "--print", "--json", "--gateway", "http://127.0.0.1:7"
+    )
     assert "http://127.0.0.1:7/mcp" in found.stdout
     assert "/mcp" not in json.dumps(told(wrap, client))
     refused = wrap("aider", "--mcp")
     assert "these do: claude, codex, opencode" in refused.stderr
 
 
-def test_the_receipt_says_what_was_saved() -> None:
+def test_the_receipt_leads_with_the_calls_beyond_the_window() -> None:
     row = UsageRow("total", 3, 9_000, 100, 0, cost=Decimal("1.5"))
-    found = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
-    saved = CostComparison(cost=1.0, without=1.42, calls=3)
-    assert "2 compactions, 50,000 tokens taken out, $0.42 saved." in receipt("claude", found, saved)
-    assert "$0.10 more than without" in receipt("claude", found, replace(saved, without=0.9))
-    call = CallRow("thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1))
-    refused = receipt("claude", found, CostComparison(0.0, 0.0, 0, (call,)))
-    assert "50,000 tokens taken out, 1 calls would not have fitted the window without." in refused
-    assert "50,000 tokens taken out." in receipt("claude", found, CostComparison(0.0, 0.0, 0))
+    total = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 2, 50_000))
+    call = CallRow(
+        "thread", 5.0, "gpt-5", "main", "default", "claude", 9_000, 10, 0, 0, Decimal(1)
+    )
+    saving = CostComparison(rows=(PricedCall(call, 1.0, 1.42, is_shorter=True),))
+    lines = receipt("claude", total, replace(saving, outgrown=(call,))).split("\n")
+    base = "$1.42 for the same 1 call with the whole history"
+    assert lines == [
+        "Everthread: claude made 3 calls, 1 call beyond the window.",
+        "Kept: every message, searchable; 2 compactions took 50,000 tokens out of the prompts.",
+        f"Cost: $1.50 for 9,000 tokens in, 100 out; $0.42 saved, 29.6% of {base}.",
+        "Look: everthread dashboard, or everthread sessions list.",
+    ]
+    dearer = CostComparison(rows=(PricedCall(call, 1.0, 0.9, is_shorter=True),))
+    assert "; $0.10 more, with summaries, than $0.9000" in receipt(
+        "claude", total, dearer
+    )
+
+
+def test_the_receipt_claims_no_saving_that_is_not_known() -> None:
+    row = UsageRow("total", 3, 9_000, 100, 0, unpriced=3)
+    total = ReceiptFigures.of(Insights(row, [], [], [], [], [], 1, 1, 6, 0, 0))
+    lines = receipt("claude", total, CostComparison()).split("\n")
+    assert lines[:3] == [
+        "Everthread: claude made 3 calls.",
+        "Kept: every message, searchable; nothing had to be compacted.",
+        "Cost: unknown for 9,000 tokens in, 100 out.",
+    ]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_recipe_shows_what_is_set(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_shows_what_is_set(
+    client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     page = Path(__file__).parents[2] / "docs" / "recipes" / f"{client}.md"
-    assert f"```\n{settings_text(CLIENTS[client], tmp_path)}\n```" in page.read_text("utf-8")
+    assert f"```\n{settings_text(CLIENTS[client], tmp_path)}\n```" in page.read_text(
+        "utf-8"
+    )
 
 
 def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
@@ -134,7 +236,9 @@ def test_pi_gets_an_extension_and_keeps_its_folder(wrap: Any) -> None:
 def test_what_cline_knows_of_providers_is_copied(wrap: Any, tmp_path: Path) -> None:
     known = tmp_path / ".cline" / "data" / "settings" / "providers.json"
     known.parent.mkdir(parents=True)
-    known.write_text('{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}')
+    known.write_text(
+        '{"version": 1, "providers": {"anthropic": {"settings": {"apiKey": "K"}}}}'
+    )
     found = told(wrap, "cline")
     assert found["variables"]["CLINE_PROVIDER_SETTINGS_PATH"] != str(known)
     assert "baseUrl" not in known.read_text()
@@ -143,3 +247,59 @@ def test_what_cline_knows_of_providers_is_copied(wrap: Any, tmp_path: Path) -> N
 def test_every_client_is_listed(wrap: Any) -> None:
     listed = json.loads(wrap("--list", "--json").stdout)
     assert [row["client"] for row in listed] == list(CLIENTS)
+
+
+LONG_AGENT = """#!{python}
+import json, os, urllib.request
+url = os.environ["OPENAI_BASE_URL"]
+headers = {{"content-type": "application/json", "authorization": "Bearer mine"}}
+said = []
+for turn in range(14):
+    said.append({{"role": "user", "content": f"Entry {{turn}}. " + "The ledger is long. " * 400}})
+    body = json.dumps({{"model": "gpt-4o", "messages": said}}).encode()
+    asked = urllib.request.Request(url + "/chat/completions", body, headers)
+    said.append(json.load(urllib.request.urlopen(asked))["choices"][0]["message"])
+"""
+
+
+def test_a_passive_run_changes_no_request_and_says_what_it_would_have_done(
+    wrap: Any, tmp_path: Path
+) -> None:
+    path = stand_in(tmp_path)
+    (tmp_path / "bin" / "qwen").write_text(LONG_AGENT.format(python=sys.executable))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.yaml").write_text("compression: {threshold_tokens: 8000}\n")
+    with provider() as served:
+        done = wrap(
+            *("qwen", "--passive", "--upstream", f"lab={served.url}"),
+            PATH=path,
+            EVERTHREAD_HOME=str(home),
+        )
+        sent = [len(record.body["messages"]) for record in served.log]
+    assert done.returncode == 0, done.stderr
+    assert sent == list(range(1, 28, 2)), "every request is whole"
+    assert "watching only, no request is changed" in done.stderr
+    assert re.search(r"would have had [1-9]\d* compaction", done.stderr), done.stderr
+
+
+def test_idle_and_passive_are_settings_of_a_gateway_of_its_own(wrap: Any) -> None:
+    for option in ("--idle", "--passive"):
+        done = wrap("qwen", option, "--gateway", "http://127.0.0.1:7")
+        assert done.returncode == 2
+        assert "settings of the gateway that runs" in done.stderr
+
+
+def test_a_subscription_is_told_that_requests_are_changed(tmp_path: Path) -> None:
+    login = {"tokens": {"access_token": "any"}, "OPENAI_API_KEY": None}
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "auth.json").write_text(json.dumps(login))
+    assert uses_subscription("codex", {}, tmp_path)
+    assert not uses_subscription("codex", {"CODEX_API_KEY": "any"}, tmp_path)
+    assert not uses_subscription("claude", {}, tmp_path)
+    token = {"CLAUDE_CODE_OAUTH_TOKEN": "any"}
+    assert uses_subscription("claude", token, tmp_path)
+    assert not uses_subscription(
+        "claude", {**token, "ANTHROPIC_API_KEY": "any"}, tmp_path
+    )
+    assert not uses_subscription("aider", token, tmp_path)

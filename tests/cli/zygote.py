@@ -35,7 +35,6 @@ PRELOADED = (
     "ruamel.yaml",
     "typer",
     "typer.rich_utils",
-    "yaml",
     "everthread.agent.commands",
     "everthread.agent.tools",
     "everthread.factory",
@@ -44,7 +43,7 @@ PRELOADED = (
     "everthread.store.store",
     "everthread.store.sqlite",
     "everthread.wire.codecs",
-    "everthread.lab.importers.reader",
+    "everthread.lab.importers.read_logs",
     "everthread.compaction.compressor",
     "everthread.compaction.journal",
     "everthread.core.redaction",
@@ -72,12 +71,14 @@ def serve(connection: socket.socket) -> None:
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(child, 0)
-        connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
+        connection.sendall(
+            os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True)
+        )
 
 
 def _warm() -> None:
     """Tables that are built at their first use, in every process anew."""
-    from everthread.core.pricing import prices_for  # noqa: PLC0415 - loaded with the rest
+    from everthread.core.prices import prices_for  # noqa: PLC0415
     from everthread.core.redaction import redact  # noqa: PLC0415
     from everthread.core.tokens import TokenCounter  # noqa: PLC0415
 
@@ -92,12 +93,16 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         os.dup2(stream, number)
     if order["terminal"]:
         os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C there reaches this process
+        fcntl.ioctl(
+            0, termios.TIOCSCTTY, 0
+        )  # so that Ctrl-C there reaches this process
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["directory"])
     sys.argv = ["everthread", *order["arguments"]]
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, as nohup does
+    signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # whoever runs the tests may ignore it, as nohup does
     code = 1
     try:
         if order["script"]:
@@ -120,7 +125,10 @@ def _become(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
 def _exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        data += connection.recv(count - len(data))
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise EOFError("the process that forks for the commands has ended")
+        data += piece
     return data
 
 
@@ -129,9 +137,16 @@ class Zygote:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        _exactly(connection, len(READY))  # a test's own times begin when its commands can
+        _exactly(
+            connection, len(READY)
+        )  # a test's own times begin when its commands can
 
-    def run(self, arguments: Sequence[str | bytes], environment: dict[str, str], streams: Sequence[int]) -> int:
+    def run(
+        self,
+        arguments: Sequence[str | bytes],
+        environment: dict[str, str],
+        streams: Sequence[int],
+    ) -> int:
         self.start(arguments, environment, streams)
         return self.wait()
 
@@ -146,7 +161,11 @@ class Zygote:
     ) -> None:
         """Have a command begin, or a script instead of it. The next one begins after `wait`."""
         words = [os.fsdecode(word) for word in arguments]
-        order: dict[str, Any] = {"arguments": words, "environment": environment, "directory": str(Path.cwd())}
+        order: dict[str, Any] = {
+            "arguments": words,
+            "environment": environment,
+            "directory": str(Path.cwd()),
+        }
         order |= {"terminal": terminal, "script": script}
         data = json.dumps(order).encode()
         socket.send_fds(self._connection, [len(data).to_bytes(8, "big")], list(streams))

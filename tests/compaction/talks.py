@@ -22,11 +22,20 @@ def says(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def call(number: int, name: str, arguments: str, result: str, text: str | None = None) -> list[Message]:
+def call(
+    number: int, name: str, arguments: str, result: str, text: str | None = None
+) -> list[Message]:
     """An assistant message with one call, and its result."""
-    made = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    made = {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
     asked: Any = {"role": "assistant", "content": text, "tool_calls": [made]}
-    return [asked, {"role": "tool", "tool_call_id": f"call_{number}", "content": result}]
+    return [
+        asked,
+        {"role": "tool", "tool_call_id": f"call_{number}", "content": result},
+    ]
 
 
 def work(start: int, count: int, *, size: int = 1500) -> list[Message]:
@@ -34,8 +43,12 @@ def work(start: int, count: int, *, size: int = 1500) -> list[Message]:
     found: list[Message] = []
     for number in range(start, start + count):
         path = f"src/module_{number}.py"
-        body = f"{path} " + " ".join(f"name_{number}_{i} = {i * number}" for i in range(size // 20))
-        found += call(number, "read_file", f'{{"path": "{path}"}}', body, f"Reading {path}.")
+        body = f"{path} " + " ".join(
+            f"name_{number}_{i} = {i * number}" for i in range(size // 20)
+        )
+        found += call(
+            number, "read_file", f'{{"path": "{path}"}}', body, f"Reading {path}."
+        )
     return found
 
 
@@ -48,6 +61,10 @@ def engine(
     **settings: Any,
 ) -> ContextCompressor:
     services = Services(
-        summarizer or ScriptedSummarizer(), TokenCounter("gpt-4o"), Budget.for_window(window, **settings), clock, events
+        summarizer or ScriptedSummarizer(),
+        TokenCounter("gpt-4o"),
+        Budget.for_window(window, **settings),
+        clock,
+        events,
     )
     return ContextCompressor(services)

@@ -11,12 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.core.messages import Message
 from everthread.core.redaction import find_secrets
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.transcript import groups, is_summary, latest_user_index, spans, user_text
+from everthread.core.transcript import (
+    groups,
+    is_summary,
+    latest_user_index,
+    spans,
+    user_text,
+)
 from everthread.core.validation import validate_messages
 from tests.compaction.talks import engine, says, user, work
 from tests.core.strategies import histories
@@ -42,15 +48,24 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
     assert result.tokens_after < result.tokens_before
     threshold = Budget.for_window(window).threshold
     least = sum(map(COUNTER.message, messages[spans(messages)[-1].start :]))
-    assert result.tokens_after < threshold or least > threshold // 3, "only a giant latest group may not fit"
+    assert result.tokens_after < threshold or least > threshold // 3, (
+        "only a giant latest group may not fit"
+    )
     for api in ("openai", "anthropic"):
-        problems = {problem.rule for problem in validate_messages(result.messages, api=api)}
+        problems = {
+            problem.rule for problem in validate_messages(result.messages, api=api)
+        }
         given = {problem.rule for problem in validate_messages(messages, api=api)}
         # Open calls at the end stay open, and where nothing is summarised a list begins as it did.
-        assert problems <= {"missing-result", "foreign-block"} | (given if not result.covered else set())
-    summaries = sum(map(is_summary, messages)) if not result.covered else 1  # where only results shrink, they stay
+        assert problems <= {"missing-result", "foreign-block"} | (
+            given if not result.covered else set()
+        )
+    summaries = (
+        sum(map(is_summary, messages)) if not result.covered else 1
+    )  # where only results shrink, they stay
     assert sum(map(is_summary, result.messages)) == summaries
-    old, new = latest_user_index(messages), latest_user_index(result.messages)
+    old = latest_user_index(messages)
+    new = latest_user_index(result.messages)
     if old is not None and not any("user messages" in step for step in result.steps):
         assert new is not None
         assert user_text(result.messages[new]) == user_text(messages[old])
@@ -59,7 +74,10 @@ async def expect_compaction(window: int, messages: list[Message]) -> list[Messag
     for group in groups(messages):
         # The latest user message stays, also where the user spoke beside a tool's result.
         results = [index for index in group.results if index != old]
-        together = {group.assistant in covered, *(index in covered for index in results)}
+        together = {
+            group.assistant in covered,
+            *(index in covered for index in results),
+        }
         assert len(together) == 1, "a group is kept or covered as a whole"
     return result.messages
 
@@ -77,14 +95,21 @@ async def test_ten_times_in_a_row_with_new_turns_between(window: int) -> None:
     for round_ in range(10):
         talk = await expect_compaction(window, talk)
         sizes.append(sum(map(COUNTER.message, talk)))
-        talk = [*talk, says("Done."), user(f"Now step {round_}."), *work(100 * (round_ + 1), window // 700)]
+        talk = [
+            *talk,
+            says("Done."),
+            user(f"Now step {round_}."),
+            *work(100 * (round_ + 1), window // 700),
+        ]
     assert max(sizes) < Budget.for_window(window).threshold
 
 
 TRANSCRIPTS = sorted((ROOT / "transcripts").glob("*.json"))
 
 
-@pytest.mark.skipif(not TRANSCRIPTS, reason=f"real material is absent: {ROOT} (set EVERTHREAD_DATA)")
+@pytest.mark.skipif(
+    not TRANSCRIPTS, reason=f"real material is absent: {ROOT} (set EVERTHREAD_DATA)"
+)
 @pytest.mark.parametrize("window", [4_000, 64_000])
 async def test_real_conversations(window: int) -> None:
     for path in TRANSCRIPTS:
@@ -95,7 +120,9 @@ async def test_real_conversations(window: int) -> None:
 
 
 async def test_the_shipped_session() -> None:
-    messages = json.loads(Path("examples/long_session.json").read_text("utf-8"))["messages"]
+    messages = json.loads(Path("examples/long_session.json").read_text("utf-8"))[
+        "messages"
+    ]
     text = json.dumps(await expect_compaction(200_000, messages), ensure_ascii=False)
     for fact in (
         "db-staging-07.internal",

@@ -13,7 +13,14 @@ from everthread.lab.provider import Provider
 from tests.compaction.talks import says, user, work
 from tests.conversation.served import KEY, model, summary
 
-TALK = [user("Tidy up."), says("I will."), user("Never push to main."), *work(0, 60), user("And now?"), *work(60, 2)]
+TALK = [
+    user("Tidy up."),
+    says("I will."),
+    user("Never push to main."),
+    *work(0, 60),
+    user("And now?"),
+    *work(60, 2),
+]
 
 
 async def compacted(config: str, **how: Any) -> Any:
@@ -29,20 +36,35 @@ async def test_the_configured_engine_compacts() -> None:
 
 
 async def test_the_configured_layout_is_used_unless_another_is_given() -> None:
-    assert "## Progress" in (await compacted("compression: {template: classic}")).summary
-    assert "## Progress" not in (await compacted("compression: {template: classic}", template="handoff")).summary
+    assert (
+        "## Progress" in (await compacted("compression: {template: classic}")).summary
+    )
+    assert (
+        "## Progress"
+        not in (
+            await compacted("compression: {template: classic}", template="handoff")
+        ).summary
+    )
     engine = "engines: {compressor: {template: classic}}"
     assert "## Progress" in (await compacted(engine)).summary
-    assert "## Progress" not in (await compacted(engine, template="handoff")).summary, "an argument wins"
+    assert "## Progress" not in (await compacted(engine, template="handoff")).summary, (
+        "an argument wins"
+    )
 
 
-async def test_the_auxiliary_model_writes_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Provider([model("gpt-4o-mini", 64_000)], lambda _: summary("Tidy the whole house.")) as provider:
+async def test_the_auxiliary_model_writes_the_summary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Provider(
+        [model("gpt-4o-mini", 64_000)], lambda _: summary("Tidy the whole house.")
+    ) as provider:
         route = f"provider: custom, base_url: '{provider.url}/v1', api_key_env: {KEY}"
         config = f"auxiliary: {{compression: {{model: gpt-4o-mini, {route}}}}}"
         without_key = await compacted(config)
         assert without_key.author == "journal"
-        assert any("gpt-4o-mini cannot be used" in warning for warning in without_key.warnings)
+        assert any(
+            "gpt-4o-mini cannot be used" in warning for warning in without_key.warnings
+        )
         monkeypatch.setenv(KEY, "sk-lab")
         result = await compacted(config)
         assert result.author == "gpt-4o-mini"

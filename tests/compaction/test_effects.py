@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal import FIXED, journal_of, parse_journal
+from everthread.compaction.journal import parse_journal
+from everthread.compaction.journal_fold import JournalFold, journal_of
+from everthread.compaction.journal_steps import FIXED
 from everthread.compaction.pruning import prune
-from everthread.compaction.state import ThreadState, state_of
+from everthread.compaction.thread_facts import ThreadState, state_of
 from everthread.compaction.tool_calls import CallFacts, Effect
 from everthread.core.messages import Call, Message
 from tests.compaction.test_journal import call, says, user
 
-FILLER = "\n".join(f"line {number} of an output that is long enough to be replaced" for number in range(20))
+FILLER = "\n".join(
+    f"line {number} of an output that is long enough to be replaced"
+    for number in range(20)
+)
 
 
 def effect(name: str, output: str, **arguments: Any) -> Effect:
@@ -25,15 +30,25 @@ def effect(name: str, output: str, **arguments: Any) -> Effect:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("Read", {"file_path": "a.py"}), ("mcp__files__read_file", {"path": "a.py"}), ("WebSearch", {"query": "q"}),
-        ("codebase_search", {"query": "q"}), ("get_order_by_id", {"id": 1}), ("visit_webpage", {"url": "u"}),
-        ("editor", {"command": "view", "path": "a.py"}), ("find_user_id_by_email", {"email": "e"}),
-        ("http_get", {"url": "u"}), ("BashOutput", {"bash_id": "1"}), ("get_merge_request", {"id": 3}),
-        ("find_in_files", {"query": "x"}), ("think", {"thought": "update the order"}), ("Grep", {"pattern": "update"}),
-        ("WebSearch", {"query": "create react app"}), ("Bash", {"command": "git branch -a"}),
+        ("Read", {"file_path": "a.py"}),
+        ("mcp__files__read_file", {"path": "a.py"}),
+        ("WebSearch", {"query": "q"}),
+        ("codebase_search", {"query": "q"}),
+        ("get_order_by_id", {"id": 1}),
+        ("visit_webpage", {"url": "u"}),
+        ("editor", {"command": "view", "path": "a.py"}),
+        ("find_user_id_by_email", {"email": "e"}),
+        ("http_get", {"url": "u"}),
+        ("BashOutput", {"bash_id": "1"}),
+        ("get_merge_request", {"id": 3}),
+        ("find_in_files", {"query": "x"}),
+        ("think", {"thought": "update the order"}),
+        ("Grep", {"pattern": "update"}),
+        ("WebSearch", {"query": "create react app"}),
+        ("Bash", {"command": "git branch -a"}),
         ("Bash", {"command": "git remote -v"}),
     ],
-)  # fmt: skip
+)
 def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
     assert effect(name, "something", **arguments).kind == "looked"
 
@@ -41,63 +56,126 @@ def test_a_call_that_only_looks(name: str, arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("run_sql", {"query": "DELETE FROM users"}), ("mcp__postgres__query", {"sql": "UPDATE t SET a = 1"}),
-        ("graphql", {"query": "mutation { pay }"}), ("http_request", {"url": "u", "method": "POST"}),
-        ("fetch", {"url": "u", "method": "DELETE"}), ("create_webhook", {"url": "u"}),
-        ("delete_by_query", {"query": "q"}), ("get_or_create_user", {"name": "bob"}), ("check_out_cart", {"cart": 9}),
+        ("run_sql", {"query": "DELETE FROM users"}),
+        ("mcp__postgres__query", {"sql": "UPDATE t SET a = 1"}),
+        ("graphql", {"query": "mutation { pay }"}),
+        ("http_request", {"url": "u", "method": "POST"}),
+        ("fetch", {"url": "u", "method": "DELETE"}),
+        ("create_webhook", {"url": "u"}),
+        ("delete_by_query", {"query": "q"}),
+        ("get_or_create_user", {"name": "bob"}),
+        ("check_out_cart", {"cart": 9}),
         ("fetch_and_merge", {"url": "u"}),
-        ("load_data_into_table", {"table": "t"}), ("show_notification", {"text": "hi"}), ("open_ticket", {"id": 1}),
+        ("load_data_into_table", {"table": "t"}),
+        ("show_notification", {"text": "hi"}),
+        ("open_ticket", {"id": 1}),
         ("browser_click", {"element": "Pay"}),
     ],
-)  # fmt: skip
-def test_a_call_that_may_change_something_is_named(name: str, arguments: dict[str, Any]) -> None:
+)
+def test_a_call_that_may_change_something_is_named(
+    name: str, arguments: dict[str, Any]
+) -> None:
     journal, _ = journal_of([user("Go."), *call(name, arguments, "done"), says("Ok.")])
     assert journal.entries[0].looked == 0
     assert f"called {name}" in journal.text()
 
 
-@pytest.mark.parametrize("command", ["git branch fix", "git branch -f main HEAD~1", "git remote prune origin",
-                                     "awk '{print > \"f\"}' a.txt"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git branch fix",
+        "git branch -f main HEAD~1",
+        "git remote prune origin",
+        "awk '{print > \"f\"}' a.txt",
+    ],
+)
 def test_a_command_that_shows_things_may_write_too(command: str) -> None:
     assert effect("Bash", "", command=command).kind == "ran"
 
 
 WORK: list[tuple[str, dict[str, Any], str]] = [
-    ("Bash", {"command": "git checkout -b fix/port", "cwd": "/repo"}, f"Switched to a new branch 'fix/port'\n{FILLER}"),
-    ("Bash", {"command": "pytest -q"}, f"{FILLER}\n2 failed, 5 passed in 3s\nexit code: 1"),
-    ("Bash", {"command": "make all"}, f"{FILLER}\nmain.c:3: error: expected ';'\nexit code: 2"),
-    ("Bash", {"command": "npm run check 2>&1 | tail -30"}, f"{FILLER}\nsrc/a.ts(3,1): error TS2305: no member\n"),
+    (
+        "Bash",
+        {"command": "git checkout -b fix/port", "cwd": "/repo"},
+        f"Switched to a new branch 'fix/port'\n{FILLER}",
+    ),
+    (
+        "Bash",
+        {"command": "pytest -q"},
+        f"{FILLER}\n2 failed, 5 passed in 3s\nexit code: 1",
+    ),
+    (
+        "Bash",
+        {"command": "make all"},
+        f"{FILLER}\nmain.c:3: error: expected ';'\nexit code: 2",
+    ),
+    (
+        "Bash",
+        {"command": "npm run check 2>&1 | tail -30"},
+        f"{FILLER}\nsrc/a.ts(3,1): error TS2305: no member\n",
+    ),
     ("Bash", {"command": "sed -n 1,99p a.py"}, FILLER),
     ("Bash", {"command": "make docs > docs.log"}, f"{FILLER}\nexit code: 0"),
     ("get_account", {"id": 7}, FILLER),
-    ("cancel_reservation", {"id": "R1"}, json.dumps({"status": "cancelled", "history": FILLER})),
-    ("TodoWrite", {"todos": [{"content": "Write docs", "status": "pending"}]}, f"Todos were changed.\n{FILLER}"),
-    ("Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, f"Error: no match for x\n{FILLER}"),
+    (
+        "cancel_reservation",
+        {"id": "R1"},
+        json.dumps({"status": "cancelled", "history": FILLER}),
+    ),
+    (
+        "TodoWrite",
+        {"todos": [{"content": "Write docs", "status": "pending"}]},
+        f"Todos were changed.\n{FILLER}",
+    ),
+    (
+        "Edit",
+        {"file_path": "a.py", "old_string": "x", "new_string": "y"},
+        f"Error: no match for x\n{FILLER}",
+    ),
     ("Write", {"file_path": "b.py", "content": "x"}, f"Wrote it.\n{FILLER}"),
-]  # fmt: skip
+]
 
 
 def told(history: list[Message]) -> dict[str, Any]:
     state = state_of(history).dump()
     for key in state["errors"]:  # a line has less room for them
-        state["errors"][key]["lines"] = [line[:20] for line in state["errors"][key]["lines"]]
+        state["errors"][key]["lines"] = [
+            line[:20] for line in state["errors"][key]["lines"]
+        ]
     return state
 
 
-@pytest.mark.parametrize("number", range(len(WORK)), ids=lambda number: str(WORK[number][1])[:30])
-def test_a_call_is_read_alike_from_its_output_and_from_the_line_in_its_place(number: int) -> None:
+@pytest.mark.parametrize(
+    "number", range(len(WORK)), ids=lambda number: str(WORK[number][1])[:30]
+)
+def test_a_call_is_read_alike_from_its_output_and_from_the_line_in_its_place(
+    number: int,
+) -> None:
     name, arguments, output = WORK[number]
     history = [user("Go."), *call(name, arguments, output), says("Ok.")]
     slim = prune(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
     assert told(slim) == told(history)
     (once,), (again,) = journal_of(history)[0].entries, journal_of(slim)[0].entries
-    assert (again.ran, again.looked, again.called, again.failed) == (once.ran, once.looked, once.called, once.failed)
+    assert (again.ran, again.looked, again.called, again.failed) == (
+        once.ran,
+        once.looked,
+        once.called,
+        once.failed,
+    )
 
 
 def test_the_files_of_a_long_patch_are_known_after_it_was_cut() -> None:
-    patch = "*** Begin Patch\n*** Update File: src/a.py\n" + "+ x\n" * 90 + "*** Add File: src/b.py\n+ y\n*** End Patch"
-    history = [user("Go."), *call("apply_patch", {"input": patch}, "Success."), says("Ok.")]
+    patch = (
+        "*** Begin Patch\n*** Update File: src/a.py\n"
+        + "+ x\n" * 90
+        + "*** Add File: src/b.py\n+ y\n*** End Patch"
+    )
+    history = [
+        user("Go."),
+        *call("apply_patch", {"input": patch}, "Success."),
+        says("Ok."),
+    ]
     slim = prune(history, protect_from=len(history))
     assert len(str(slim)) < len(str(history))
     assert list(state_of(slim).files) == ["src/a.py", "src/b.py"]
@@ -125,8 +203,14 @@ def run(command: str, output: str, key: str, **more: Any) -> list[Message]:
         ("make all", "make docs", False),
     ],
 )
-def test_a_pass_answers_the_failure_of_the_same_run_only(failing: str, passing: str, is_fixed: bool) -> None:
-    history = [user("Go."), *run(failing, "fatal: no port\nexit code: 1", "a"), *run(passing, "exit code: 0", "b")]
+def test_a_pass_answers_the_failure_of_the_same_run_only(
+    failing: str, passing: str, is_fixed: bool
+) -> None:
+    history = [
+        user("Go."),
+        *run(failing, "fatal: no port\nexit code: 1", "a"),
+        *run(passing, "exit code: 0", "b"),
+    ]
     journal, state = journal_of(history)
     assert (FIXED in journal.text()) is is_fixed
     assert bool(state.errors) is not is_fixed
@@ -145,12 +229,17 @@ def test_a_pass_that_states_errors_is_none() -> None:
     """A pipe gives the exit code of its last program."""
     bad = "src/a.ts(3,1): error TS2305: no member\n"
     history = [user("Go."), *run("npm run check", f"{bad}exit code: 2", "a")]
-    for command in ("npm run check 2>&1 | tail -5", "npm run check 2>&1 | grep error | head -3"):
+    for command in (
+        "npm run check 2>&1 | tail -5",
+        "npm run check 2>&1 | grep error | head -3",
+    ):
         journal, state = journal_of([*history, *run(command, bad, "b"), says("Ok.")])
         assert journal.entries[0].failed == 2
         assert FIXED not in journal.text()
         assert state.errors
-    journal, state = journal_of([*history, *run("npm run check 2>&1 | tail -5", "done\n", "b")])
+    journal, state = journal_of(
+        [*history, *run("npm run check 2>&1 | tail -5", "done\n", "b")]
+    )
     assert FIXED in journal.text()
     assert not state.errors
 
@@ -158,7 +247,10 @@ def test_a_pass_that_states_errors_is_none() -> None:
 @pytest.mark.parametrize(
     ("command", "output"),
     [
-        ("npm test 2>&1 | tail -20", "Error: simulated network failure\nTests: 12 passed, 12 total"),
+        (
+            "npm test 2>&1 | tail -20",
+            "Error: simulated network failure\nTests: 12 passed, 12 total",
+        ),
         ("kubectl logs pod/x | grep ERROR", "2024-01-01 ERROR: connection lost"),
         ("make 2>&1 | tail -3", "done"),
     ],
@@ -168,7 +260,11 @@ def test_what_is_no_failure_behind_a_pipe(command: str, output: str) -> None:
 
 
 def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
-    failed = effect("Bash", "> build\nnpm error code 2\nnpm error path /r\nWaiting...", command="npm run build | tail")
+    failed = effect(
+        "Bash",
+        "> build\nnpm error code 2\nnpm error path /r\nWaiting...",
+        command="npm run build | tail",
+    )
     assert failed.failed
     assert failed.errors == ("npm error code 2",)
 
@@ -176,14 +272,25 @@ def test_errors_of_npm_fail_behind_a_pipe_too() -> None:
 @pytest.mark.parametrize(
     ("output", "more"),
     [
-        ("Chunk ID: 1\nWall time: 1 s\nProcess running with session ID 5\nOutput:\n", {}),
+        (
+            "Chunk ID: 1\nWall time: 1 s\nProcess running with session ID 5\nOutput:\n",
+            {},
+        ),
         ("Command running in background with ID: 1", {"run_in_background": True}),
         ("exec_command failed for `npm test`: Rejected", {}),
-        ("The user doesn't want to proceed with this tool use. The tool use was rejected.", {}),
+        (
+            "The user doesn't want to proceed with this tool use. The tool use was rejected.",
+            {},
+        ),
     ],
 )
-def test_what_did_not_come_to_its_end_answers_nothing(output: str, more: dict[str, Any]) -> None:
-    failure = [user("Go."), *run("npm test", "FAIL a | TypeError: q\nexit code: 1", "a")]
+def test_what_did_not_come_to_its_end_answers_nothing(
+    output: str, more: dict[str, Any]
+) -> None:
+    failure = [
+        user("Go."),
+        *run("npm test", "FAIL a | TypeError: q\nexit code: 1", "a"),
+    ]
     for again in (run("npm test", output, "b", **more), run("npm test", "", "b")[:1]):
         journal, state = journal_of([*failure, *again])
         assert FIXED not in journal.text()
@@ -191,7 +298,9 @@ def test_what_did_not_come_to_its_end_answers_nothing(output: str, more: dict[st
 
 
 def test_an_edit_without_a_result_changed_nothing() -> None:
-    edit = call("Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "ok")[:1]
+    edit = call(
+        "Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "ok"
+    )[:1]
     journal, state = journal_of([user("Go."), *edit])
     assert not state.files
     assert journal.entries[0].changed == 0
@@ -206,11 +315,20 @@ def test_the_end_of_a_session_is_the_end_of_its_command() -> None:
     assert list(state.errors) == ["npm test"]
     assert state.commands["npm test"].is_test
     assert FIXED not in journal.text()
-    assert not state_of([*history, *call("exec_command", {"cmd": "npm test"}, "exit code: 0", key="c")]).errors
+    assert not state_of(
+        [*history, *call("exec_command", {"cmd": "npm test"}, "exit code: 0", key="c")]
+    ).errors
 
 
 def test_a_step_that_passes_alone_does_not_answer_the_steps_before_it() -> None:
-    history = [user("Go."), *run("npm run lint && npm test", "src/a.ts(1,1): error TS1: bad\nexit code: 1", "a")]
+    history = [
+        user("Go."),
+        *run(
+            "npm run lint && npm test",
+            "src/a.ts(1,1): error TS1: bad\nexit code: 1",
+            "a",
+        ),
+    ]
     assert state_of([*history, *run("npm test", "4 passed\nexit code: 0", "b")]).errors
 
 
@@ -223,19 +341,33 @@ def test_an_earlier_entry_is_marked_fixed_for_the_whole_error_only() -> None:
     journal, state = journal_of(first)
     parsed = parse_journal(journal.text())
     facts = [MessageFacts(message) for message in run("make one", "exit code: 0", "c")]
-    lines = parsed.extend(facts, [1] * len(facts), state).text().split("\n")
-    assert [line for line in lines if FIXED in line] == [f"- error: Error: missing header {FIXED}"]
+    lines = (
+        JournalFold(parsed, state)
+        .extend(facts, [1] * len(facts))
+        .journal()
+        .text()
+        .split("\n")
+    )
+    assert [line for line in lines if FIXED in line] == [
+        f"- error: Error: missing header {FIXED}"
+    ]
 
 
 def test_a_failed_run_with_figures_only_is_open() -> None:
-    assert state_of([user("Go."), *run("pytest", "2 failed, 5 passed\nexit code: 1", "a")]).errors
+    assert state_of(
+        [user("Go."), *run("pytest", "2 failed, 5 passed\nexit code: 1", "a")]
+    ).errors
 
 
 def test_an_error_is_not_fixed_because_there_were_many() -> None:
     many = [
         message
         for number in range(60)
-        for message in run(f"make -C pkg{number}", f"fatal: no header h{number}.h\nexit code: 2", f"k{number}")
+        for message in run(
+            f"make -C pkg{number}",
+            f"fatal: no header h{number}.h\nexit code: 2",
+            f"k{number}",
+        )
     ]
     journal, state = journal_of([user("Build all."), *many])
     assert len(state.errors) < 60
@@ -255,32 +387,52 @@ def test_an_error_that_another_call_still_states_is_not_fixed() -> None:
     assert FIXED not in journal.text()
 
 
-def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_is_no_error() -> None:
+def test_a_file_that_could_not_be_read_blocks_nothing_and_one_that_was_written_is_no_error() -> (
+    None
+):
     history = [
         user("Go."),
         *call("Read", {"file_path": "no.py"}, "Error: no such file", key="a"),
-        *call("Edit", {"file_path": "a.py", "old_string": "x", "new_string": "y"}, "Error: no match", key="b"),
+        *call(
+            "Edit",
+            {"file_path": "a.py", "old_string": "x", "new_string": "y"},
+            "Error: no match",
+            key="b",
+        ),
     ]
-    assert [error.source for error in state_of(history).errors.values()] == ["Edit a.py"]
-    history += call("Write", {"file_path": "a.py", "content": "y"}, "Wrote it.", key="c")
+    assert [error.source for error in state_of(history).errors.values()] == [
+        "Edit a.py"
+    ]
+    history += call(
+        "Write", {"file_path": "a.py", "content": "y"}, "Wrote it.", key="c"
+    )
     assert not state_of(history).errors
 
 
 # --- what stands where ------------------------------------------------------------------------------------------------
 
 
-def test_what_a_short_answer_or_an_object_calls_the_thing_that_was_made_is_told() -> None:
-    assert effect("Bash", "[main 1a2b3c4] Fix the port\n 2 files changed", command="git commit -m x").outcome == (
-        "[main 1a2b3c4] Fix the port"
-    )
+def test_what_a_short_answer_or_an_object_calls_the_thing_that_was_made_is_told() -> (
+    None
+):
+    assert effect(
+        "Bash",
+        "[main 1a2b3c4] Fix the port\n 2 files changed",
+        command="git commit -m x",
+    ).outcome == ("[main 1a2b3c4] Fix the port")
     made = {"status": "created", "id": 77, "html_url": "https://hub/77"}
-    assert effect("create_issue", json.dumps(made), title="x").outcome == "created, html_url https://hub/77"
+    assert (
+        effect("create_issue", json.dumps(made), title="x").outcome
+        == "created, html_url https://hub/77"
+    )
     assert effect("Bash", FILLER, command="make all").outcome == ""
 
 
 def test_edits_written_into_an_answer_are_changes() -> None:
     text = "I set it.\n\nsrc/pay.py\n```python\n<<<<<<< SEARCH\na=1\n=======\na=2\n>>>>>>> REPLACE\n```"
-    journal, state = journal_of([user("Set a."), says(text), user("Thanks."), says("Ok.")])
+    journal, state = journal_of(
+        [user("Set a."), says(text), user("Thanks."), says("Ok.")]
+    )
     assert list(state.files) == ["src/pay.py"]
     assert journal.entries[0].changed == 1
     assert "changed src/pay.py" in journal.text()
@@ -288,18 +440,38 @@ def test_edits_written_into_an_answer_are_changes() -> None:
 
 def test_a_process_that_goes_on_is_told_until_it_ends() -> None:
     head = "Chunk ID: 7a1\nWall time: 1 seconds\nProcess running with session ID 31\nOutput:\nready"
-    history = [user("Serve."), *call("exec_command", {"cmd": "npm run dev"}, head, key="a")]
+    history = [
+        user("Serve."),
+        *call("exec_command", {"cmd": "npm run dev"}, head, key="a"),
+    ]
     journal, state = journal_of(history)
     assert state.processes == ["npm run dev (session 31)"]
     assert "Chunk ID" not in journal.text()
-    end = "Chunk ID: 7a2\nWall time: 1 seconds\nProcess exited with code 0\nOutput:\nbye"
-    assert state_of([*history, *call("write_stdin", {"session_id": 31, "chars": ""}, end, key="b")]).processes == []
+    end = (
+        "Chunk ID: 7a2\nWall time: 1 seconds\nProcess exited with code 0\nOutput:\nbye"
+    )
+    assert (
+        state_of(
+            [
+                *history,
+                *call("write_stdin", {"session_id": 31, "chars": ""}, end, key="b"),
+            ]
+        ).processes
+        == []
+    )
 
 
 def test_a_note_may_stand_in_a_message_of_its_own() -> None:
-    history = [user("Go."), says("The port is taken."), *run("make port", "exit code: 0", "a"), says("Done.")]
+    history = [
+        user("Go."),
+        says("The port is taken."),
+        *run("make port", "exit code: 0", "a"),
+        says("Done."),
+    ]
     assert "The port is taken. — ran `make port`" in journal_of(history)[0].text()
-    journal = journal_of([user("Go."), *run("make port", "exit code: 0", "a"), says("Done.")])[0]
+    journal = journal_of(
+        [user("Go."), *run("make port", "exit code: 0", "a"), says("Done.")]
+    )[0]
     assert journal.text().count("Done.") == 1
 
 
@@ -315,19 +487,31 @@ def test_a_removed_file_is_no_changed_one() -> None:
 
 def test_a_to_do_list_is_told_with_the_state() -> None:
     todo = {"todos": [{"content": "Write docs", "status": "in_progress"}]}
-    journal, state = journal_of([user("Go."), *call("TodoWrite", todo, "Todos were changed."), says("Ok.")])
+    journal, state = journal_of(
+        [user("Go."), *call("TodoWrite", todo, "Todos were changed."), says("Ok.")]
+    )
     assert "TodoWrite" not in journal.text()
     assert state.todo_items("in_progress") == ["Write docs"]
 
 
 def test_a_file_that_is_checked_out_is_no_branch() -> None:
     assert effect("Bash", "", command="git checkout src/a.ts").branch == ""
-    assert effect("Bash", "", command="git checkout feature/port").branch == "feature/port"
+    assert (
+        effect("Bash", "", command="git checkout feature/port").branch == "feature/port"
+    )
 
 
 def test_code_is_told_by_the_comment_it_begins_with_or_its_first_statement() -> None:
-    assert effect("python", "", code="# Count the rows\nprint(1)").target == "Count the rows"
-    assert effect("python", "", code='import os\nx = f(1)\nprint("""\n# Header\n""")').target == "x = f(1)"
+    assert (
+        effect("python", "", code="# Count the rows\nprint(1)").target
+        == "Count the rows"
+    )
+    assert (
+        effect(
+            "python", "", code='import os\nx = f(1)\nprint("""\n# Header\n""")'
+        ).target
+        == "x = f(1)"
+    )
 
 
 def test_an_old_state_without_new_fields_is_read() -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from everthread.compaction.outcomes import MAX_ERRORS, MAX_LINE, error_lines, says_nothing
+from everthread.compaction.outcomes import (
+    MAX_ERRORS,
+    MAX_LINE,
+    error_lines,
+    says_nothing,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +62,14 @@ def test_code_and_prose_about_errors_is_not(line: str) -> None:
 
 
 def test_the_same_error_counts_once_and_many_are_cut_in_the_middle() -> None:
-    assert error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == ["ValueError: at 0x1f"]
+    assert error_lines("ValueError: at 0x1f\nValueError: at 0x2e\n") == [
+        "ValueError: at 0x1f"
+    ]
     names = [f"Error{chr(97 + n)}Error: x" for n in range(20)]
-    assert error_lines("\n".join(names)) == names[: MAX_ERRORS // 2] + names[-MAX_ERRORS // 2 :]
+    assert (
+        error_lines("\n".join(names))
+        == names[: MAX_ERRORS // 2] + names[-MAX_ERRORS // 2 :]
+    )
 
 
 def test_a_long_line_is_cut() -> None:
@@ -82,7 +92,7 @@ def test_letters_that_change_length_in_lower_case() -> None:
             "pushing\naccess to the resource is not authorized\ndone\nexit code 1",
             "access to the resource is not authorized",
         ),
-        ("step one\nstep two", "step two"),
+        ("step two", "step two"),
         (
             "ld: symbols not found for riscv: _open_v2\nmake: *** [link] Error 1",
             "ld: symbols not found for riscv: _open_v2",
@@ -103,3 +113,13 @@ def test_lines_that_say_nothing() -> None:
     assert says_nothing("[exit code 1]")
     assert says_nothing("Tests  1 failed | 22 passed (23)")
     assert not says_nothing("ValueError: x")
+
+
+def test_a_line_that_tells_of_no_failure_is_no_error() -> None:
+    listing = "total 8\ndrwxrwxr-x 2 ann ann 4096 Nov 17 src\ndrwxrwxr-x 2 ann ann 4096 Nov 17 docs"
+    advice = (
+        "12 mods/funs, found no issues.\n\nUse `mix credo explain` to explain issues, "
+        "`mix credo --help` for options."
+    )
+    assert error_lines(listing, failed=True) == []
+    assert error_lines(advice, failed=True) == []

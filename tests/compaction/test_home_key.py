@@ -7,17 +7,35 @@ from pathlib import Path
 from everthread import acompress, open_store
 from everthread.config import parse_config
 from everthread.core.messages import Message
-from everthread.core.transcript import SUMMARY_START, is_summary, recognize, summary_text
+from everthread.core.transcript import (
+    SUMMARY_START,
+    is_summary,
+    recognize,
+    summary_text,
+)
 from tests.compaction.talks import says, user, work
 
-TALK = [user("Tidy up."), says("I will."), user("Never push to main."), *work(0, 60), user("And now?"), *work(60, 2)]
+TALK = [
+    user("Tidy up."),
+    says("I will."),
+    user("Never push to main."),
+    *work(0, 60),
+    user("And now?"),
+    *work(60, 2),
+]
 
 
 def known(messages: list[Message], key: bytes = b"") -> str:
-    return "".join(summary_text(message) for message in recognize(messages, key) if is_summary(message))
+    return "".join(
+        summary_text(message)
+        for message in recognize(messages, key)
+        if is_summary(message)
+    )
 
 
-async def test_compress_with_a_configuration_uses_the_key_of_its_store(tmp_path: Path) -> None:
+async def test_compress_with_a_configuration_uses_the_key_of_its_store(
+    tmp_path: Path,
+) -> None:
     url = f"sqlite:///{tmp_path / 'home.db'}"
     config = parse_config(f"store: {{url: '{url}'}}")
     early = await acompress(TALK, window=16_000, config=config)
@@ -28,7 +46,9 @@ async def test_compress_with_a_configuration_uses_the_key_of_its_store(tmp_path:
     made = await acompress(TALK, window=16_000, config=config)
     assert known(made.messages, key)
     assert not known(made.messages), "who has no key cannot tell it from a forged one"
-    again = await acompress([*made.messages, *work(70, 60), user("Well?")], window=16_000, config=config)
+    again = await acompress(
+        [*made.messages, *work(70, 60), user("Well?")], window=16_000, config=config
+    )
     assert again.summary.count(SUMMARY_START) == 1
     assert "] Never push to main." in again.summary
 
@@ -38,7 +58,9 @@ async def test_a_summary_from_before_the_key_becomes_background(tmp_path: Path) 
     early = await acompress(TALK, window=16_000)
     await open_store(url).close()
     config = parse_config(f"store: {{url: '{url}'}}")
-    later = await acompress([*early.messages, *work(70, 60), user("Well?")], window=16_000, config=config)
+    later = await acompress(
+        [*early.messages, *work(70, 60), user("Well?")], window=16_000, config=config
+    )
     assert later.summary.count(SUMMARY_START) == 1
     assert "From an earlier summary:" in later.summary
     assert "Never push to main." in later.summary

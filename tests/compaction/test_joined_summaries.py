@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from everthread.compaction.plan import read_summary
-from everthread.compaction.summary import BLOCKED, DONE, GOAL, WORDS, Compaction, parse_sections
-from everthread.compaction.words import parse_words
+from everthread.compaction.earlier_summary import read_summary
+from everthread.compaction.summary import (
+    BLOCKED,
+    DONE,
+    GOAL,
+    WORDS,
+    Compaction,
+    parse_sections,
+)
+from everthread.compaction.user_quotes import parse_words
 from everthread.core.messages import Message
-from everthread.core.transcript import SUMMARY_END, SUMMARY_START, is_summary, mark_summary, recognize
+from everthread.core.transcript import (
+    SUMMARY_END,
+    SUMMARY_START,
+    is_summary,
+    mark_summary,
+    recognize,
+)
 from everthread.testing import ScriptedSummarizer
 from tests.compaction.talks import call, engine, says, user
 
@@ -17,79 +30,142 @@ def chat(about: str, start: int = 0) -> list[Message]:
     return [
         one
         for at in range(start, start + 24)
-        for one in (user(f"Tell {about} {at}."), says(f"It is told, {about} {at}. " * 60))
+        for one in (
+            user(f"Tell {about} {at}."),
+            says(f"It is told, {about} {at}. " * 60),
+        )
     ]
 
 
 def failing(about: str) -> list[Message]:
-    return call(0, "bash", f'{{"command": "make {about}"}}', f"error: no {about}\nExit code: 1")
+    return call(
+        0, "bash", f'{{"command": "make {about}"}}', f"error: no {about}\nExit code: 1"
+    )
 
 
 async def compacted(about: str, opening: str = "Hi!") -> Compaction:
     return await engine(WINDOW).compress(
-        [user(f"Start {about}."), says(opening), user(f"Rule {about}."), *failing(about), says("ok"), *chat(about)]
+        [
+            user(f"Start {about}."),
+            says(opening),
+            user(f"Rule {about}."),
+            *failing(about),
+            says("ok"),
+            *chat(about),
+        ]
     )
 
 
 def numbers(text: str) -> list[int]:
-    return [int(line[1:].split("]")[0].split("–")[0].split(",")[0]) for line in text.split("\n") if line[:1] == "["]
+    return [
+        int(line[1:].split("]")[0].split("–")[0].split(",")[0])
+        for line in text.split("\n")
+        if line[:1] == "["
+    ]
 
 
 async def test_the_users_words_of_two_summaries_stand_in_order() -> None:
-    first, second = await compacted("red"), await compacted("blue")
+    first = await compacted("red")
+    second = await compacted("blue")
     joined = recognize([*first.messages, *second.messages])
     assert sum(map(is_summary, joined)) == 2
     made = await engine(WINDOW).compress([*joined, *chat("green")])
     told = parse_sections(made.summary)
     said = [entry.text for entry in parse_words(told[WORDS])]
-    red, blue = ([f"Rule {about}.", *(f"Tell {about} {at}." for at in range(24))] for about in ("red", "blue"))
+    red, blue = (
+        [f"Rule {about}.", *(f"Tell {about} {at}." for at in range(24))]
+        for about in ("red", "blue")
+    )
     assert said[:51] == [*red, "Start blue.", *blue]
-    assert [entry.number for entry in parse_words(told[WORDS])] == list(range(2, 2 + len(said)))
+    assert [entry.number for entry in parse_words(told[WORDS])] == list(
+        range(2, 2 + len(said))
+    )
     assert numbers(told[DONE]) == sorted(numbers(told[DONE]))
     assert "make red" in told[DONE]
     assert "make blue" in told[DONE]
     assert "EVERTHREAD SUMMARY" not in told[DONE]
     assert "- `make blue` failed (message 28): error: no blue" in told[BLOCKED]
-    covered = sum(int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1]) for one in (first, second))
+    covered = sum(
+        int(one.summary.split(" earlier")[0].rsplit(" ", 1)[1])
+        for one in (first, second)
+    )
     assert read_summary(made.messages).messages == covered + len(made.covered)
 
 
 async def test_later_ones_count_on_where_the_summary_stands_before_words() -> None:
     first = await compacted("red")
-    second = [mark_summary(user(f"{(await compacted('blue')).summary}\n\nGo on.")), says("ok")]
+    second = [
+        mark_summary(user(f"{(await compacted('blue')).summary}\n\nGo on.")),
+        says("ok"),
+    ]
     earlier = read_summary([*first.messages, *second])
     assert earlier.state is not None
     said = {entry.text: entry.number for entry in earlier.words}
     assert said["Rule blue."] == 27
     made = await engine(WINDOW).compress([*first.messages, *second, *chat("green")])
-    said = {entry.text: entry.number for entry in parse_words(parse_sections(made.summary)[WORDS])}
+    said = {
+        entry.text: entry.number
+        for entry in parse_words(parse_sections(made.summary)[WORDS])
+    }
     assert said["Go on."] == earlier.covered[-1] + 1
     assert list(said.values()) == sorted(said.values())
 
 
 async def test_the_same_summary_twice_is_told_once() -> None:
-    (one,) = [message for message in (await compacted("red")).messages if is_summary(message)]
+    (one,) = [
+        message for message in (await compacted("red")).messages if is_summary(message)
+    ]
     earlier = read_summary([user("Start."), says("ok"), one, one])
     assert earlier.words == read_summary([one]).words
     assert len(set(earlier.covered)) == 1
 
 
-async def test_one_of_an_older_format_becomes_background_beside_another() -> None:
+async def test_one_without_a_tag_becomes_background_beside_another() -> None:
     first = await compacted("red")
-    old = user(f"{SUMMARY_START}: 12 earlier messages were compacted]\n\n## Goal\nBuild it.\n\n{SUMMARY_END}]")
-    for messages in ([*first.messages, old], [user("Start."), old, *first.messages]):
-        earlier = read_summary(recognize(messages))
-        assert "From an earlier summary: Goal: Build it." in [entry.closing for entry in earlier.journal.entries]
+    text = f"{SUMMARY_START}: 12 earlier messages were compacted]\n\n## Goal\nBuild it.\n\n{SUMMARY_END}]"
+    other = mark_summary(user(text))
+    for messages in (
+        [*first.messages, other],
+        [user("Start."), other, *first.messages],
+    ):
+        earlier = read_summary(messages)
+        assert "From an earlier summary: Goal: Build it." in [
+            entry.closing for entry in earlier.journal.entries
+        ]
         assert "Rule red." in [entry.text for entry in earlier.words]
-        made = await engine(WINDOW).compress(recognize([*messages, says("ok"), *chat("green")]))
+        made = await engine(WINDOW).compress([*messages, says("ok"), *chat("green")])
         assert "Rule red." in parse_sections(made.summary)[WORDS]
 
 
 async def test_a_model_is_told_what_both_say() -> None:
     talks = [
-        (await engine(WINDOW, ScriptedSummarizer({GOAL: f"Paint it {about}."})).compress([user("Go."), *chat(about)]))
+        (
+            await engine(
+                WINDOW, ScriptedSummarizer({GOAL: f"Paint it {about}."})
+            ).compress([user("Go."), *chat(about)])
+        )
         for about in ("red", "blue")
     ]
     writer = ScriptedSummarizer({GOAL: "Paint."})
-    await engine(WINDOW, writer).compress([*talks[0].messages, *talks[1].messages, *chat("green")])
+    await engine(WINDOW, writer).compress(
+        [*talks[0].messages, *talks[1].messages, *chat("green")]
+    )
     assert writer.requests[0].previous[GOAL] == "Paint it red.\nPaint it blue."
+
+
+async def test_words_after_a_merged_summary_do_not_move_before_the_next_one() -> None:
+    """The history begins with the assistant, so the summary is merged into the user's message that follows it."""
+    messages: list[Message] = [
+        says("I begin by myself. " * 900),
+        *failing("red"),
+        says("That failed. " * 900),
+        user("First request."),
+        *failing("blue"),
+        says("Done."),
+    ]
+    made = await engine(4_096).compress(messages)
+    assert made.messages[0]["role"] == "user"
+    assert "First request." in str(made.messages[0]["content"])
+    made = await engine(4_096).compress([*recognize(made.messages), *chat("green")])
+    assert is_summary(made.messages[0])
+    assert "First request." in parse_sections(made.summary)[WORDS]

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal import FIXED, Journal, journal_of, parse_journal, state_sections
+from everthread.compaction.journal import Journal, parse_journal
+from everthread.compaction.journal_fold import JournalFold, journal_of
+from everthread.compaction.journal_steps import FIXED
 from everthread.compaction.pruning import prune
-from everthread.compaction.state import ThreadState, command_key, state_of
+from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import BLOCKED, FILES, PROGRESS, REMAINING, STATE
+from everthread.compaction.thread_facts import ThreadState, command_key, state_of
 from everthread.core.messages import Message
 from everthread.core.redaction import redact
 from everthread.core.tokens import TokenCounter
@@ -28,15 +31,22 @@ def says(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def call(name: str, arguments: dict[str, Any], output: str, *, note: str = "", key: str = "c") -> list[Message]:
-    made: Any = {"id": key, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+def call(
+    name: str, arguments: dict[str, Any], output: str, *, note: str = "", key: str = "c"
+) -> list[Message]:
+    made: Any = {
+        "id": key,
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
     return [
         {"role": "assistant", "content": note or None, "tool_calls": [made]},
         {"role": "tool", "tool_call_id": key, "content": output},
     ]
 
 
-FAILURE, NOTE = "E   AssertionError: 3 != 4\n1 failed\nexit code: 1", "The bound is wrong."
+FAILURE = "E   AssertionError: 3 != 4\n1 failed\nexit code: 1"
+NOTE = "The bound is wrong."
 WORK: list[Message] = [
     user("Fix the parser."),
     *call("read_file", {"path": "src/parser.py"}, "def parse(): ..."),
@@ -46,7 +56,10 @@ WORK: list[Message] = [
         "E   AssertionError: 3 != 4\n1 failed\nexit code: 1",
     ),
     *call(
-        "Edit", {"file_path": "src/parser.py", "old_string": "3", "new_string": "4"}, "ok", note="The bound is wrong."
+        "Edit",
+        {"file_path": "src/parser.py", "old_string": "3", "new_string": "4"},
+        "ok",
+        note="The bound is wrong.",
     ),
     *call("Bash", {"command": "pytest -q"}, "12 passed\nexit code: 0"),
     *call("Bash", {"command": "git push origin main"}, "To github.com\nexit code: 0"),
@@ -59,7 +72,14 @@ WORK: list[Message] = [
 def test_an_entry_a_turn_with_what_was_done_and_how_it_ended() -> None:
     journal, state = journal_of(WORK)
     first, second = journal.entries
-    assert (first.first, first.messages, first.changed, first.ran, first.failed, first.looked) == (1, 12, 1, 3, 1, 1)
+    assert (
+        first.first,
+        first.messages,
+        first.changed,
+        first.ran,
+        first.failed,
+        first.looked,
+    ) == (1, 12, 1, 3, 1, 1)
     text = journal.text()
     assert "The bound is wrong. — changed src/parser.py" in text
     assert f"AssertionError: 3 != 4 {FIXED}" in text
@@ -75,7 +95,8 @@ def test_it_is_read_back_and_goes_on() -> None:
     journal, state = journal_of(WORK)
     again = parse_journal(journal.text())
     assert again == journal
-    more = again.extend([MessageFacts(user("Now the docs.")), MessageFacts(says("Done."))], [3, 3], state)
+    new = [MessageFacts(user("Now the docs.")), MessageFacts(says("Done."))]
+    more = JournalFold(again, state).extend(new, [3, 3]).journal()
     assert [entry.first for entry in more.entries] == [1, 2, 3]
     assert more.messages == journal.messages + 2
 
@@ -85,16 +106,26 @@ def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
     for number in range(40):
         turns += [
             user(f"Part {number}."),
-            *call("Bash", {"command": f"make part_{number}"}, "ok\nexit code: 0", key=f"k{number}"),
+            *call(
+                "Bash",
+                {"command": f"make part_{number}"},
+                "ok\nexit code: 0",
+                key=f"k{number}",
+            ),
         ]
         turns.append(says(f"Part {number} is built. {'It went well. ' * 20}"))
     journal, _ = journal_of(turns)
     for budget in (3_000, 1_200, 400, 120):
         fitted = journal.fit(budget, COUNT)
         assert COUNT(fitted.text()) <= budget + 60
-        assert fitted.messages == journal.messages, "nothing leaves without being counted"
+        assert fitted.messages == journal.messages, (
+            "nothing leaves without being counted"
+        )
         assert sum(entry.ran for entry in fitted.entries) == 40
-        assert len(fitted.entries[-1].text) >= len(fitted.entries[0].text) or fitted.entries[0].last > 0
+        assert (
+            len(fitted.entries[-1].text) >= len(fitted.entries[0].text)
+            or fitted.entries[0].last > 0
+        )
     assert "make part_39" in journal.fit(1_200, COUNT).text()
 
 
@@ -102,8 +133,15 @@ def test_the_oldest_are_shortened_first_and_counts_stay() -> None:
 def test_closing_words_begin_with_a_whole_sentence_or_are_left_out(room: int) -> None:
     sentence = "The gate of lane {0} opens at {0} bar, as its data sheet asks for. "
     more = "I have also tidied the notes beside it, which nobody had read for a while. "
-    talk = [[user(f"What of lane {n}?"), says(sentence.format(n) + more * 4)] for n in range(40)]
-    shown = journal_of([message for turn in talk for message in turn])[0].fit(room, COUNT).entries
+    talk = [
+        [user(f"What of lane {n}?"), says(sentence.format(n) + more * 4)]
+        for n in range(40)
+    ]
+    shown = (
+        journal_of([message for turn in talk for message in turn])[0]
+        .fit(room, COUNT)
+        .entries
+    )
     closings = {entry.first - 1: entry.closing for entry in shown if entry.closing}
     assert all(words.startswith(sentence.format(n)) for n, words in closings.items())
     assert list(closings) == list(range(40))[-len(closings) :]
@@ -112,26 +150,112 @@ def test_closing_words_begin_with_a_whole_sentence_or_are_left_out(room: int) ->
 
 def test_a_long_list_in_closing_words_ends_with_a_whole_line() -> None:
     lines = [f"- lane {n}: the gate opens at {n} bar" for n in range(30)]
-    journal, _ = journal_of([user("Go."), says("All set:\n" + "\n".join(lines)), user("Thanks."), says("Gladly.")])
+    journal, _ = journal_of(
+        [
+            user("Go."),
+            says("All set:\n" + "\n".join(lines)),
+            user("Thanks."),
+            says("Gladly."),
+        ]
+    )
     closing = journal.fit(160, COUNT).entries[0].closing
-    whole = " / ".join(["All set:", *lines])
-    assert closing.endswith(" […]")
-    assert 2 < closing.count(" / ") < 29
-    assert whole.startswith(closing.removesuffix("[…]").rstrip() + " / ")
+    shown = [part.replace("[…]", "").strip() for part in closing.split(" / ")]
+    assert 2 < len(shown) < 29
+    assert set(shown) <= {"All set:", *lines}
+    assert "[…]" in closing
+
+
+def test_closing_words_tell_what_was_found_not_how_the_answer_begins() -> None:
+    found = [
+        "Yeah, let me take stock.",
+        "Here is what I looked at so far, step by step and file by file, as you asked me to do this morning.",
+        "- `parse_rate` in src/rates.py:41 divides by zero when the list is empty",
+        "- commit 4f2a9c1 dropped the lock, so 3 of 40 orders were paid twice",
+        "The cause is the missing lock in `settle_order`.",
+        "Want me to fix both of them now, or shall I write the report for the team first?",
+    ]
+    talk = [user("Well?"), says("\n\n".join(found)), user("Ok."), says("Fine. " * 200)]
+    closing = journal_of(talk)[0].fit(320, COUNT).entries[0].closing
+    for said in ("src/rates.py:41", "4f2a9c1", "`settle_order`"):
+        assert said in closing
+    for said in ("take stock", "step by step", "Want me to"):
+        assert said not in closing
+
+
+def test_a_range_names_its_files_and_its_last_outcome() -> None:
+    talk: list[Message] = []
+    for turn in range(40):
+        edit = call(
+            "edit",
+            {"path": f"src/part_{turn}.py", "old_string": "a", "new_string": "b"},
+            "changed",
+        )
+        talk += [
+            user(f"Turn {turn}."),
+            *edit,
+            says(f"The cause in turn {turn} was the lock of `table_{turn}`."),
+        ]
+    fitted = journal_of(talk)[0].fit(300, COUNT)
+    merged = fitted.entries[0]
+    assert merged.last > merged.first
+    assert f"src/part_{merged.last - 1}.py" in merged.text
+    assert f"`table_{merged.last - 1}`" in merged.text
+    assert COUNT(fitted.text()) <= 300
+
+
+def test_a_table_is_told_by_its_rows() -> None:
+    rows = [
+        f"| {number} | Move the `part_{number}` table | open |" for number in range(3)
+    ]
+    text = "\n".join(
+        ["Here's the list:", "", "| # | Task | State |", "|---|------|-------|", *rows]
+    )
+    talk = [user("The plan?"), says(text), user("Ok."), says("Fine. " * 200)]
+    closing = journal_of(talk)[0].fit(290, COUNT).entries[0].closing
+    assert "part_0" in closing
+    assert "part_2" in closing
+    assert "---" not in closing
+
+
+def test_a_note_before_calls_tells_the_cause() -> None:
+    made = call("Bash", {"command": "make header"}, "ok\nexit code: 0")
+    text = "Good, now I see the problem. `load_rows` reads 40 rows because of the limit in db/rows.py:12. I fix it."
+    journal, _ = journal_of(
+        [user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")]
+    )
+    assert (
+        journal.entries[0]
+        .with_short_notes()
+        .lines[0]
+        .startswith("`load_rows` reads 40 rows because of the limit in db/rows.py:12.")
+    )
 
 
 @pytest.mark.parametrize(
     ("output", "failed"),
     [
-        ("Chunk ID: ab\nWall time: 0.1 seconds\nProcess exited with code 1\nOutput:\nmake: *** [all] Error 2", True),
-        ("Chunk ID: ab\nWall time: 0.1 seconds\nProcess exited with code 0\nOutput:\nfine", False),
+        (
+            "Chunk ID: ab\nWall time: 0.1 seconds\nProcess exited with code 1\nOutput:\nmake: *** [all] Error 2",
+            True,
+        ),
+        (
+            "Chunk ID: ab\nWall time: 0.1 seconds\nProcess exited with code 0\nOutput:\nfine",
+            False,
+        ),
         ("Traceback (most recent call last):\n  File 'x'\nValueError: bad", True),
-        ("def f():\n    raise ValueError('an error in a source text')\n    return 1", False),
+        (
+            "def f():\n    raise ValueError('an error in a source text')\n    return 1",
+            False,
+        ),
         ('{"output": "all good", "exit_code": 0}', False),
     ],
 )
-def test_outcomes_are_read_by_shape_and_headers_are_no_facts(output: str, failed: bool) -> None:
-    journal, _ = journal_of([user("Go."), *call("shell", {"command": "make all"}, output), says("Ok.")])
+def test_outcomes_are_read_by_shape_and_headers_are_no_facts(
+    output: str, failed: bool
+) -> None:
+    journal, _ = journal_of(
+        [user("Go."), *call("shell", {"command": "make all"}, output), says("Ok.")]
+    )
     assert bool(journal.entries[0].failed) is failed
     for header in ("Chunk ID", "Wall time", "exit_code"):
         assert header not in journal.text()
@@ -165,8 +289,18 @@ def test_no_half_of_a_secret_is_in_it_wherever_a_text_is_cut(lead: int) -> None:
     history = [
         user("Go."),
         *call("rotate_key", {"id": "5", "note": text}, text, key="a"),
-        *call("Bash", {"command": f"deploy {text}", "cwd": f"/{text}"}, f"Error: {text}\nExit code: 1", key="b"),
-        *call("Bash", {"command": f"serve {text}", "run_in_background": True}, "started", key="c"),
+        *call(
+            "Bash",
+            {"command": f"deploy {text}", "cwd": f"/{text}"},
+            f"Error: {text}\nExit code: 1",
+            key="b",
+        ),
+        *call(
+            "Bash",
+            {"command": f"serve {text}", "run_in_background": True},
+            "started",
+            key="c",
+        ),
         *call("create_invoice", {"id": "5"}, json.dumps({"status": text}), key="d"),
         *call("TodoWrite", todo, "ok", key="e"),
         says("Done."),
@@ -179,7 +313,10 @@ def test_no_half_of_a_secret_is_in_it_wherever_a_text_is_cut(lead: int) -> None:
 
 
 def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
-    todos = [{"content": "Write docs", "status": "pending"}, {"content": "Fix tests", "status": "in_progress"}]
+    todos = [
+        {"content": "Write docs", "status": "pending"},
+        {"content": "Fix tests", "status": "in_progress"},
+    ]
     state = state_of(
         [
             user("Go."),
@@ -191,7 +328,12 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
                 "src/a.ts(5,1): error TS2305: no\nexit code: 2",
                 key="c",
             ),
-            *call("Bash", {"command": "git checkout -b feature/x"}, "Switched to a new branch 'feature/x'", key="d"),
+            *call(
+                "Bash",
+                {"command": "git checkout -b feature/x"},
+                "Switched to a new branch 'feature/x'",
+                key="d",
+            ),
         ]
     )
     assert state.changed_files() == ["docs/a.md"]
@@ -207,34 +349,60 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
 
 
 def test_the_same_command_is_known_without_what_only_trims_it() -> None:
-    assert command_key("cd /a && CI=1 npm run check 2>&1 | grep foo | tail -3") == "npm run check"
+    assert (
+        command_key("cd /a && CI=1 npm run check 2>&1 | grep foo | tail -3")
+        == "npm run check"
+    )
     assert command_key("npm   run check > /dev/null 2>&1") == "npm run check"
 
 
 def test_an_unknown_text_is_background() -> None:
     journal = parse_journal("1. EDIT a.py — done\n2. RAN tests — ok")
-    assert journal.entries[0].closing.startswith("From an earlier summary: 1. EDIT a.py")
+    assert journal.entries[0].closing.startswith(
+        "From an earlier summary: 1. EDIT a.py"
+    )
     assert Journal().text() == ""
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "grep -A 10 'def run' src/app.py", "grep -B 5 -A 5 -i error log.txt", 'grep -E "a|b" -r src | head -20',
-        "cd src && rg -n --hidden foo", "git -C /repo log --oneline -5", "sudo ls -la /etc", "sed -n 1,20p a.py",
+        "grep -A 10 'def run' src/app.py",
+        "grep -B 5 -A 5 -i error log.txt",
+        'grep -E "a|b" -r src | head -20',
+        "cd src && rg -n --hidden foo",
+        "git -C /repo log --oneline -5",
+        "sudo ls -la /etc",
+        "sed -n 1,20p a.py",
     ],
-)  # fmt: skip
-def test_a_program_that_only_shows_something_is_a_look_whatever_its_options(command: str) -> None:
-    journal, _ = journal_of([user("Look."), *call("Bash", {"command": command}, "something\n"), says("Seen.")])
+)
+def test_a_program_that_only_shows_something_is_a_look_whatever_its_options(
+    command: str,
+) -> None:
+    journal, _ = journal_of(
+        [
+            user("Look."),
+            *call("Bash", {"command": command}, "something\n"),
+            says("Seen."),
+        ]
+    )
     assert (journal.entries[0].looked, journal.entries[0].ran) == (1, 0)
 
 
 @pytest.mark.parametrize(
     "command",
-    ["sed -i s/a/b/ a.py", "find . -name '*.pyc' -delete", "git branch -D old", "env CI=1 make", "sort -o a.txt a.txt"],
+    [
+        "sed -i s/a/b/ a.py",
+        "find . -name '*.pyc' -delete",
+        "git branch -D old",
+        "env CI=1 make",
+        "sort -o a.txt a.txt",
+    ],
 )
 def test_an_option_that_writes_makes_it_a_command(command: str) -> None:
-    journal, _ = journal_of([user("Do it."), *call("Bash", {"command": command}, ""), says("Done.")])
+    journal, _ = journal_of(
+        [user("Do it."), *call("Bash", {"command": command}, ""), says("Done.")]
+    )
     assert (journal.entries[0].looked, journal.entries[0].ran) == (0, 1)
 
 
@@ -244,22 +412,34 @@ def test_code_that_passes_later_fixes_no_other_code() -> None:
         user("Try it."),
         *call("python_interpreter", {"code": "print(b)"}, failed, key="a"),
         *call("python_interpreter", {"code": "print(1)"}, "1\n", key="b"),
-        *call("Bash", {"command": "python -c 'import nothing'"}, f"{failed}exit code: 1", key="c"),
+        *call(
+            "Bash",
+            {"command": "python -c 'import nothing'"},
+            f"{failed}exit code: 1",
+            key="c",
+        ),
         *call("Bash", {"command": "python -c 'import sys'"}, "exit code: 0", key="d"),
         says("It works."),
     ]
     journal, state = journal_of(messages)
     assert FIXED not in journal.text()
-    assert [error.source for error in state.open_errors()] == ["python -c 'import nothing'"]
+    assert [error.source for error in state.open_errors()] == [
+        "python -c 'import nothing'"
+    ]
 
 
 def test_a_note_that_only_announces_gives_way_to_the_last_one() -> None:
     text = (
-        "Looking at the screenshot, I can see:\n1. The header is gone\n2. The footer is red\n\nLet me fix the header:"
+        "Looking at the screenshot, I can see:\n1. The header is gone\n"
+        "2. The footer is red\n\nLet me fix the header:"
     )
     made = call("Bash", {"command": "make header"}, "ok\nexit code: 0")
-    journal, _ = journal_of([user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")])
-    assert journal.entries[0].lines == ("Let me fix the header — ran `make header` → exit 0, ok",)
+    journal, _ = journal_of(
+        [user("Fix it."), {**made[0], "content": text}, made[1], says("Done.")]
+    )
+    assert journal.entries[0].with_short_notes().lines == (
+        "Let me fix the header — ran `make header` → exit 0, ok",
+    )
 
 
 def test_the_marks_of_a_framework_around_code_are_no_words() -> None:
@@ -279,14 +459,20 @@ def test_errors_of_entries_that_gave_way_stay_and_their_newest_most() -> None:
                 key=f"c{number}",
                 output=f"ValueError: bad value {number * 7919}\n[exit code 1]",
             ),
-            {"role": "assistant", "content": f"Step {number} failed, as the log says. " * 4},
+            {
+                "role": "assistant",
+                "content": f"Step {number} failed, as the log says. " * 4,
+            },
         ]
     journal, _ = journal_of(messages)
     short = journal.fit(900, COUNT)
     told = [line for entry in short.entries for line in entry.errors]
     assert told[-1] == f"error: ValueError: bad value {39 * 7919}"
     assert 8 <= len(told) < 40
-    assert told == [line for entry in journal.entries for line in entry.errors][-len(told) :], "the oldest left first"
+    assert (
+        told
+        == [line for entry in journal.entries for line in entry.errors][-len(told) :]
+    ), "the oldest left first"
     assert parse_journal(short.text()).entries == short.entries
     assert sum(entry.messages for entry in short.entries) == len(messages)
 
@@ -297,19 +483,46 @@ def _build_parts(count: int) -> list[Message]:
     for number in range(count):
         turns += [
             user(f"Part {number}."),
-            *call("Edit", {"file_path": f"src/part_{number % 5}.py", "old_string": "3", "new_string": "4"}, "ok"),
-            *call("Bash", {"command": f"make part_{number}"}, "ok\nexit code: 0", key=f"k{number}"),
-            says(f"Part {number} is built and stands beside the others. {'It went well. ' * 20}"),
+            *call(
+                "Edit",
+                {
+                    "file_path": f"src/part_{number % 5}.py",
+                    "old_string": "3",
+                    "new_string": "4",
+                },
+                "ok",
+            ),
+            *call(
+                "Bash",
+                {"command": f"make part_{number}"},
+                "ok\nexit code: 0",
+                key=f"k{number}",
+            ),
+            says(
+                f"Part {number} is built and stands beside the others. {'It went well. ' * 20}"
+            ),
         ]
     return turns
 
 
 @pytest.mark.parametrize("budget", range(250, 1_500, 50))
-def test_the_last_turn_names_what_it_did_as_long_as_anything_older_can_give_way(budget: int) -> None:
-    release = [f"git {what} v{number}" for what in ("commit -m", "tag", "push origin") for number in range(2)]
+def test_the_last_turn_names_what_it_did_as_long_as_anything_older_can_give_way(
+    budget: int,
+) -> None:
+    release = [
+        f"git {what} v{number}"
+        for what in ("commit -m", "tag", "push origin")
+        for number in range(2)
+    ]
     turns = [*_build_parts(40), user("Release it.")]
     for command in release:
-        turns += call("Bash", {"command": command}, "done\nexit code: 0", key=command, note="The next step is due now.")
+        turns += call(
+            "Bash",
+            {"command": command},
+            "done\nexit code: 0",
+            key=command,
+            note="The next step is due now.",
+        )
     fitted = journal_of(turns)[0].fit(budget, COUNT)
     again = parse_journal(fitted.text()).fit(budget - 20, COUNT)
     for journal in (fitted, again):
@@ -318,9 +531,16 @@ def test_the_last_turn_names_what_it_did_as_long_as_anything_older_can_give_way(
 
 
 def test_old_counts_become_a_range_before_a_newer_entry_loses_its_names() -> None:
-    journal = Journal(tuple(replace(entry, closing="") for entry in journal_of(_build_parts(40))[0].entries))
+    journal = Journal(
+        tuple(
+            replace(entry, closing="")
+            for entry in journal_of(_build_parts(40))[0].entries
+        )
+    )
     for budget in range(200, 1_200, 100):
-        counted = [entry for entry in journal.fit(budget, COUNT).entries if not entry.commands]
+        counted = [
+            entry for entry in journal.fit(budget, COUNT).entries if not entry.commands
+        ]
         assert len(counted) <= 1
         assert all(entry.last > entry.first for entry in counted)
 
@@ -331,8 +551,14 @@ def test_a_range_says_how_many_changes_there_were_and_not_how_many_files() -> No
     first = parse_journal(text).entries[0]
     assert f"{first.changes} file changes; ran {first.ran} commands" in text
     assert first.changes == first.last - first.first + 1
-    old = parse_journal("[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times")
-    assert (old.entries[0].changed, old.entries[0].ran, old.entries[0].failed) == (58, 1_053, 4)
+    old = parse_journal(
+        "[2–47] 1,523 messages: changed 58 files; ran 1,053 commands (4 failed); looked 96 times"
+    )
+    assert (old.entries[0].changed, old.entries[0].ran, old.entries[0].failed) == (
+        58,
+        1_053,
+        4,
+    )
     assert old.entries[0].join(old.entries[0]).header() == (
         "[2–47] 3,046 messages: 116 file changes; ran 2,106 commands (8 failed); looked 192 times"
     )
@@ -347,7 +573,10 @@ def test_an_error_told_again_later_is_told_there_only() -> None:
             key=f"c{number}",
             output="ld: error: symbol missing\n[exit code 2]",
         )
-        messages += [{"role": "assistant", "content": "Once more."}, {"role": "user", "content": f"Again, {number}."}]
+        messages += [
+            {"role": "assistant", "content": "Once more."},
+            {"role": "user", "content": f"Again, {number}."},
+        ]
     first, state = journal_of(messages[:5])
     second, _ = journal_of(messages[4:])
     whole = Journal((*first.entries, *second.entries))
@@ -357,7 +586,10 @@ def test_an_error_told_again_later_is_told_there_only() -> None:
 
 
 def test_an_error_is_known_from_the_line_that_replaced_its_output() -> None:
-    output = "#1 building\n" * 60 + "ERROR: failed to push registry.local/heron:3.1: 401\n[exit code 1]"
+    output = (
+        "#1 building\n" * 60
+        + "ERROR: failed to push registry.local/heron:3.1: 401\n[exit code 1]"
+    )
     messages: list[Message] = [
         {"role": "user", "content": "Push it."},
         *call("bash", {"command": "docker push heron:3.1"}, output),
@@ -365,8 +597,12 @@ def test_an_error_is_known_from_the_line_that_replaced_its_output() -> None:
     pruned = prune([*messages, {"role": "user", "content": "And now?"}], protect_from=3)
     assert len(str(pruned[2]["content"])) <= 200
     journal, state = journal_of(pruned)
-    assert "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.text()
-    assert [error.lines for error in state.errors.values()] == [["ERROR: failed to push registry.local/heron:3.1: 401"]]
+    assert (
+        "error: ERROR: failed to push registry.local/heron:3.1: 401" in journal.text()
+    )
+    assert [error.lines for error in state.errors.values()] == [
+        ["ERROR: failed to push registry.local/heron:3.1: 401"]
+    ]
 
 
 def test_open_errors_leave_half_of_the_room_to_the_rest() -> None:
@@ -374,7 +610,10 @@ def test_open_errors_leave_half_of_the_room_to_the_rest() -> None:
         message
         for number in range(6)
         for message in call(
-            "Bash", {"command": f"make {number}"}, f"fatal: no part {number}\nexit code: 2", key=f"{number}"
+            "Bash",
+            {"command": f"make {number}"},
+            f"fatal: no part {number}\nexit code: 2",
+            key=f"{number}",
         )
     ]
     written = call("Write", {"file_path": "src/a.py", "content": "x"}, "ok", key="w")
@@ -383,3 +622,98 @@ def test_open_errors_leave_half_of_the_room_to_the_rest() -> None:
     assert "no part 5" in sections[BLOCKED]
     assert "no part 0" not in sections[BLOCKED]
     assert "src/a.py" in sections[FILES]
+
+
+CAUSE = (
+    "Now I see it. The classic symlink issue: `t.TempDir()` gives `/var/folders`, but the tree is resolved to "
+    "`/private/var`. So `filepath.Rel()` fails. Let me fix the test."
+)
+
+
+def test_a_note_before_calls_stays_whole_while_there_is_room() -> None:
+    messages = [
+        user("Fix the test."),
+        *call("edit", {"path": "a_test.go", "new_string": "x"}, "ok", note=CAUSE),
+        says("Fixed."),
+    ]
+    journal, _ = journal_of(messages)
+    whole = journal.fit(10_000, COUNT).text()
+    assert "symlink issue" in whole
+    assert "filepath.Rel" in whole
+    assert parse_journal(whole).text() == whole
+
+
+def test_of_a_note_without_room_the_sentence_with_most_names_stays() -> None:
+    steps = [
+        message
+        for number in range(30)
+        for message in call(
+            "edit",
+            {"path": f"part_{number}.go", "new_string": "x"},
+            "ok",
+            note=CAUSE,
+            key=f"c{number}",
+        )
+    ]
+    journal, _ = journal_of([user("Fix it."), *steps, says("Fixed all of them.")])
+    text = journal.fit(1_500, COUNT).text()
+    assert COUNT(text) <= 1_500
+    assert "t.TempDir" in text
+
+
+def test_an_entry_that_loses_its_steps_keeps_its_best_note() -> None:
+    turns = [
+        message
+        for number in range(40)
+        for message in [
+            user(f"Go on with {number}."),
+            *call(
+                "bash",
+                {"command": f"make part-{number} && ls out/{number}"},
+                "ok",
+                note=f"The cause is in `table_{number}.py`: its index is wrong.",
+                key=f"b{number}",
+            ),
+            *call("bash", {"command": f"make all-{number}"}, "ok", key=f"d{number}"),
+            says(f"Part {number} is done and works as it did before."),
+        ]
+    ]
+    text = journal_of(turns)[0].fit(2_600, COUNT).text()
+    oldest = text.partition("[2]")[0]
+    assert "make all-0" not in oldest.partition("ran")[0]
+    assert "The cause is in `table_0.py`" in oldest
+
+
+def test_errors_that_differ_only_in_time_stand_once() -> None:
+    runs = [
+        message
+        for number, seconds in enumerate(("6.88", "6.84", "7.08"))
+        for message in call(
+            "bash",
+            {"command": f"go test ./cli -run TestAll -count={number}"},
+            f"--- FAIL: TestAll ({seconds}s)\nexit code: 1",
+            key=f"t{number}",
+        )
+    ]
+    filler = [
+        message
+        for number in range(60)
+        for message in call(
+            "bash", {"command": f"make {number}"}, "ok", key=f"f{number}"
+        )
+    ]
+    journal, _ = journal_of([user("Test."), *runs, *filler, says("Done.")])
+    assert journal.fit(900, COUNT).text().count("--- FAIL: TestAll") <= 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git add src/commit_test.go && git commit -m 'Add a test'",
+        "cp tests/test_a.py tests/test_b.py",
+        "rm -rf test-output",
+    ],
+)
+def test_a_command_that_only_names_files_of_tests_is_no_test_run(command: str) -> None:
+    state = state_of([user("Go."), *call("bash", {"command": command}, "1 passed")])
+    assert state.last_test() is None

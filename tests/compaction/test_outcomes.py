@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.outcomes import count_tests, error_line, exit_code, find_halt, leading_error, unwrap
+from everthread.compaction.outcomes import (
+    count_tests,
+    error_line,
+    exit_code,
+    find_halt,
+    leading_error,
+    unwrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,22 +62,46 @@ def test_what_did_not_finish(text: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("text", "figures"),
     [
-        ("===== 3 failed, 12 passed, 1 skipped in 2.31s =====", "3 failed, 12 passed, 1 skipped"),
+        (
+            "===== 3 failed, 12 passed, 1 skipped in 2.31s =====",
+            "3 failed, 12 passed, 1 skipped",
+        ),
         ("1 passed in 0.01s", "1 passed"),
-        ("Test Suites: 1 failed, 2 passed, 3 total\nTests:       2 failed, 5 passed, 7 total", "2 failed, 5 passed"),
-        (" Test Files  1 failed (1)\n      Tests  1 failed | 5 passed (6)\n   Start at  10:00", "1 failed, 5 passed"),
+        (
+            "Test Suites: 1 failed, 2 passed, 3 total\nTests:       2 failed, 5 passed, 7 total",
+            "2 failed, 5 passed",
+        ),
+        (
+            " Test Files  1 failed (1)\n      Tests  1 failed | 5 passed (6)\n   Start at  10:00",
+            "1 failed, 5 passed",
+        ),
         ("  5 passing (20ms)\n  1 failing\n\n  1) suite\n", "1 failed, 5 passed"),
-        ("# tests 7\n# suites 2\n# pass 5\n# fail 2\n# cancelled 0\n# skipped 0", "2 failed, 5 passed"),
+        (
+            "# tests 7\n# suites 2\n# pass 5\n# fail 2\n# cancelled 0\n# skipped 0",
+            "2 failed, 5 passed",
+        ),
         (
             "test result: FAILED. 3 passed; 1 failed; 0 ignored\n\ntest result: ok. 4 passed; 0 failed; 2 ignored",
             "1 failed, 7 passed, 2 skipped",
         ),
-        ("ok  \texample.org/a\t0.01s\n--- FAIL: TestX (0.00s)\nFAIL\texample.org/b\t0.02s\nFAIL", "1 failed, 1 passed"),
-        ("Ran 12 tests in 0.010s\n\nFAILED (failures=1, errors=2)", "1 failed, 2 errors, 12 tests"),
+        (
+            "ok  \texample.org/a\t0.01s\n--- FAIL: TestX (0.00s)\nFAIL\texample.org/b\t0.02s\nFAIL",
+            "1 failed, 1 passed",
+        ),
+        (
+            "Ran 12 tests in 0.010s\n\nFAILED (failures=1, errors=2)",
+            "1 failed, 2 errors, 12 tests",
+        ),
         ("Ran 1 test in 0.010s\n\nOK", "1 test"),
         ("12 examples, 1 failure", "1 failed, 12 tests"),
-        ("Tests run: 10, Failures: 1, Errors: 0, Skipped: 2", "1 failed, 2 skipped, 10 tests"),
-        ("Failed!  - Failed:     1, Passed:     5, Skipped:     0, Total:     6", "1 failed, 5 passed"),
+        (
+            "Tests run: 10, Failures: 1, Errors: 0, Skipped: 2",
+            "1 failed, 2 skipped, 10 tests",
+        ),
+        (
+            "Failed!  - Failed:     1, Passed:     5, Skipped:     0, Total:     6",
+            "1 failed, 5 passed",
+        ),
         ("5 errors\n" + "tests\n" * 20 + "1 passed", "1 passed"),
         ("Found 3 errors in 2 files", ""),
         ("login failed 3 times", ""),
@@ -84,17 +115,33 @@ def test_figures_of_the_usual_runners(text: str, figures: str) -> None:
 @pytest.mark.parametrize(
     ("text", "failed", "line"),
     [
-        ('Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n', False, "ValueError: bad"),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n',
+            False,
+            "ValueError: bad",
+        ),
         ("Traceback (most recent call last)\n  cut off", True, ""),
-        ("building\nsrc/a.ts(28,2): error TS2739: Type\nmore", False, "src/a.ts(28,2): error TS2739: Type"),
+        (
+            "building\nsrc/a.ts(28,2): error TS2739: Type\nmore",
+            False,
+            "src/a.ts(28,2): error TS2739: Type",
+        ),
         ("a.c:3:5: error: expected ';'", False, "a.c:3:5: error: expected ';'"),
-        ("error[E0308]: mismatched types\n --> src/main.rs", False, "error[E0308]: mismatched types"),
+        (
+            "error[E0308]: mismatched types\n --> src/main.rs",
+            False,
+            "error[E0308]: mismatched types",
+        ),
         ("E       assert 1 == 2\nE        +  where", False, "assert 1 == 2"),
         ("bash: foo: command not found", False, "bash: foo: command not found"),
         ("def handle_error(e):\n    raise e", False, ""),
         ("step 1\nthe build failed here", True, "the build failed here"),
         ("the build failed here", False, ""),
-        ("x" * 150_000 + "\nfatal: no repository\n" + "y" * 90_000, False, "fatal: no repository"),
+        (
+            "x" * 150_000 + "\nfatal: no repository\n" + "y" * 90_000,
+            False,
+            "fatal: no repository",
+        ),
         ("nothing of note", True, ""),
     ],
 )
@@ -135,19 +182,34 @@ def test_a_first_line_that_says_the_call_failed(text: str, line: str) -> None:
         ([1, 2], None, None, ""),
     ],
 )
-def test_output_inside_json_is_unwrapped(data: Any, body: str | None, code: int | None, error: str) -> None:
+def test_output_inside_json_is_unwrapped(
+    data: Any, body: str | None, code: int | None, error: str
+) -> None:
     text = json.dumps(data)
     output = unwrap(text)
-    assert (output.body, output.exit_code, output.error, output.data) == (body or text, code, error, data)
+    assert (output.body, output.exit_code, output.error, output.data) == (
+        body or text,
+        code,
+        error,
+        data,
+    )
 
 
-@pytest.mark.parametrize("text", ["{not json", "plain", "[" * 100_000, '{"a": "' + "x" * 1_000_001 + '"}', ""])
+@pytest.mark.parametrize(
+    "text",
+    ["{not json", "plain", "[" * 100_000, '{"a": "' + "x" * 1_000_001 + '"}', ""],
+)
 def test_what_is_no_json_or_too_much_of_it_stays_as_it_is(text: str) -> None:
     assert unwrap(text).body == text
     assert unwrap(text).data is None
 
 
-@given(st.text(alphabet=st.sampled_from('exit code:=[]()-0123456789\n"{}passedfil, #'), max_size=300))
+@given(
+    st.text(
+        alphabet=st.sampled_from('exit code:=[]()-0123456789\n"{}passedfil, #'),
+        max_size=300,
+    )
+)
 def test_no_text_makes_it_stumble(text: str) -> None:
     exit_code(text)
     count_tests(text)
@@ -161,9 +223,17 @@ def test_no_text_makes_it_stumble(text: str) -> None:
     ("text", "failed", "error"),
     [
         ('{"stdout": "ok", "stderr": "npm warn old", "exit_code": 0}', False, ""),
-        ('{"stdout": "", "stderr": "no such file", "exit_code": 2}', False, "no such file"),
+        (
+            '{"stdout": "", "stderr": "no such file", "exit_code": 2}',
+            False,
+            "no such file",
+        ),
         ('{"error": null, "id": 5}', False, ""),
-        ('{"error": {"message": "quota is used up", "code": 9}}', True, "quota is used up"),
+        (
+            '{"error": {"message": "quota is used up", "code": 9}}',
+            True,
+            "quota is used up",
+        ),
         ('{"error": "no such user"}', True, "no such user"),
         ('{"success": false, "message": "card declined"}', True, "card declined"),
         ('{"isError": true, "content": "x"}', True, ""),
@@ -175,14 +245,25 @@ def test_an_object_is_judged_by_its_fields(text: str, failed: bool, error: str) 
 
 
 def test_colours_and_one_tag_around_an_output_do_not_count() -> None:
-    assert count_tests(unwrap("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body) == "2 failed, 5 passed"
-    assert unwrap("<tool_use_error>No match.\nFor x</tool_use_error>").body == "No match.\nFor x"
+    assert (
+        count_tests(
+            unwrap("\x1b[31m2 failed\x1b[0m, \x1b[32m5 passed\x1b[0m in 3s").body
+        )
+        == "2 failed, 5 passed"
+    )
+    assert (
+        unwrap("<tool_use_error>No match.\nFor x</tool_use_error>").body
+        == "No match.\nFor x"
+    )
     assert unwrap("<a>x</b>").body == "<a>x</b>"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["If the process exited with code 137 it was killed.\nDone.", "exit code 1 means failure; we got none"],
+    [
+        "If the process exited with code 137 it was killed.\nDone.",
+        "exit code 1 means failure; we got none",
+    ],
 )
 def test_a_sentence_about_exit_codes_states_none(text: str) -> None:
     assert exit_code(text) is None
@@ -190,5 +271,11 @@ def test_a_sentence_about_exit_codes_states_none(text: str) -> None:
 
 
 def test_reports_of_bun_and_timeouts_of_opencode_are_read() -> None:
-    assert count_tests(" 3 pass\n 1 fail\nRan 4 tests across 1 file.") == "1 failed, 3 passed"
-    assert find_halt("bash tool terminated command after exceeding timeout 120000 ms") == "timed out"
+    assert (
+        count_tests(" 3 pass\n 1 fail\nRan 4 tests across 1 file.")
+        == "1 failed, 3 passed"
+    )
+    assert (
+        find_halt("bash tool terminated command after exceeding timeout 120000 ms")
+        == "timed out"
+    )

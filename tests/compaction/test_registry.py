@@ -16,10 +16,15 @@ import pytest
 
 from everthread.compaction import registry
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.registry import create_engine, find_engine, list_engines, register_context_engine
+from everthread.compaction.registry import (
+    create_engine,
+    find_engine,
+    list_engines,
+    register_context_engine,
+)
 from everthread.compaction.summary import CompactionLevel, SummaryDraft, SummaryRequest
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import is_user_message, latest_user_index
@@ -54,11 +59,16 @@ def services(window: int = 8_000) -> Services:
     return Services(Silent(), TokenCounter(), Budget.for_window(window), lambda: 0.0)
 
 
-def plugin(folder: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str) -> Path:
+def plugin(
+    folder: Path, name: str, code: str = ENGINE.format(said="plugin"), **files: str
+) -> Path:
     """A directory plugin; `files` are written beside its code, `__` standing for a dot."""
     place = folder / name
     place.mkdir(parents=True)
-    for file, text in {"__init__.py": code, **{key.replace("__", "."): text for key, text in files.items()}}.items():
+    for file, text in {
+        "__init__.py": code,
+        **{key.replace("__", "."): text for key, text in files.items()},
+    }.items():
         (place / file).write_text(textwrap.dedent(text), "utf-8")
     return place
 
@@ -67,7 +77,9 @@ def package(site: Path, distribution: str, **engines: str) -> None:
     """What pip leaves of an installed package: its metadata, with entry points."""
     info = site / f"{distribution}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
+    )
     lines = "\n".join(f"{name} = {value}" for name, value in engines.items())
     (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{lines}\n", "utf-8")
 
@@ -94,7 +106,11 @@ class TestPlaces:
     def test_home_before_packages_and_never_a_project(
         self, home: Path, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        plugin(tmp_path / "project" / ".everthread" / registry.PLUGINS, "mine", ENGINE.format(said="project"))
+        plugin(
+            tmp_path / "project" / ".everthread" / registry.PLUGINS,
+            "mine",
+            ENGINE.format(said="project"),
+        )
         monkeypatch.chdir(tmp_path / "project")
         with pytest.raises(EngineError, match="there is no context engine 'mine'"):
             find_engine("mine", home=home)
@@ -105,7 +121,10 @@ class TestPlaces:
 
         plugin(home / registry.PLUGINS, "mine", ENGINE.format(said="home"))
         found = find_engine("mine", home=home)
-        assert (found.source, found.location) == ("home", str(home / registry.PLUGINS / "mine"))
+        assert (found.source, found.location) == (
+            "home",
+            str(home / registry.PLUGINS / "mine"),
+        )
         assert said(create_engine("mine", services(), {"a": 1}, home=home)) == "home"
         listed = {info.source: info for info in list_engines(home=home, active="mine")}
         assert [info.active for info in listed.values()].count(True) == 1
@@ -123,12 +142,32 @@ class TestPlaces:
         register_context_engine("test.registered", create)
         register_context_engine("test.registered", create)
         source = find_engine("test.registered", home=home)
-        assert (source.source, source.location) == ("registered", f"{create.__module__}:create")
-        assert isinstance(create_engine("test.registered", services(), home=home), RecentTurns)
+        assert (source.source, source.location) == (
+            "registered",
+            f"{create.__module__}:create",
+        )
+        assert isinstance(
+            create_engine("test.registered", services(), home=home), RecentTurns
+        )
         with pytest.raises(EngineError, match="registered already"):
-            register_context_engine("test.registered", lambda services, _: create(services, {}))
+            register_context_engine(
+                "test.registered", lambda services, _: create(services, {})
+            )
 
-    @pytest.mark.parametrize("name", ["compressor", "lossless", "lcm", "", "../up", "a/b", ".hidden", "a b", "x" * 101])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "compressor",
+            "lossless",
+            "lcm",
+            "",
+            "../up",
+            "a/b",
+            ".hidden",
+            "a b",
+            "x" * 101,
+        ],
+    )
     def test_names_nobody_may_register(self, name: str) -> None:
         with pytest.raises(EngineError, match="cannot be registered"):
             register_context_engine(name, create)
@@ -142,7 +181,10 @@ class TestPlaces:
 class TestBuiltIns:
     def test_the_compressor_is_loaded_like_any_entry_point(self, home: Path) -> None:
         source = find_engine("compressor", home=home)
-        assert (source.source, source.location) == ("built-in", "everthread.compaction.compressor:create")
+        assert (source.source, source.location) == (
+            "built-in",
+            "everthread.compaction.compressor:create",
+        )
         engine = create_engine("compressor", services(), home=home)
         assert engine.name == "compressor"
         assert engine.get_tool_schemas() == []
@@ -156,16 +198,22 @@ class TestBuiltIns:
             if info.name in registry.RESERVED and info.source != "built-in":
                 assert "reserved" in info.problem
                 assert not info.active
-        assert [info.source for info in list_engines(home=home) if info.active] == ["built-in"]
+        assert [info.source for info in list_engines(home=home) if info.active] == [
+            "built-in"
+        ]
 
     @pytest.mark.parametrize("name", sorted(registry.RESERVED - set(registry.BUILT_IN)))
-    def test_a_reserved_name_is_no_plugin_even_while_nothing_has_it(self, home: Path, name: str) -> None:
+    def test_a_reserved_name_is_no_plugin_even_while_nothing_has_it(
+        self, home: Path, name: str
+    ) -> None:
         plugin(home / registry.PLUGINS, name)
         canonical = registry.ALIASES.get(name, name)
         if canonical in registry.BUILT_IN:
             assert find_engine(name, home=home).name == canonical
         else:
-            with pytest.raises(EngineError, match="built-in that this version does not have"):
+            with pytest.raises(
+                EngineError, match="built-in that this version does not have"
+            ):
                 find_engine(name, home=home)
 
 
@@ -186,17 +234,29 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("code", "words"),
         [
-            ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+            (
+                "import not_there_at_all",
+                "ModuleNotFoundError: No module named 'not_there_at_all'",
+            ),
             ("def create(:", "SyntaxError"),
             ("x = 1\n1 / 0", "ZeroDivisionError"),
             ("raise SystemExit('needs a key')", "SystemExit: needs a key"),
             ("", "has no create(services, options)"),
             ("create = 3", "its factory is a int, not a function"),
-            ("def create(services, options): return object()", "its factory gave a object, not a ContextEngine"),
+            (
+                "def create(services, options): return object()",
+                "its factory gave a object, not a ContextEngine",
+            ),
             ("def create(): pass", "TypeError: create() takes 0 positional arguments"),
             ("def create(services, options): return options['k']", "KeyError: 'k'"),
-            (ENGINE.replace("async def compress", "async def squeeze"), "abstract method"),
-            (ENGINE.replace("def should_compress", "async def should_compress"), "should_compress must not be async"),
+            (
+                ENGINE.replace("async def compress", "async def squeeze"),
+                "abstract method",
+            ),
+            (
+                ENGINE.replace("def should_compress", "async def should_compress"),
+                "should_compress must not be async",
+            ),
             ("import everthread.errors as e\nraise e.EngineError('mine')", "mine"),
         ],
     )
@@ -219,7 +279,12 @@ class TestFailures:
         assert str(caught.value).endswith(f"({place / '__init__.py'}:3)")
 
     def test_a_plugin_that_was_mended_can_be_loaded(self, home: Path) -> None:
-        place = plugin(home / registry.PLUGINS, "mended", "from . import helper\n1 / 0", helper__py="")
+        place = plugin(
+            home / registry.PLUGINS,
+            "mended",
+            "from . import helper\n1 / 0",
+            helper__py="",
+        )
         with pytest.raises(EngineError, match="ZeroDivisionError"):
             create_engine("mended", services(), home=home)
         (place / "engine.py").write_text(ENGINE.format(said="mended"), "utf-8")
@@ -228,7 +293,7 @@ class TestFailures:
 
     def test_a_refused_option_keeps_its_own_error(self, home: Path) -> None:
         register_context_engine("test.options", create)
-        with pytest.raises(ConfigError, match="keep_turns alone"):
+        with pytest.raises(ConfigError, match="only option is keep_turns"):
             create_engine("test.options", services(), {"keep_turns": 0}, home=home)
 
     @pytest.mark.parametrize(
@@ -243,15 +308,23 @@ class TestFailures:
         self, home: Path, files: dict[str, str], words: str
     ) -> None:
         plugin(home / registry.PLUGINS, "mine", **files)
-        (info,) = [info for info in list_engines(home=home, active="mine") if info.name == "mine"]
+        (info,) = [
+            info
+            for info in list_engines(home=home, active="mine")
+            if info.name == "mine"
+        ]
         assert words in info.problem
-        assert info.active, "the configuration names it, and that it cannot be used is its problem"
+        assert info.active, (
+            "the configuration names it, and that it cannot be used is its problem"
+        )
         with pytest.raises(EngineError, match=words):
             find_engine("mine", home=home)
 
     def test_a_directory_without_code(self, home: Path) -> None:
         (home / registry.PLUGINS / "hollow").mkdir(parents=True)
-        with pytest.raises(EngineError, match=r"holds neither __init__\.py nor engine\.py"):
+        with pytest.raises(
+            EngineError, match=r"holds neither __init__\.py nor engine\.py"
+        ):
             find_engine("hollow", home=home)
 
     def test_two_packages_with_one_name(self, home: Path, site: Path) -> None:
@@ -279,18 +352,27 @@ class TestFailures:
     def test_a_file_in_the_folders_place(self, home: Path) -> None:
         home.mkdir()
         (home / "plugins").write_text("", "utf-8")
-        assert [info.name for info in list_engines(home=home) if info.source == "home"] == []
+        assert [
+            info.name for info in list_engines(home=home) if info.source == "home"
+        ] == []
 
 
 class TestListing:
     def test_no_code_is_run(self, home: Path, site: Path) -> None:
-        plugin(home / registry.PLUGINS, "one", "raise SystemExit", engine__toml="description = 'The first.'")
+        plugin(
+            home / registry.PLUGINS,
+            "one",
+            "raise SystemExit",
+            engine__toml="description = 'The first.'",
+        )
         package(site, "third", three="installed_three:create")
         plugin(home / registry.PLUGINS, "__pycache__")
         plugin(home / registry.PLUGINS, ".git")
         plugin(home / registry.PLUGINS, "bad name")
         (home / registry.PLUGINS / "README").write_text("no plugin", "utf-8")
-        listed = [info for info in list_engines(home=home) if info.source != "registered"]
+        listed = [
+            info for info in list_engines(home=home) if info.source != "registered"
+        ]
         assert [(info.name, info.source, info.active) for info in listed] == [
             ("bad name", "home", False),
             ("one", "home", False),
@@ -304,20 +386,32 @@ class TestListing:
         assert json.loads(json.dumps([dataclasses.asdict(info) for info in listed]))
 
     def test_nothing_installed_offers_a_reserved_name(self) -> None:
-        assert not {point.name for point in entry_points(group=registry.GROUP)} & registry.RESERVED
+        assert (
+            not {point.name for point in entry_points(group=registry.GROUP)}
+            & registry.RESERVED
+        )
 
 
 class TestDirectoryPlugins:
     @pytest.mark.parametrize("file", ["__init__.py", "engine.py"])
     def test_relative_imports_and_no_clash(self, home: Path, file: str) -> None:
-        code = ENGINE.replace('"{said}"', "__import__(__name__ + '.helper', fromlist=['word']).word")
+        code = ENGINE.replace(
+            '"{said}"', "__import__(__name__ + '.helper', fromlist=['word']).word"
+        )
         code = f"from .helper import word\nfrom . import helper\nassert helper.word is word\n{code}"
         for name in ("left", "right"):
-            place = plugin(home / registry.PLUGINS, name, code, helper__py=f"word = '{name}'")
+            place = plugin(
+                home / registry.PLUGINS, name, code, helper__py=f"word = '{name}'"
+            )
             (place / "__init__.py").rename(place / file)
-        engines = [create_engine(name, services(), home=home) for name in ("left", "right", "left")]
+        engines = [
+            create_engine(name, services(), home=home)
+            for name in ("left", "right", "left")
+        ]
         assert [said(engine) for engine in engines] == ["left", "right", "left"]
-        assert type(engines[0]) is type(engines[2]), "a plugin's code runs once in a process"
+        assert type(engines[0]) is type(engines[2]), (
+            "a plugin's code runs once in a process"
+        )
         assert "helper" not in sys.modules
 
     def test_two_threads_load_it_once(self, home: Path) -> None:
@@ -325,7 +419,10 @@ class TestDirectoryPlugins:
         plugin(home / registry.PLUGINS, "slow", code)
         made: list[ContextEngine] = []
         threads = [
-            threading.Thread(target=lambda: made.append(create_engine("slow", services(), home=home))) for _ in range(4)
+            threading.Thread(
+                target=lambda: made.append(create_engine("slow", services(), home=home))
+            )
+            for _ in range(4)
         ]
         for thread in threads:
             thread.start()
@@ -344,18 +441,23 @@ def first_request(messages: list[Message]) -> Message:
     return next(message for message in messages if is_user_message(message))
 
 
-async def compacted(engine: ContextEngine, messages: list[Message], **asked: Any) -> Any:
+async def compacted(
+    engine: ContextEngine, messages: list[Message], **asked: Any
+) -> Any:
     return await engine.compress(messages, **asked)
 
 
 class TestExample:
     """What the documentation shows is a sound engine."""
 
-    def test_it_is_what_the_documentation_shows_and_short(self) -> None:
+    def test_the_documentation_shows_it(self) -> None:
         root = Path(__file__).parents[2]
-        code = (root / "examples/engine_plugin/recent_turns/__init__.py").read_text("utf-8")
-        assert f"```python\n{code}```" in (root / "docs/reference/engines.md").read_text("utf-8")
-        assert len(code.splitlines()) <= 60
+        code = (root / "examples/engine_plugin/recent_turns/__init__.py").read_text(
+            "utf-8"
+        )
+        assert f"```python\n{code}```" in (
+            root / "docs/reference/engines.md"
+        ).read_text("utf-8")
 
     @pytest.mark.parametrize("level", list(CompactionLevel))
     async def test_a_long_session(self, level: CompactionLevel) -> None:
@@ -369,14 +471,22 @@ class TestExample:
         assert engine.dump_state()["left_out"] == 0, "compress changes no state"
         for api in ("openai", "anthropic"):
             before = {problem.rule for problem in validate_messages(messages, api=api)}
-            assert {problem.rule for problem in validate_messages(made.messages, api=api)} <= before
+            assert {
+                problem.rule for problem in validate_messages(made.messages, api=api)
+            } <= before
         assert first_request(made.messages) == first_request(messages)
         latest = latest_user_index(messages)
         assert latest is not None
         assert messages[latest] in made.messages
         for message, index in zip(made.messages, made.kept, strict=True):
-            assert message["content"] == made.summary if index is None else message is messages[index]
-        assert sorted([*made.covered, *(index for index in made.kept if index is not None)]) == [*range(len(messages))]
+            assert (
+                message["content"] == made.summary
+                if index is None
+                else message is messages[index]
+            )
+        assert sorted(
+            [*made.covered, *(index for index in made.kept if index is not None)]
+        ) == [*range(len(messages))]
         assert f"\n{len(made.covered)} earlier messages" in made.summary
 
     async def test_the_count_goes_on_through_compactions_and_processes(self) -> None:
@@ -393,25 +503,33 @@ class TestExample:
         other.on_compacted(second)
         kept = sum(index is not None for index in second.kept)
         assert other.dump_state()["left_out"] == len(messages) - kept
-        notes = [m for m in second.messages if "EVERTHREAD SUMMARY" in str(m.get("content"))]
+        notes = [
+            m for m in second.messages if "EVERTHREAD SUMMARY" in str(m.get("content"))
+        ]
         assert [m["content"] for m in notes] == [NOTE.format(len(messages) - kept)]
 
     def test_when_it_acts(self) -> None:
         engine = create(services(8_000), {})
         assert not engine.should_compress()
-        engine.update_from_response(CanonicalUsage(input_tokens=3_000, cache_read_tokens=1_000))
+        engine.update_from_response(
+            CanonicalUsage(input_tokens=3_000, cache_read_tokens=1_000)
+        )
         assert engine.should_compress()
         assert not engine.should_compress(3_999)
         assert engine.should_compress(4_000)
 
-    @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "Hi."}], [{"role": "system"}]])
+    @pytest.mark.parametrize(
+        "messages", [[], [{"role": "user", "content": "Hi."}], [{"role": "system"}]]
+    )
     async def test_nothing_to_leave_out(self, messages: list[Message]) -> None:
         made = await compacted(create(services(), {"keep_turns": 1}), messages)
         assert not made.changed
         assert made.messages == messages
         assert made.reason
 
-    @pytest.mark.parametrize("options", [{"keep_turns": 0}, {"keep_turns": "4"}, {"keep": 4}])
+    @pytest.mark.parametrize(
+        "options", [{"keep_turns": 0}, {"keep_turns": "4"}, {"keep": 4}]
+    )
     def test_options_are_checked(self, options: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="keep_turns alone"):
+        with pytest.raises(ConfigError, match="only option is keep_turns"):
             create(services(), options)

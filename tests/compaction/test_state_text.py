@@ -8,31 +8,81 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.journal import INTRO, Journal, state_sections
-from everthread.compaction.plan import read_state
-from everthread.compaction.state import CHANGED, READ, CommandState, FileState, OpenError, ThreadState
-from everthread.compaction.summary import BLOCKED, DONE, FILES, PROGRESS, REMAINING, STATE, parse_sections
+from everthread.compaction.earlier_summary import read_state
+from everthread.compaction.journal import INTRO, Journal
+from everthread.compaction.state_sections import state_sections
+from everthread.compaction.summary import (
+    BLOCKED,
+    DONE,
+    FILES,
+    PROGRESS,
+    REMAINING,
+    STATE,
+    parse_sections,
+)
 from everthread.compaction.summary import render_sections as render
+from everthread.compaction.thread_facts import (
+    CHANGED,
+    READ,
+    CommandState,
+    FileState,
+    OpenError,
+    ThreadState,
+)
 from everthread.core.messages import Message
 from tests.compaction.talks import call, engine, says, user
 
 PIECES = st.sampled_from(
-    ["`", "``", ": ", ", ", ",", " | ", "|", "→", " → ", " and 3 more", "- ", "## Goal", "\n", "…", "\\", "&&", "cd a"]
+    [
+        "`",
+        "``",
+        ": ",
+        ", ",
+        ",",
+        " | ",
+        "|",
+        "→",
+        " → ",
+        " and 3 more",
+        "- ",
+        "## Goal",
+        "\n",
+        "…",
+        "\\",
+        "&&",
+        "cd a",
+    ]
 )
 TEXTS = st.lists(
-    st.one_of(PIECES, st.text(max_size=8), st.sampled_from(["日本語", "код", "قائمة", "a.py"])), max_size=6
+    st.one_of(
+        PIECES, st.text(max_size=8), st.sampled_from(["日本語", "код", "قائمة", "a.py"])
+    ),
+    max_size=6,
 )
 WORDS = TEXTS.map("".join)
 TURNS = st.integers(0, 9)
 STATES = st.builds(
     ThreadState,
-    files=st.dictionaries(WORDS, st.builds(FileState, st.sampled_from([CHANGED, READ]), TURNS), max_size=5),
-    commands=st.dictionaries(WORDS, st.builds(CommandState, WORDS, st.booleans(), TURNS, st.booleans()), max_size=3),
+    files=st.dictionaries(
+        WORDS, st.builds(FileState, st.sampled_from([CHANGED, READ]), TURNS), max_size=5
+    ),
+    commands=st.dictionaries(
+        WORDS,
+        st.builds(CommandState, WORDS, st.booleans(), TURNS, st.booleans()),
+        max_size=3,
+    ),
     errors=st.dictionaries(
-        WORDS, st.builds(OpenError, WORDS, st.lists(WORDS, min_size=1, max_size=3), TURNS), max_size=3
+        WORDS,
+        st.builds(OpenError, WORDS, st.lists(WORDS, min_size=1, max_size=3), TURNS),
+        max_size=3,
     ),
     todo=st.lists(
-        st.fixed_dictionaries({"text": WORDS, "status": st.sampled_from(["in_progress", "pending", "done"])}),
+        st.fixed_dictionaries(
+            {
+                "text": WORDS,
+                "status": st.sampled_from(["in_progress", "pending", "done"]),
+            }
+        ),
         max_size=4,
     ),
     directory=WORDS,
@@ -55,22 +105,42 @@ def test_what_is_told_is_read_back_and_told_again(state: ThreadState) -> None:
 def test_names_are_read_back_as_they_were() -> None:
     """Commas, backticks and the words behind a list are a name's own."""
     names = ["a, b.py", "`odd`.py", "this and 3 more", "src/plain name.py", "日本.py"]
-    state = ThreadState(files={name: FileState(CHANGED if at % 2 else READ, 1) for at, name in enumerate(names)})
+    state = ThreadState(
+        files={
+            name: FileState(CHANGED if at % 2 else READ, 1)
+            for at, name in enumerate(names)
+        }
+    )
     again = read_state(told(state))
-    assert {name: one.did for name, one in again.files.items()} == {n: f.did for n, f in state.files.items()}
-    few = state_sections(ThreadState(files={f"f{n}.py": FileState(CHANGED, 1) for n in range(50)}), 40, len)
+    assert {name: one.did for name, one in again.files.items()} == {
+        n: f.did for n, f in state.files.items()
+    }
+    few = state_sections(
+        ThreadState(files={f"f{n}.py": FileState(CHANGED, 1) for n in range(50)}),
+        40,
+        len,
+    )
     assert few[FILES].endswith(" more")
-    assert all(name.startswith("f") and name.endswith(".py") for name in read_state(few).files)
+    assert all(
+        name.startswith("f") and name.endswith(".py") for name in read_state(few).files
+    )
 
 
 def test_what_a_model_wrote_is_no_line_of_ours() -> None:
     sections = {
-        DONE: "1. EDIT a.py — done", STATE: "- branch: main, I think", PROGRESS: "- the parser", REMAINING: "- docs",
-        FILES: "- `src/a.py`: the parser\n- read: b.py", BLOCKED: "- Nothing much\n- `x` failed again",
-    }  # fmt: skip
+        DONE: "1. EDIT a.py — done",
+        STATE: "- branch: main, I think",
+        PROGRESS: "- the parser",
+        REMAINING: "- docs",
+        FILES: "- `src/a.py`: the parser\n- read: b.py",
+        BLOCKED: "- Nothing much\n- `x` failed again",
+    }
     state = read_state(sections)
     assert (state.branch, state.todo, state.errors) == ("", [], {})
-    assert {path: one.did for path, one in state.files.items()} == {"src/a.py": CHANGED, "b.py": READ}
+    assert {path: one.did for path, one in state.files.items()} == {
+        "src/a.py": CHANGED,
+        "b.py": READ,
+    }
     assert Journal().intro().startswith(INTRO)
 
 
@@ -79,27 +149,56 @@ def bash(number: int, command: str, output: str, **arguments: Any) -> list[Messa
 
 
 def chat(start: int) -> list[Message]:
-    return [one for at in range(40) for one in (user(f"Tell {start}.{at}."), says(f"It is told, {at}. " * 150))]
+    return [
+        one
+        for at in range(40)
+        for one in (user(f"Tell {start}.{at}."), says(f"It is told, {at}. " * 150))
+    ]
 
 
-async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand() -> None:
+async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand() -> (
+    None
+):
     failing = "Error: expected 3 got 4\nTests: 1 failed, 3 passed\nExit code: 1"
     long = "python -m checks " + " ".join(f"--option-{n}=value-{n}" for n in range(20))
     todos = '{"todos": [{"content": "write it", "status": "in_progress"}, {"content": "docs", "status": "pending"}]}'
     talk = [
-        user("Start."), says("ok"), user("Go."),
+        user("Start."),
+        says("ok"),
+        user("Go."),
         *call(9_000, "Read", '{"file_path": "/r/seen.py"}', "x = 1"),
-        *call(9_001, "Edit", '{"file_path": "/r/made.py", "old_string": "a", "new_string": "b"}', "updated"),
-        *call(9_002, "Edit", '{"file_path": "/r/bad.py", "old_string": "a", "new_string": "b"}', "Error: not found"),
+        *call(
+            9_001,
+            "Edit",
+            '{"file_path": "/r/made.py", "old_string": "a", "new_string": "b"}',
+            "updated",
+        ),
+        *call(
+            9_002,
+            "Edit",
+            '{"file_path": "/r/bad.py", "old_string": "a", "new_string": "b"}',
+            "Error: not found",
+        ),
         *call(9_003, "TodoWrite", todos, "ok"),
-        *bash(9_004, "git checkout -b feature/pay", "Switched to a new branch 'feature/pay'", cwd="/r"),
+        *bash(
+            9_004,
+            "git checkout -b feature/pay",
+            "Switched to a new branch 'feature/pay'",
+            cwd="/r",
+        ),
         *bash(9_005, "npm run dev", "started", run_in_background=True),
         *bash(9_006, "cd /r/app && npm test", failing),
         *bash(9_007, "psql -c `cat q.sql`", "ERROR: no such relation\nExit code: 1"),
         *bash(9_008, long, "ValueError: the checks do not pass\nExit code: 1"),
-        *bash(9_009, "make all", "lib.c:3: error: no such header\nExit code: 2", cwd="/r/lib"),
-        says("Stopped."), *chat(0),
-    ]  # fmt: skip
+        *bash(
+            9_009,
+            "make all",
+            "lib.c:3: error: no such header\nExit code: 2",
+            cwd="/r/lib",
+        ),
+        says("Stopped."),
+        *chat(0),
+    ]
     parts: list[dict[str, str]] = []
     for at in range(3):
         made = await engine(32_000).compress(talk)
@@ -112,7 +211,12 @@ async def test_a_list_that_is_compacted_again_and_again_keeps_how_things_stand()
         assert [one[name] for one in later] == [first[name]] * 2
     assert all("- changed: /r/made.py\n" in one[FILES] for one in parts)
     mended = [
-        *call(9_102, "Edit", '{"file_path": "/r/bad.py", "old_string": "c", "new_string": "d"}', "updated"),
+        *call(
+            9_102,
+            "Edit",
+            '{"file_path": "/r/bad.py", "old_string": "c", "new_string": "d"}',
+            "updated",
+        ),
         *bash(9_106, "cd /r/app && npm test", "Tests: 4 passed\nExit code: 0"),
         *bash(9_107, "psql -c `cat q.sql`", "1 row\nExit code: 0"),
         *bash(9_108, long, "fine\nExit code: 0"),

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.compaction.tool_calls import LINE, Action, action_of, describe, outcome_of
+from everthread.compaction.tool_calls import (
+    LINE,
+    Action,
+    action_of,
+    describe,
+    outcome_of,
+)
 from everthread.core.messages import Call, clip, one_line
 from everthread.core.outputs import output_id, persisted_block
 
@@ -39,26 +45,40 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             "ok  \ta/b\t1s\nexit code 0",
             "[shell] ran `go test ./...` -> exit 0, 1 passed, 1 line output",
         ),
-        (call("exec", command=["ls", "-l"]), "a", "[exec] ran `ls -l` -> 1 line output"),
+        (
+            call("exec", command=["ls", "-l"]),
+            "a",
+            "[exec] ran `ls -l` -> 1 line output",
+        ),
         (
             call("Read", filePath="/a/b.py", offset=16, limit=15),
             "a\nerror: no\nb",
             "[Read] read /a/b.py (offset=16, limit=15) -> 3 lines",
         ),
-        (call("cat", path="a.py"), "Error: a.py is gone", "[cat] read a.py -> Error: a.py is gone, 19 chars"),
+        (
+            call("cat", path="a.py"),
+            "Error: a.py is gone",
+            "[cat] read a.py -> Error: a.py is gone, 19 chars",
+        ),
         (
             call("write_file", path="a.py", content="1\n2\n3\n"),
             "Wrote it.\nLint:\n",
             "[write_file] wrote a.py (3 lines) -> Wrote it., 2 lines",
         ),
-        (call("createFile", filename="a.py"), "done", "[createFile] wrote a.py -> done, 4 chars"),
+        (
+            call("createFile", filename="a.py"),
+            "done",
+            "[createFile] wrote a.py -> done, 4 chars",
+        ),
         (
             call("str_replace_editor", command="view", path="/w/a.py"),
             "1\n2",
             "[str_replace_editor] read /w/a.py -> 2 lines",
         ),
         (
-            call("str_replace_editor", command="str_replace", path="/w/a.py", old_str="a"),
+            call(
+                "str_replace_editor", command="str_replace", path="/w/a.py", old_str="a"
+            ),
             "The file was edited.",
             "[str_replace_editor] changed /w/a.py -> The file was edited., 20 chars",
         ),
@@ -77,7 +97,11 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             "Found 17 files\na\nb",
             "[Grep] searched `def 'f'` in src -> 17 files, 3 lines",
         ),
-        (call("web_search", query="python 3.13"), "a\nb", "[web_search] searched `python 3.13` -> 2 lines"),
+        (
+            call("web_search", query="python 3.13"),
+            "a\nb",
+            "[web_search] searched `python 3.13` -> 2 lines",
+        ),
         (
             call("WebFetch", url="https://example.org/x"),
             "HTTP/1.1 404 Not here\n\nbody",
@@ -88,10 +112,22 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             "Welcome",
             "[mcp__browser__open] fetched https://example.org -> Welcome, 7 chars",
         ),
-        (call("list_files", path="src"), "a\nb\nc", "[list_files] listed src -> 3 lines"),
+        (
+            call("list_files", path="src"),
+            "a\nb\nc",
+            "[list_files] listed src -> 3 lines",
+        ),
         (call("scan", pattern="TODO"), "a\nb", "[scan] searched `TODO` -> 2 lines"),
-        (call("put", path="a.txt", contents="x"), "ok", "[put] wrote a.txt (1 line) -> ok, 2 chars"),
-        (call("amend", file="a.txt", new_str="x"), "ok", "[amend] changed a.txt -> ok, 2 chars"),
+        (
+            call("put", path="a.txt", contents="x"),
+            "ok",
+            "[put] wrote a.txt (1 line) -> ok, 2 chars",
+        ),
+        (
+            call("amend", file="a.txt", new_str="x"),
+            "ok",
+            "[amend] changed a.txt -> ok, 2 chars",
+        ),
         (call("invoke", command="ls"), "a\nb", "[invoke] ran `ls` -> 2 lines output"),
         (
             call("get_order", orderId="A-1", lines=[{"n": 1}]),
@@ -113,7 +149,11 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             "x\ny",
             "[view] read a.py (view_range=[1, 20]) -> 2 lines",
         ),
-        (call("read_many_files", paths=["a.py", "b.py"]), "x\ny", "[read_many_files] read a.py b.py -> 2 lines"),
+        (
+            call("read_many_files", paths=["a.py", "b.py"]),
+            "x\ny",
+            "[read_many_files] read a.py b.py -> 2 lines",
+        ),
         (
             call("search_files", pattern="x"),
             json.dumps({"total_count": 7, "matches": []}),
@@ -131,7 +171,11 @@ LOG = "collecting\n" * 2_998 + "E   ValueError: bad port\nCommand exited with co
             json.dumps({"output": "a\nb", "exit_code": 3, "error": "it broke"}),
             "[sh] ran `x` -> exit 3, it broke, 2 lines output",
         ),
-        (call("bash", command="sleep 99"), "Command timed out", "[bash] ran `sleep 99` -> timed out, 1 line output"),
+        (
+            call("bash", command="sleep 99"),
+            "Command timed out",
+            "[bash] ran `sleep 99` -> timed out, 1 line output",
+        ),
     ],
 )
 def test_lines(made: Call, text: str, line: str) -> None:
@@ -141,7 +185,10 @@ def test_lines(made: Call, text: str, line: str) -> None:
 def test_a_failure_the_provider_marks_is_looked_for_further() -> None:
     text = "reading\nsomething was denied\nbye"
     assert describe(call("read", path="a"), text) == "[read] read a -> 3 lines"
-    assert describe(call("read", path="a"), text, failed=True) == "[read] read a -> something was denied, 3 lines"
+    assert (
+        describe(call("read", path="a"), text, failed=True)
+        == "[read] read a -> something was denied, 3 lines"
+    )
 
 
 def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
@@ -149,13 +196,21 @@ def test_a_stored_output_keeps_its_citation_and_its_real_size() -> None:
     block = persisted_block(text, preview_chars=1_500)
     line = describe(call("bash", command="make " + "x" * 300), block)
     assert line is not None
-    assert line.endswith(f"…` -> exit 1, 9001 lines output, stored as {output_id(text)}")
-    assert describe(None, block) == f"[tool] -> exit 1, 9001 lines, stored as {output_id(text)}"
+    assert line.endswith(
+        f"…` -> exit 1, 9001 lines output, stored as {output_id(text)}"
+    )
+    assert (
+        describe(None, block)
+        == f"[tool] -> exit 1, 9001 lines, stored as {output_id(text)}"
+    )
 
 
 def test_a_short_line_keeps_size_and_outcome() -> None:
     made = call("bash", command="pytest " + "x" * 300)
-    assert describe(made, LOG, limit=60) == "[bash] ran `pytest…` -> exit 1, Value…, 3000 lines output"
+    assert (
+        describe(made, LOG, limit=60)
+        == "[bash] ran `pytest…` -> exit 1, Value…, 3000 lines output"
+    )
     assert outcome_of("shell", LOG, room=10) == "3000 lines output"
 
 
@@ -163,14 +218,20 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
     assert describe(None, "x" * 300) is None
     assert describe(Call("c1", "", "{}"), "x" * 300) is None
     assert describe(None, "a\nb", name="bash") == "[bash] -> a, 2 lines"
-    assert describe(Call("c1", " \n", "{}"), "a\nb", name="bash") == "[bash] -> a, 2 lines"
+    assert (
+        describe(Call("c1", " \n", "{}"), "a\nb", name="bash") == "[bash] -> a, 2 lines"
+    )
 
 
 def test_where_room_is_short_the_target_is_cut() -> None:
-    line = Action("t" * 40, "shell", "ran", "word " * 100, "", quoted=True).line("o" * 110)
+    line = Action("t" * 40, "shell", "ran", "word " * 100, "", quoted=True).line(
+        "o" * 110
+    )
     assert len(line) <= LINE
     assert line.endswith("…` -> " + "o" * 110)
-    assert Action("t", target="x" * 500, detail="d" * 300).line("o") == clip(f"[t] {'d' * 300} -> o", LINE)
+    assert Action("t", target="x" * 500, detail="d" * 300).line("o") == clip(
+        f"[t] {'d' * 300} -> o", LINE
+    )
 
 
 def test_one_line_has_no_control_characters() -> None:
@@ -178,25 +239,44 @@ def test_one_line_has_no_control_characters() -> None:
 
 
 def test_clipping() -> None:
-    assert [clip("abcd", room) for room in (4, 3, 1, 0, -5)] == ["abcd", "ab…", "…", "", ""]
+    assert [clip("abcd", room) for room in (4, 3, 1, 0, -5)] == [
+        "abcd",
+        "ab…",
+        "…",
+        "",
+        "",
+    ]
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=10), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-NAMES = st.sampled_from(["bash", "read_file", "edit", "Write", "grep", "fetch", "x", ""]) | st.text(max_size=60)
-KEYS = st.sampled_from(["command", "path", "file_path", "pattern", "url", "content", "old_str", "offset"])
+NAMES = st.sampled_from(
+    ["bash", "read_file", "edit", "Write", "grep", "fetch", "x", ""]
+) | st.text(max_size=60)
+KEYS = st.sampled_from(
+    ["command", "path", "file_path", "pattern", "url", "content", "old_str", "offset"]
+)
 
 
-@given(NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans())
-def test_any_call_is_told_in_one_short_line(name: str, arguments: dict[str, Any], text: str, failed: bool) -> None:
+@given(
+    NAMES, st.dictionaries(KEYS, JSON, max_size=4), st.text(max_size=400), st.booleans()
+)
+def test_any_call_is_told_in_one_short_line(
+    name: str, arguments: dict[str, Any], text: str, failed: bool
+) -> None:
     made = Call("c", name, json.dumps(arguments))
     line = describe(made, text, failed=failed)
     assert (line is None) == (one_line(name) == "")
     assert line is None or (
-        len(line) <= LINE and line.splitlines() == [line] and line == describe(made, text, failed=failed)
+        len(line) <= LINE
+        and line.splitlines() == [line]
+        and line == describe(made, text, failed=failed)
     )
     action = action_of(made)
     assert action is None or action.kind == "other" or action.verb

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.summary import WORDS, parse_sections, render_sections
-from everthread.compaction.words import (
+from everthread.compaction.user_quotes import (
     GAP,
     NO_WORDS,
     REPEATED,
@@ -26,23 +26,51 @@ COUNT = TokenCounter("gpt-4o").text
 PLENTY = 100_000
 
 LINES = st.sampled_from(
-    ["[3] not ours", "\\[3] quoted", "## Goal", "### Blocked", "# A title", "[END OF EVERTHREAD SUMMARY 00]", "- item",
-     "\\[EVERTHREAD SUMMARY",
-     "[4, shortened] x", "[2–9: not shown]", "", "  indented", "Never push to main.", "密码规则：不要提交。"]
-)  # fmt: skip
-TEXTS = st.lists(st.one_of(LINES, st.text(max_size=40)), min_size=1, max_size=6).map("\n".join).map(str.strip)
+    [
+        "[3] not ours",
+        "\\[3] quoted",
+        "## Goal",
+        "### Blocked",
+        "# A title",
+        "[END OF EVERTHREAD SUMMARY 00]",
+        "- item",
+        "\\[EVERTHREAD SUMMARY",
+        "[4, shortened] x",
+        "[2–9: not shown]",
+        "",
+        "  indented",
+        "Never push to main.",
+        "密码规则：不要提交。",
+    ]
+)
+TEXTS = (
+    st.lists(st.one_of(LINES, st.text(max_size=40)), min_size=1, max_size=6)
+    .map("\n".join)
+    .map(str.strip)
+)
 
 
 @given(st.lists(TEXTS.filter(bool), max_size=8, unique=True))
 def test_the_section_is_read_back_exactly_whatever_is_in_it(texts: list[str]) -> None:
     said = [UserMessage(number, text) for number, text in enumerate(texts, 1)]
-    section = render_sections({WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True)
+    section = render_sections(
+        {WORDS: render_words(said, PLENTY, COUNT), "Goal": "X"}, brief=True
+    )
     assert parse_words(parse_sections(section).get(WORDS, "")) == said
 
 
-@given(st.lists(st.text("abc de.?!\n123", min_size=1, max_size=400), min_size=1, max_size=12), st.integers(60, 400))
-def test_any_room_is_kept_to_and_every_number_is_accounted_for(texts: list[str], room: int) -> None:
-    said = [UserMessage(number, text.strip() or "x") for number, text in enumerate(texts, 1)]
+@given(
+    st.lists(
+        st.text("abc de.?!\n123", min_size=1, max_size=400), min_size=1, max_size=12
+    ),
+    st.integers(60, 400),
+)
+def test_any_room_is_kept_to_and_every_number_is_accounted_for(
+    texts: list[str], room: int
+) -> None:
+    said = [
+        UserMessage(number, text.strip() or "x") for number, text in enumerate(texts, 1)
+    ]
     shown = parse_words(render_words(said, room, COUNT))
     assert COUNT(render_words(said, room, COUNT)) <= room
     assert shown
@@ -53,13 +81,25 @@ def test_any_room_is_kept_to_and_every_number_is_accounted_for(texts: list[str],
 
 
 def test_no_line_of_a_message_ends_the_summary() -> None:
-    text = render_words([UserMessage(1, "[END OF EVERTHREAD SUMMARY]\n[END OF EVERTHREAD SUMMARY]")], PLENTY, COUNT)
+    text = render_words(
+        [UserMessage(1, "[END OF EVERTHREAD SUMMARY]\n[END OF EVERTHREAD SUMMARY]")],
+        PLENTY,
+        COUNT,
+    )
     assert text == "[1] \\[END OF EVERTHREAD SUMMARY]\n\\[END OF EVERTHREAD SUMMARY]"
 
 
 def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
-    long = "Port the parser to Rust. " + "Nothing much happened on that day. " * 80 + "The limit is 4,096 bytes."
-    said = [UserMessage(1, "Never push to main."), UserMessage(2, long), UserMessage(3, "Use tabs.")]
+    long = (
+        "Port the parser to Rust. "
+        + "Nothing much happened on that day. " * 80
+        + "The limit is 4,096 bytes."
+    )
+    said = [
+        UserMessage(1, "Never push to main."),
+        UserMessage(2, long),
+        UserMessage(3, "Use tabs."),
+    ]
     first, cut, last = parse_words(render_words(said, 120, COUNT))
     assert (first, last) == (said[0], said[2])
     assert cut.is_short
@@ -70,10 +110,20 @@ def test_short_messages_stay_whole_and_a_long_one_keeps_its_beginning() -> None:
 
 def test_a_message_said_again_stands_once_where_it_was_said_last() -> None:
     text = render_words(
-        [UserMessage(1, "continue"), UserMessage(2, "Use tabs."), UserMessage(3, "continue")], PLENTY, COUNT
+        [
+            UserMessage(1, "continue"),
+            UserMessage(2, "Use tabs."),
+            UserMessage(3, "continue"),
+        ],
+        PLENTY,
+        COUNT,
     )
     assert text == "[2] Use tabs.\n[3] continue"
-    text = render_words([UserMessage(1, "a"), UserMessage(2, "continue"), UserMessage(3, "continue")], PLENTY, COUNT)
+    text = render_words(
+        [UserMessage(1, "a"), UserMessage(2, "continue"), UserMessage(3, "continue")],
+        PLENTY,
+        COUNT,
+    )
     assert text == f"{REPEATED}\n[1] a\n[3] continue"
     assert [one.number for one in parse_words(text)] == [1, 3]
 
@@ -86,27 +136,55 @@ def test_where_nothing_fits_one_line_says_so_and_the_numbers_go_on() -> None:
 
 def test_in_a_small_room_what_says_most_stays_before_small_talk() -> None:
     talk = [
-        UserMessage(number, f"Nice, thank you, go on with the next one please ({number}).") for number in range(2, 60)
+        UserMessage(
+            number, f"Nice, thank you, go on with the next one please ({number})."
+        )
+        for number in range(2, 60)
     ]
-    rule = UserMessage(1, "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.")
+    rule = UserMessage(
+        1,
+        "Under no circumstances may anyone retry non-idempotent operations on the billing ledger.",
+    )
     shown = parse_words(render_words([rule, *talk], 200, COUNT))
     assert rule in shown
     again = parse_words(
-        render_words([*shown, *(UserMessage(n, f"Thanks, carry on then ({n}).") for n in range(60, 90))], 200, COUNT)
+        render_words(
+            [
+                *shown,
+                *(
+                    UserMessage(n, f"Thanks, carry on then ({n}).")
+                    for n in range(60, 90)
+                ),
+            ],
+            200,
+            COUNT,
+        )
     )
     assert rule in again, "also from what is left of an earlier section"
 
 
-def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_repeats_itself() -> None:
-    talk = ["I keep hearing about a podcast.", "My internet has been slow today.", "Is the weather nice where you are?"]
+def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_repeats_itself() -> (
+    None
+):
+    talk = [
+        "I keep hearing about a podcast.",
+        "My internet has been slow today.",
+        "Is the weather nice where you are?",
+    ]
     decision = "Actually, wait, scratch that. Instead, let's hold database locks during calls. Ignore the rest."
     said = [UserMessage(1, decision)]
-    said += (UserMessage(number, f"{talk[number % 3]} {talk[number % 2]}") for number in range(2, 60))
+    said += (
+        UserMessage(number, f"{talk[number % 3]} {talk[number % 2]}")
+        for number in range(2, 60)
+    )
     section = render_words(said, 120, COUNT)
     for _ in range(3):
         said = [
             *parse_words(section),
-            *(UserMessage(one.number + 100, f"{talk[one.number % 3]} Well.") for one in said[-9:]),
+            *(
+                UserMessage(one.number + 100, f"{talk[one.number % 3]} Well.")
+                for one in said[-9:]
+            ),
         ]
         section = render_words(said, 120, COUNT)
     assert f"[1] {decision}" in section
@@ -115,30 +193,48 @@ def test_a_decision_behind_an_empty_first_sentence_stays_among_small_talk_that_r
 
 def test_of_messages_that_say_as_much_the_newest_stay() -> None:
     said = [UserMessage(number, f"tiny {number}") for number in range(1, 3_000)]
-    shown = [one.number for one in parse_words(render_words(said, 800, COUNT)) if one.text]
+    shown = [
+        one.number for one in parse_words(render_words(said, 800, COUNT)) if one.text
+    ]
     assert len(shown) > 50
     assert shown[-50:] == list(range(2_950, 3_000))
 
 
 def test_a_message_that_is_shown_begins_with_its_first_sentence() -> None:
     said = [
-        UserMessage(n, f"Let us now go on with part {n} of it. The valve {n * 7919} leaks at {n * 31} bar. And so on.")
+        UserMessage(
+            n,
+            f"Let us now go on with part {n} of it. The valve {n * 7919} leaks at {n * 31} bar. And so on.",
+        )
         for n in range(1, 80)
     ]
     shown = [one for one in parse_words(render_words(said, 600, COUNT)) if one.text]
     assert 5 < len(shown) < 79
-    assert all(one.text.startswith(f"Let us now go on with part {one.number} of it.") for one in shown)
+    assert all(
+        one.text.startswith(f"Let us now go on with part {one.number} of it.")
+        for one in shown
+    )
 
 
-def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words_of_the_user() -> None:
-    kinds = ["Keep the limit at {} for the importer.", "The table is named orders_{} only.", "Ask Maria about {} soon."]
+def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words_of_the_user() -> (
+    None
+):
+    kinds = [
+        "Keep the limit at {} for the importer.",
+        "The table is named orders_{} only.",
+        "Ask Maria about {} soon.",
+    ]
     texts: dict[int, str] = {}
     said: list[UserMessage] = []
     for number in range(1, 60):
-        texts[number] = " ".join(kinds[(number + at) % 3].format(number * 31 + at) for at in range(9))
+        texts[number] = " ".join(
+            kinds[(number + at) % 3].format(number * 31 + at) for at in range(9)
+        )
         if number % 4 == 0:
             texts[number] = texts[number].replace(". ", ".\n")
-        said = parse_words(render_words([*said, UserMessage(number, texts[number])], 900, COUNT))
+        said = parse_words(
+            render_words([*said, UserMessage(number, texts[number])], 900, COUNT)
+        )
         for one in said:
             assert f"{GAP}{GAP}" not in "".join(one.text.split())
             pieces = [piece.strip() for piece in one.text.split(GAP)]
@@ -149,15 +245,27 @@ def test_a_text_that_is_shortened_again_has_one_mark_for_each_gap_and_only_words
 def test_a_few_letters_at_the_end_do_not_stand_alone() -> None:
     line = "Please go on with the next one then, like the others before."
     said = [UserMessage(n, f"{line}{' ok' * (n % 4)}") for n in range(1, 9)]
-    said += (UserMessage(n, f"Set the option {n} of the service to {n * 7919} at once.") for n in range(9, 60))
-    shown = [one.text for one in parse_words(render_words(said, 700, COUNT)) if one.number < 9 and one.text]
+    said += (
+        UserMessage(n, f"Set the option {n} of the service to {n * 7919} at once.")
+        for n in range(9, 60)
+    )
+    shown = [
+        one.text
+        for one in parse_words(render_words(said, 700, COUNT))
+        if one.number < 9 and one.text
+    ]
     assert shown
     assert all(text.startswith(line) for text in shown)
 
 
 def test_an_image_without_words_has_its_number() -> None:
-    text = render_words([UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")], PLENTY, COUNT)
-    assert parse_words(text) == [UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")]
+    text = render_words(
+        [UserMessage(1, note=NO_WORDS), UserMessage(2, "See above.")], PLENTY, COUNT
+    )
+    assert parse_words(text) == [
+        UserMessage(1, note=NO_WORDS),
+        UserMessage(2, "See above."),
+    ]
 
 
 def test_sentences_end_where_a_reader_would_say_so() -> None:
@@ -165,13 +273,17 @@ def test_sentences_end_where_a_reader_would_say_so() -> None:
     pieces = [text[one.start : one.end].strip() for one in split_sentences(text)]
     assert pieces[0] == "Do this: 1. first 2. second."
     assert "".join(pieces).replace(" ", "") == text.replace("\n", "").replace(" ", "")
-    minor = {text[one.start : one.end].strip(): one.minor for one in split_sentences(text)}
+    minor = {
+        text[one.start : one.end].strip(): one.minor for one in split_sentences(text)
+    }
     assert minor["code here; more"]
 
 
 def test_clipping_keeps_to_the_room() -> None:
     for room in (1, 3, 10, 50):
-        assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(room, COUNT(GAP))
+        assert COUNT(clip_tokens("some words " * 400, room, COUNT)) <= max(
+            room, COUNT(GAP)
+        )
     assert shorten("short", 50, COUNT, Rarity(["short"])) == "short"
 
 
@@ -184,12 +296,18 @@ def test_a_pasted_log_is_cut_in_time_that_grows_with_its_lines() -> None:
         assert all(sentence.minor for sentence in found[1:])
         return time.process_time() - begun
 
-    assert measure(200_000) < 40 * measure(20_000), "ten times as many lines, not a hundred times the work"
+    assert measure(200_000) < 40 * measure(20_000), (
+        "ten times as many lines, not a hundred times the work"
+    )
 
 
-def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their_numbers() -> None:
+def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their_numbers() -> (
+    None
+):
     text = "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday. / **2. Reservation LQ940Q** stays here."
-    sentences = [text[piece.start : piece.end].strip() for piece in split_sentences(text)]
+    sentences = [
+        text[piece.start : piece.end].strip() for piece in split_sentences(text)
+    ]
     assert sentences == [
         "Here they are: / **1. Reservation KHIK97** goes to Oslo on Monday.",
         "/ **2. Reservation LQ940Q** stays here.",
@@ -203,7 +321,13 @@ def test_a_shortened_text_ends_with_a_whole_word_and_begins_its_lists_with_their
 
 
 def test_messages_that_are_cut_to_the_same_words_are_two() -> None:
-    entries = [UserMessage(2, "stop […]", is_short=True), UserMessage(3, "stop […]", is_short=True)]
-    assert [entry.number for entry in parse_words(render_words(entries, 100, len))] == [2, 3]
+    entries = [
+        UserMessage(2, "stop […]", is_short=True),
+        UserMessage(3, "stop […]", is_short=True),
+    ]
+    assert [entry.number for entry in parse_words(render_words(entries, 100, len))] == [
+        2,
+        3,
+    ]
     whole = [UserMessage(2, "stop"), UserMessage(3, "stop")]
     assert [entry.number for entry in parse_words(render_words(whole, 100, len))] == [3]

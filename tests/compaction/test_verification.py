@@ -5,16 +5,34 @@ from __future__ import annotations
 import pytest
 
 from everthread import compress
-from everthread.compaction.verification import UNVERIFIED, is_refused, mark_sections, source_text
+from everthread.compaction.verification import (
+    UNVERIFIED,
+    is_refused,
+    mark_sections,
+    source_text,
+)
 from everthread.core.messages import Message
 from everthread.testing import ScriptedSummarizer
 
 SOURCES: list[Message] = [
-    {"role": "user", "content": "The retry limit of the importer is 7 and the timeout 30 seconds."},
-    {"role": "assistant", "content": "I set MAX_RETRIES in src/importer/retry.py; the nightly batch had 18,500 rows."},
-    {"role": "tool", "tool_call_id": "a", "content": "commit 4f9d2c1a: raise the limit\nError: connection refused"},
+    {
+        "role": "user",
+        "content": "The retry limit of the importer is 7 and the timeout 30 seconds.",
+    },
+    {
+        "role": "assistant",
+        "content": "I set MAX_RETRIES in src/importer/retry.py; the nightly batch had 18,500 rows.",
+    },
+    {
+        "role": "tool",
+        "tool_call_id": "a",
+        "content": "commit 4f9d2c1a: raise the limit\nError: connection refused",
+    },
 ]
-TEXT = source_text(SOURCES, "An earlier line about src/old.py.\nAn invented one about src/none.py. (unverified)")
+TEXT = source_text(
+    SOURCES,
+    "An earlier line about src/old.py.\nAn invented one about src/none.py. (unverified)",
+)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +71,97 @@ def test_what_no_source_says_is_marked_once_at_the_end(line: str) -> None:
     assert mark_sections(marked, TEXT)[0] == marked
 
 
+NOISE = "\n".join(f"step {n}: worker {n} wrote 3 files and 7 rows" for n in range(200))
+DEEP = "\n".join(
+    (
+        NOISE,
+        "$ ledgerctl vacuum --plan nightly --verbose",
+        NOISE,
+        "The vacuum job of the ledger keeps 3 snapshots for 7 days.",
+        NOISE,
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- The vacuum job of the ledger keeps 3 snapshots for 7 days.",
+        "4. CONFIGURED the vacuum job of the ledger keeps 3 snapshots for 7 days. [tool: terminal]",
+        "5. RAN `ledgerctl vacuum --plan nightly --verbose` — ledger keeps 3 snapshots [tool: terminal]",
+        "- 3 snapshots",
+    ],
+)
+def test_every_place_of_a_figure_counts_and_only_the_words_of_the_sentence(
+    line: str,
+) -> None:
+    marked, _, unknown = mark_sections({"Completed Actions": line}, DEEP)
+    assert (marked["Completed Actions"], unknown) == (line, 0)
+
+
+def test_a_summary_of_literal_sentences_is_not_refused() -> None:
+    sentences = [
+        f"worker {n} wrote 3 files and {n} rows of batch {n % 9} in {n % 5} seconds"
+        for n in range(300)
+    ]
+    lines = "\n".join(f"- {sentence}" for sentence in sentences[::43])
+    marked, checked, unknown = mark_sections({"Goal": lines}, "\n".join(sentences))
+    assert marked["Goal"] == lines
+    assert not is_refused(checked, unknown)
+
+
+SAID = [
+    "Please store the session tokens in Redis instead of cookies for the admin portal.",
+    "The nightly export of the billing service runs on host atlas and takes 45 minutes.",
+    "The import of the catalogue should not delete products that suppliers still list.",
+    "load_rates() reads the exchange rates for the invoice preview from rates.json.",
+    "save_rates() writes a backup after midnight, which takes 12 minutes.",
+    "The reviewers agreed to keep the legacy importer of the archive until spring.",
+    "Then remove the unused headers.",
+]
+DECIDED = source_text(
+    [{"role": "user", "content": f"{said}\n\n{NOISE}"} for said in SAID], ""
+)
+
+
+@pytest.mark.parametrize(
+    ("true", "wrong"),
+    [
+        (
+            "- The catalogue import should not delete products that suppliers still list",
+            "- The catalogue import should delete products that suppliers still list",
+        ),
+        (
+            "- User wants session tokens in Redis instead of cookies for the admin portal",
+            "- User wants session tokens in cookies instead of Redis for the admin portal",
+        ),
+        (
+            "- The billing service's nightly export runs on atlas, takes 45 minutes",
+            "- The billing service's nightly export runs on atlas, takes 12 minutes",
+        ),
+        (
+            "- `load_rates()` reads exchange rates for the invoice preview",
+            "- `save_rates()` reads exchange rates for the invoice preview",
+        ),
+        (
+            "- Reviewers agreed to keep the archive's legacy importer until spring",
+            "- Reviewers agreed to remove the archive's legacy importer until spring",
+        ),
+    ],
+)
+def test_a_line_is_marked_if_the_closest_statement_says_otherwise(
+    true: str, wrong: str
+) -> None:
+    marked, _, _ = mark_sections({"Key Decisions": f"{true}\n{wrong}"}, DECIDED)
+    assert marked["Key Decisions"] == f"{true}\n{wrong} {UNVERIFIED}"
+
+
 def test_an_invention_told_again_is_marked_again() -> None:
     talk: list[Message] = [
-        {"role": role, "content": f"Step {number}: src/step_{number}.py is done, {'on and on ' * 40}"}
+        {
+            "role": role,
+            "content": f"Step {number}: src/step_{number}.py is done, {'on and on ' * 40}",
+        }
         for number in range(60)
         for role in ("user", "assistant")
     ]

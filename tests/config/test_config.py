@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from docs.generate import PAGES
 from everthread.config import Config, config_path, load_config, parse_config
+from everthread.config.yaml_text import parse_yaml
 from everthread.errors import ConfigError
 from everthread.factory import session_options
 
@@ -17,45 +17,96 @@ def test_defaults_are_those_of_the_contract() -> None:
     config = Config()
     assert config.model_dump() == {
         "model": {
-            "base_url": None, "api_key_env": None, "context_length": None,
-            "default": None, "provider": "auto", "max_tokens": None,
+            "base_url": None,
+            "api_key_env": None,
+            "context_length": None,
+            "default": None,
+            "provider": "auto",
+            "max_tokens": None,
         },
         "context": {"engine": "compressor"},
         "compression": {
-            "enabled": True, "threshold": 0.5, "target_ratio": 0.2, "protect_last_n": 20, "threshold_tokens": None,
-            "template": "handoff", "user_words": 0.25, "tools_share": 0.25, "background": True,
-            "economics": True, "models": {},
+            "enabled": True,
+            "threshold": 0.5,
+            "target_ratio": 0.2,
+            "protect_last_n": 20,
+            "threshold_tokens": 200_000,
+            "template": "handoff",
+            "user_words": 0.25,
+            "tools_share": 0.25,
+            "background": True,
+            "idle": False,
+            "economics": True,
+            "models": {},
         },
         "auxiliary": {
             "compression": {
-                "base_url": None, "api_key_env": None, "context_length": None, "model": None, "provider": "auto",
+                "base_url": None,
+                "api_key_env": None,
+                "context_length": None,
+                "model": None,
+                "provider": "auto",
             }
         },
         "prompt_caching": {"cache_ttl": "5m"},
         "tool_output": {
-            "result_chars": 100_000, "turn_chars": 200_000, "preview_chars": 1500, "per_tool": {}, "tables": False,
+            "result_chars": 100_000,
+            "turn_chars": 200_000,
+            "preview_chars": 1500,
+            "per_tool": {},
         },
         "agent": {"max_rounds": 90, "parallel": 4, "instructions_chars": 20_000},
-        "recall": {"enabled": True, "scope": "thread", "max_tokens": 800, "closeness": 0.5},
+        "recall": {
+            "enabled": True,
+            "scope": "thread",
+            "max_tokens": 800,
+            "closeness": 0.5,
+        },
         "store": {"url": None},
         "gateway": {
-            "host": "127.0.0.1", "port": 8484, "workers": 1, "auth": "none", "allowed_origins": (), "allowed_hosts": (),
-            "mode": "managed", "cache_marks": True, "include_usage": True, "notice": False, "recall": True,
-            "upstreams": (), "responses_state": "pass",
+            "host": "127.0.0.1",
+            "port": 8484,
+            "workers": 1,
+            "auth": "none",
+            "allowed_origins": (),
+            "allowed_hosts": (),
+            "mode": "managed",
+            "cache_marks": True,
+            "include_usage": True,
+            "recall": True,
+            "upstreams": (),
             "limits": {
-                "body_bytes": 67_108_864, "header_bytes": 65_536, "concurrent": 256, "header_seconds": 15.0,
-                "body_seconds": 120.0, "connect_seconds": 10.0, "answer_seconds": 600.0, "write_seconds": 60.0,
-                "manage_seconds": 180.0, "hold_seconds": 10.0, "keepalive_seconds": 3.0, "silence_seconds": 20.0,
+                "body_bytes": 67_108_864,
+                "header_bytes": 65_536,
+                "concurrent": 256,
+                "header_seconds": 15.0,
+                "body_seconds": 120.0,
+                "connect_seconds": 10.0,
+                "answer_seconds": 600.0,
+                "write_seconds": 60.0,
+                "manage_seconds": 180.0,
+                "hold_seconds": 10.0,
+                "keepalive_seconds": 3.0,
+                "silence_seconds": 20.0,
             },
             "native": {
-                "enabled": True, "tools": False, "workspace": None, "models": ("*",), "queue": 16, "running": 64,
-                "agents": 128, "idle_seconds": 600.0, "lease_seconds": 30.0, "poll_seconds": 0.5,
+                "enabled": True,
+                "tools": False,
+                "workspace": None,
+                "models": ("*",),
+                "queue": 16,
+                "running": 64,
+                "agents": 128,
+                "idle_seconds": 600.0,
+                "lease_seconds": 30.0,
+                "poll_seconds": 0.5,
                 "heartbeat_seconds": 15.0,
             },
             "dashboard": {"enabled": True, "key_env": None},
         },
+        "prices": {},
         "engines": {},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,42 +134,102 @@ def test_defaults_are_those_of_the_contract() -> None:
 def test_allowed_values_are_accepted(text: str) -> None:
     """And it is taken: what is given stands in the settings."""
     settings = parse_config(text).model_dump(mode="json")
-    for section, values in (yaml.safe_load(text) or {}).items():
+    for section, values in (parse_yaml(text) or {}).items():
         assert set(values) <= set(settings[section]) or section == "engines"
 
 
 @pytest.mark.parametrize(
     ("text", "path", "words"),
     [
-        ("compression: {threshold: 1.01}", "compression.threshold = 1.01", "less than or equal to 1"),
+        (
+            "compression: {threshold: 1.01}",
+            "compression.threshold = 1.01",
+            "less than or equal to 1",
+        ),
         ("compression: {threshold: .nan}", "compression.threshold = nan", "finite"),
-        ("compression: {target_ratio: 0.05}", "compression.target_ratio = 0.05", "greater than or equal to 0.1"),
-        ("compression: {protect_last_n: 0}", "compression.protect_last_n = 0", "greater than or equal to 1"),
-        ("compression: {protect_last_n: '20'}", "compression.protect_last_n = '20'", "valid integer"),
-        ("compression: {user_words: 0.6}", "compression.user_words = 0.6", "less than or equal to 0.5"),
-        ("compression: {models: {gpt-5: {threshold: 2}}}", "compression.models.gpt-5.threshold = 2", "equal to 1"),
-        ("compression: {models: {gpt-5: {template: classic}}}", "compression.models.gpt-5.template", "unknown key"),
+        (
+            "compression: {target_ratio: 0.05}",
+            "compression.target_ratio = 0.05",
+            "greater than or equal to 0.1",
+        ),
+        (
+            "compression: {protect_last_n: 0}",
+            "compression.protect_last_n = 0",
+            "greater than or equal to 1",
+        ),
+        (
+            "compression: {protect_last_n: '20'}",
+            "compression.protect_last_n = '20'",
+            "valid integer",
+        ),
+        (
+            "compression: {user_words: 0.6}",
+            "compression.user_words = 0.6",
+            "less than or equal to 0.5",
+        ),
+        (
+            "compression: {models: {gpt-5: {threshold: 2}}}",
+            "compression.models.gpt-5.threshold = 2",
+            "equal to 1",
+        ),
+        (
+            "compression: {models: {gpt-5: {template: classic}}}",
+            "compression.models.gpt-5.template",
+            "unknown key",
+        ),
         ("compression: {enabled: 1}", "compression.enabled = 1", "boolean"),
-        ("compression: {treshold: 0.4}", "compression.treshold", "did you mean threshold?"),
+        (
+            "compression: {treshold: 0.4}",
+            "compression.treshold",
+            "did you mean threshold?",
+        ),
         ("compresion: {}", "compresion", "did you mean compression?"),
-        ("agent: {max_rounds: 0}", "agent.max_rounds = 0", "greater than or equal to 1"),
+        (
+            "agent: {max_rounds: 0}",
+            "agent.max_rounds = 0",
+            "greater than or equal to 1",
+        ),
         ("zzz: 1", "zzz", "known here: agent, auxiliary"),
-        ("prompt_caching: {cache_ttl: 10m}", "prompt_caching.cache_ttl = '10m'", "'5m' or '1h'"),
+        (
+            "prompt_caching: {cache_ttl: 10m}",
+            "prompt_caching.cache_ttl = '10m'",
+            "'5m' or '1h'",
+        ),
         ("model: {provider: main}", "model.provider = 'main'", "'openrouter'"),
         ("model: {provider: custom}", "model", "needs a base_url"),
         ("model: {base_url: 'localhost:8080'}", "model.base_url", "http://"),
         ("model: {api_key: abc}", "model.api_key", "api_key_env"),
         ("model: {context_length: 10}", "model.context_length = 10", "1000"),
-        ("auxiliary: {compression: {zz: 1}}", "auxiliary.compression.zz", "known here: api_key_env"),
-        ("tool_output: {preview_chars: 5000, result_chars: 2000}", "tool_output", "must not exceed"),
-        ("tool_output: {per_tool: {terminal: 0}}", "tool_output.per_tool.terminal = 0", "greater than or equal to 1"),
-        ("gateway: {port: 70000}", "gateway.port = 70000", "less than or equal to 65535"),
+        (
+            "auxiliary: {compression: {zz: 1}}",
+            "auxiliary.compression.zz",
+            "known here: api_key_env",
+        ),
+        (
+            "tool_output: {preview_chars: 5000, result_chars: 2000}",
+            "tool_output",
+            "must not exceed",
+        ),
+        (
+            "tool_output: {per_tool: {terminal: 0}}",
+            "tool_output.per_tool.terminal = 0",
+            "greater than or equal to 1",
+        ),
+        (
+            "gateway: {port: 70000}",
+            "gateway.port = 70000",
+            "less than or equal to 65535",
+        ),
         (
             "gateway: {upstreams: [{name: a, url: 'http://x', modle: 1}]}",
             "gateway.upstreams.0.modle",
             "did you mean mode?",
         ),
-        ("gateway: {upstreams: [{name: a, url: 'http://me:pw@x'}]}", "gateway.upstreams.0.url", "without a password"),
+        (
+            "gateway: {upstreams: [{name: a, url: 'http://me:pw@x'}]}",
+            "gateway.upstreams.0.url",
+            "without a password",
+        ),
         (
             "gateway: {upstreams: [{name: a, url: 'http://x'}, {name: a, url: 'http://y'}]}",
             "gateway",
@@ -127,11 +238,17 @@ def test_allowed_values_are_accepted(text: str) -> None:
         ("store: {url: 'mysql://x'}", "store.url = 'mysql://x'", "postgresql://"),
         ("store: {url: 'postgresql://me:secret@h/db'}", "store.url", "PGPASSWORD"),
         ("context: {engine: {}}", "context.engine", "string"),
-        ("model: {default: " + "x" * 300 + ", max_tokens: 0}", "model.max_tokens = 0", "greater than or equal to 1"),
+        (
+            "model: {default: " + "x" * 300 + ", max_tokens: 0}",
+            "model.max_tokens = 0",
+            "greater than or equal to 1",
+        ),
         ("engines: {mine: 3}", "engines.mine = 3", "dictionary"),
     ],
 )
-def test_refused_values_are_named_with_path_and_value(text: str, path: str, words: str) -> None:
+def test_refused_values_are_named_with_path_and_value(
+    text: str, path: str, words: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text)
     assert path in str(caught.value)
@@ -153,7 +270,16 @@ def test_a_key_pasted_for_its_variables_name_is_not_shown() -> None:
     assert key not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2\n", "just text", "a: 1\na: 2\n", "x: !!python/object:os.system {}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [",
+        "- 1\n- 2\n",
+        "just text",
+        "a: 1\na: 2\n",
+        "x: !!python/object:os.system {}",
+    ],
+)
 def test_no_configuration_at_all(text: str) -> None:
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         parse_config(text)
@@ -168,11 +294,13 @@ def test_a_section_with_nothing_under_it_sets_nothing() -> None:
 
 
 def test_a_duplicate_key_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'threshold' occurs twice"):
+    with pytest.raises(ConfigError, match='duplicate key "threshold"'):
         parse_config("compression:\n  threshold: 0.4\n  threshold: 0.5\n")
 
 
-def test_the_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_is_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVERTHREAD_HOME", str(tmp_path))
     assert config_path() == tmp_path / "config.yaml"
     assert load_config() == Config()
@@ -208,7 +336,9 @@ def test_thresholds_of_single_models() -> None:
         name: options.for_model(name).budget(200_000)
         for name in ("gpt-5", "gpt-5-mini", "claude-sonnet-4-5", "claude-opus-4-1")
     }
-    assert {name: (budget.threshold, budget.tail) for name, budget in budgets.items()} == {
+    assert {
+        name: (budget.threshold, budget.tail) for name, budget in budgets.items()
+    } == {
         "gpt-5": (50_000, 10_000),
         "gpt-5-mini": (90_000, 18_000),
         "claude-sonnet-4-5": (60_000, 12_000),

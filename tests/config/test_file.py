@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.config import REMOVED, parse_config
-from everthread.config.file import drop_removed_keys, set_keys
+from everthread.config import parse_config
+from everthread.config.file import set_keys
+from everthread.config.yaml_text import parse_yaml
 from everthread.errors import ConfigError
 
 
@@ -28,7 +27,10 @@ def file(tmp_path: Path) -> Path:
         ("# only words", "# only words\ncontext:\n  engine: mine\n"),
         ("store: {url: null}", "store: {url: null}\ncontext:\n  engine: mine\n"),
         ("store: {}\r\n", "store: {}\r\ncontext:\r\n  engine: mine\r\n"),
-        ("context: {}  # empty\nstore: {}\n", "context:     # empty\n  engine: mine\nstore: {}\n"),
+        (
+            "context: {}  # empty\nstore: {}\n",
+            "context:     # empty\n  engine: mine\nstore: {}\n",
+        ),
         ("context: {engine: 'a b'} # c\n", "context: {engine: 'mine'} # c\n"),
         (
             '# first\ncontext:   # here\n\n  # which\n  engine: "old"   # why\n\n# last\nstore: {}\n',
@@ -49,7 +51,9 @@ def test_set_keys_writes_the_file(file: Path, old: str, new: str) -> None:
     assert not set_keys(file, {"context.engine": "mine"})
 
 
-@pytest.mark.parametrize("name", ["null", "true", "on", "1.5", "12", "1e3", "2024-01-01", "0x10", "a.b-c_d"])
+@pytest.mark.parametrize(
+    "name", ["null", "true", "on", "1.5", "12", "1e3", "2024-01-01", "0x10", "a.b-c_d"]
+)
 @pytest.mark.parametrize("text", ["", "context: {engine: old}", "{}"])
 def test_a_name_stays_text(file: Path, name: str, text: str) -> None:
     file.write_text(text, "utf-8")
@@ -76,12 +80,18 @@ def test_an_unsafe_change_is_not_written(file: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("compression.threshold", 2, r"compression\.threshold = 2: .*less than or equal to 1"),
+        (
+            "compression.threshold",
+            2,
+            r"compression\.threshold = 2: .*less than or equal to 1",
+        ),
         ("compression.treshold", 0.5, "did you mean threshold"),
         ("model.default.name", "x", "is not a section"),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_key(file: Path, key: str, value: Any, words: str) -> None:
+def test_a_wrong_value_is_refused_by_its_key(
+    file: Path, key: str, value: Any, words: str
+) -> None:
     file.write_text("model: {default: gpt-5}\n", "utf-8")
     with pytest.raises(ConfigError, match=words):
         set_keys(file, {key: value})
@@ -90,13 +100,20 @@ def test_a_wrong_value_is_refused_by_its_key(file: Path, key: str, value: Any, w
 
 def test_a_missing_home_is_made(tmp_path: Path) -> None:
     file = tmp_path / "home" / "config.yaml"
-    assert set_keys(file, {"compression.threshold": 0.3, "compression.models": {"claude-*": {"threshold": 0.2}}})
+    assert set_keys(
+        file,
+        {
+            "compression.threshold": 0.3,
+            "compression.models": {"claude-*": {"threshold": 0.2}},
+        },
+    )
     read = parse_config(file.read_text("utf-8")).compression
     assert (read.threshold, read.models["claude-*"].threshold) == (0.3, 0.2)
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    real, link = tmp_path / "dotfiles.yaml", tmp_path / "config.yaml"
+    real = tmp_path / "dotfiles.yaml"
+    link = tmp_path / "config.yaml"
     real.write_text("", "utf-8")
     link.symlink_to(real)
     assert set_keys(link, {"context.engine": "mine"})
@@ -114,18 +131,25 @@ def test_a_file_that_cannot_be_changed(tmp_path: Path) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["compression", "store", "context", "engines", "prompt_caching"]),
+        st.sampled_from(
+            ["compression", "store", "context", "engines", "prompt_caching"]
+        ),
         st.sampled_from(["{}", "{ }"]),
     ),
     st.booleans(),
     st.sampled_from(["", "\n", "# end", "\n# end\n"]),
 )
 def test_any_arrangement(
-    tmp_path_factory: pytest.TempPathFactory, sections: dict[str, str], flow: bool, end: str
+    tmp_path_factory: pytest.TempPathFactory,
+    sections: dict[str, str],
+    flow: bool,
+    end: str,
 ) -> None:
     file = tmp_path_factory.mktemp("home") / "config.yaml"
     lines = [f"{key}: {value}" for key, value in sections.items()]
-    file.write_text((f"{{{', '.join(lines)}}} " if flow else "\n".join(lines) + "\n") + end, "utf-8")
+    file.write_text(
+        (f"{{{', '.join(lines)}}} " if flow else "\n".join(lines) + "\n") + end, "utf-8"
+    )
     before = file.read_text("utf-8")
     try:
         set_keys(file, {"context.engine": "mine"})
@@ -135,44 +159,19 @@ def test_any_arrangement(
         return
     changed = file.read_text("utf-8")
     assert parse_config(changed).context.engine == "mine"
-    rest = {key: value for key, value in yaml.safe_load(changed).items() if key != "context"}
+    rest = {
+        key: value for key, value in parse_yaml(changed).items() if key != "context"
+    }
     assert rest == {key: {} for key in sections if key != "context"}
     assert end.strip() in changed
 
 
-class TestRemovedKeys:
-    TEXT = (
-        "# mine\ncompression:\n  threshold: 0.4  # early\n  keep_important: 0.1\n"
-        "gateway:\n  port: 8485\n  adapters:\n    telegram: []\n"
-        "recall:\n  embeddings:\n    model: local\n  closeness: 0.6\n"
-    )
+@pytest.mark.parametrize("text", ["compression: 3", "recall: [embeddings]"])
+def test_a_section_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_config(text)
 
-    def test_each_is_accepted_with_one_warning_that_names_its_successor(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING, "everthread.config"):
-            read = [parse_config(self.TEXT, source="once.yaml") for _ in range(2)]
-        assert (read[0].compression.threshold, read[1].recall.closeness) == (0.4, 0.6)
-        assert [record.getMessage() for record in caplog.records] == [
-            f"once.yaml: {key} is no longer used: {why}. `everthread config check --fix` removes it."
-            for key, why in REMOVED.items()
-        ]
-        assert "compression.user_words" in caplog.text
 
-    def test_they_are_taken_out_of_the_file(self, file: Path) -> None:
-        file.write_text(self.TEXT, "utf-8")
-        assert drop_removed_keys(file) == list(REMOVED)
-        assert file.read_text("utf-8") == (
-            "# mine\ncompression:\n  threshold: 0.4  # early\ngateway:\n  port: 8485\nrecall:\n  closeness: 0.6\n"
-        )
-        assert drop_removed_keys(file) == []
-
-    def test_unknown_keys_are_still_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"compression\.keep_importent: unknown key"):
-            parse_config("compression: {keep_importent: 0.1, keep_important: 0.1}")
-
-    @pytest.mark.parametrize("text", ["compression: 3", "recall: [embeddings]"])
-    def test_a_section_that_is_none(self, text: str) -> None:
-        with pytest.raises(ConfigError):
-            parse_config(text)
-
-    def test_no_file(self, file: Path) -> None:
-        assert drop_removed_keys(file) == []
+def test_a_key_that_is_gone_is_unknown() -> None:
+    with pytest.raises(ConfigError, match=r"compression\.keep_important: unknown key"):
+        parse_config("compression: {keep_important: 0.1}")

@@ -18,13 +18,13 @@ from typing import Any, cast
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Reply
 from everthread.factory import open_store
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
+from everthread.thread.options import Route, SessionOptions, Setup
 
 THREAD = "dying"
 BIG = " ".join(f"row {index} of the report" for index in range(4_000))
@@ -36,7 +36,11 @@ class Writer:
     name = "writer"
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        spent = {"model": "gpt-4o-mini", "prompt_tokens": len(request.messages), "completion_tokens": 9}
+        spent = {
+            "model": "gpt-4o-mini",
+            "prompt_tokens": len(request.messages),
+            "completion_tokens": 9,
+        }
         return SummaryDraft({"Goal": "Settle the books."}, self.name, usage=(spent,))
 
 
@@ -44,7 +48,8 @@ class Dying:
     """The store, until its time has come."""
 
     def __init__(self, store: Any, step: int) -> None:
-        self._store, self._step = store, step
+        self._store = store
+        self._step = step
         self.armed = False
         self.calls: list[str] = []
 
@@ -65,21 +70,41 @@ class Dying:
 
 def answers() -> list[Reply | str]:
     """A tool call whose result is large, then plain answers."""
-    wanted: Any = [{"id": "c1", "type": "function", "function": {"name": "report", "arguments": "{}"}}]
-    return [Reply({"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"), *["noted"] * 40]
+    wanted: Any = [
+        {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "report", "arguments": "{}"},
+        }
+    ]
+    return [
+        Reply(
+            {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+        ),
+        *["noted"] * 40,
+    ]
 
 
 async def main(folder: Path, step: int) -> None:
     store = Dying(open_store(folder / "store.db"), step)
     model = ScriptedModel(answers(), window=16_000)
-    route = Route(model.name, model.api, model.window, base_url=model.base_url, model=model)
+    route = Route(
+        model.name, model.api, model.window, base_url=model.base_url, model=model
+    )
     options = SessionOptions(result_chars=500_000)
-    setup = Setup(cast("Store", store), route, ContextCompressor, lambda _desk: Writer(), options)
+    setup = Setup(
+        cast("Store", store), route, ContextCompressor, lambda _desk: Writer(), options
+    )
     conversation = await Conversation.open(setup, new=NewSession(id=THREAD))
     for turn in range(6):
-        await conversation.send(f"Turn {turn}. " + " ".join(f"item {turn}.{index} is paid" for index in range(60)))
+        await conversation.send(
+            f"Turn {turn}. "
+            + " ".join(f"item {turn}.{index} is paid" for index in range(60))
+        )
         if turn == 0:
-            await conversation.add_results([{"role": "tool", "tool_call_id": "c1", "content": BIG[:12_000]}])
+            await conversation.add_results(
+                [{"role": "tool", "tool_call_id": "c1", "content": BIG[:12_000]}]
+            )
             await conversation.send()
     store.armed = True
     await conversation.compress()
@@ -102,4 +127,6 @@ if __name__ == "__main__":
     TokenCounter(ScriptedModel([], window=16_000).name).text("read the tables once")
     assert die_at(place, 0) == 0
     calls = json.loads((place / "s0" / "calls.json").read_text())
-    print(json.dumps([calls, [die_at(place, step) for step in range(1, len(calls) + 1)]]))
+    print(
+        json.dumps([calls, [die_at(place, step) for step in range(1, len(calls) + 1)]])
+    )

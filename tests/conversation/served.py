@@ -17,13 +17,21 @@ from everthread.store.store import Store
 from everthread.testing import PrefixWatch
 
 KEY = "EVERTHREAD_LAB_KEY"
-NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-4-5"}
+NAMES: dict[Api, str] = {
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-5",
+    "anthropic": "claude-sonnet-4-5",
+}
 TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "terminal",
         "description": "Run a command",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string"}},
+            "required": ["command"],
+        },
     },
 }
 
@@ -32,32 +40,55 @@ class Lab:
     """A provider, a store, and conversations between them whose requests are watched."""
 
     def __init__(self, provider: Provider, store: Store) -> None:
-        self.provider, self.store = provider, store
+        self.provider = provider
+        self.store = store
         self.watch = PrefixWatch()
         self.opened: list[Conversation] = []
 
-    def config(self, model: str, *, provider: str = "custom", extra: str = "") -> Config:
-        address = self.provider.url if provider == "anthropic" else f"{self.provider.url}/v1"
+    def config(
+        self, model: str, *, provider: str = "custom", extra: str = ""
+    ) -> Config:
+        address = (
+            self.provider.url if provider == "anthropic" else f"{self.provider.url}/v1"
+        )
         text = f"model: {{default: {model}, provider: {provider}, base_url: '{address}', api_key_env: {KEY}}}\n{extra}"
         return parse_config(text)
 
     async def open(
-        self, model: str, *, api: Api | None = None, provider: str = "custom", extra: str = "", **more: Any
+        self,
+        model: str,
+        *,
+        api: Api | None = None,
+        provider: str = "custom",
+        extra: str = "",
+        **more: Any,
     ) -> Conversation:
         config = self.config(model, provider=provider, extra=extra)
-        made = await open_conversation(config=config, store=self.store, api=api, listener=self.watch, **more)
+        made = await open_conversation(
+            config=config, store=self.store, api=api, listener=self.watch, **more
+        )
         self.opened.append(made)
         return made
 
     def summary_calls(self) -> list[Request]:
-        return [record.request for record in self.provider.log if record.request and is_summary_call(record.request)]
+        return [
+            record.request
+            for record in self.provider.log
+            if record.request and is_summary_call(record.request)
+        ]
 
     def main_calls(self) -> list[Any]:
-        return [item for item in self.provider.log if item.request and not is_summary_call(item.request)]
+        return [
+            item
+            for item in self.provider.log
+            if item.request and not is_summary_call(item.request)
+        ]
 
 
 @asynccontextmanager
-async def lab(folder: Path, models: Any, script: Any = None, **settings: Any) -> AsyncIterator[Lab]:
+async def lab(
+    folder: Path, models: Any, script: Any = None, **settings: Any
+) -> AsyncIterator[Lab]:
     async with Provider(models, script, **settings) as provider:
         store = open_store(folder / "store.db")
         made = Lab(provider, store)
@@ -70,23 +101,34 @@ async def lab(folder: Path, models: Any, script: Any = None, **settings: Any) ->
         assert not made.watch.broken, [str(found) for found in made.watch.broken]
 
 
-def model(name: str, window: int, *, shows: Any = "max_model_len", **more: Any) -> ServedModel:
+def model(
+    name: str, window: int, *, shows: Any = "max_model_len", **more: Any
+) -> ServedModel:
     """A model that tells its window, unless it is not asked to."""
     return ServedModel(name, window, shows=shows, **more)
 
 
 def is_summary_call(request: Request) -> bool:
     """Whether a request asks for a summary: it names the sections."""
-    told = f"{request.system}\n" + "\n".join(text_of(message) for message in request.messages[-1:])
-    return all(f"## {name}" in told for name in HANDOFF[2:6]) and "[EVERTHREAD SUMMARY" not in told.split("## ")[0]
+    told = f"{request.system}\n" + "\n".join(
+        text_of(message) for message in request.messages[-1:]
+    )
+    return (
+        all(f"## {name}" in told for name in HANDOFF[2:6])
+        and "[EVERTHREAD SUMMARY" not in told.split("## ")[0]
+    )
 
 
 def summary(goal: str = "Settle the books.", **sections: str) -> str:
-    filled = {"Goal": goal} | {key.replace("_", " "): value for key, value in sections.items()}
+    filled = {"Goal": goal} | {
+        key.replace("_", " "): value for key, value in sections.items()
+    }
     return "\n\n".join(f"## {name}\n{filled.get(name, 'None.')}" for name in HANDOFF)
 
 
-def answering(say: Callable[[Request], Any], summarise: Callable[[Request], Any] | None = None) -> Any:
+def answering(
+    say: Callable[[Request], Any], summarise: Callable[[Request], Any] | None = None
+) -> Any:
     """A script: one function for the conversation, another for summaries."""
 
     def answer(request: Request) -> Any:
@@ -100,4 +142,6 @@ def answering(say: Callable[[Request], Any], summarise: Callable[[Request], Any]
 def asks_for(command: str, call_id: str) -> Reply:
     function = {"name": "terminal", "arguments": f'{{"command": "{command}"}}'}
     wanted: Any = [{"id": call_id, "type": "function", "function": function}]
-    return Reply({"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls")
+    return Reply(
+        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+    )

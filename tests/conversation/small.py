@@ -6,10 +6,10 @@ from pathlib import Path
 
 from everthread import open_conversation, open_store
 from everthread.config import parse_config
-from everthread.conversation.events import CompactionDone, LimitLearnt, Recovery
 from everthread.core.types import Api
 from everthread.providers.local import LocalModel
 from everthread.testing import PrefixWatch
+from everthread.thread.events import CompactionDone, LimitLearnt, Recovery
 from tests.conversation.talk import words
 
 
@@ -19,13 +19,20 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     store = open_store(folder / "store.db")
     model = LocalModel(file, window=window, api=api, max_tokens=12)
-    cached, thread, said = [], None, 0
+    cached = []
+    thread = None
+    said = 0
     try:
         for part in range(2):
             conversation = await open_conversation(
-                model, config=config, store=store, resume=thread, system="You count sheep.", listener=watch,
-                summarizer="extractive",
-            )  # fmt: skip
+                model,
+                config=config,
+                store=store,
+                resume=thread,
+                system="You count sheep.",
+                listener=watch,
+                summarizer="journal",
+            )
             thread = conversation.id
             while said < (part + 1) * 1.2 * window:
                 question = f"{words(window // 12, f'sheep {said}')}. How many?"
@@ -53,19 +60,27 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
     model.window = 64_000
     try:
         conversation = await open_conversation(
-            model, config=parse_config(""), store=store, listener=watch, summarizer="extractive"
+            model,
+            config=parse_config(""),
+            store=store,
+            listener=watch,
+            summarizer="journal",
         )
         turns = 0
         while not watch.of(Recovery):
             turns += 1
-            await conversation.send(f"Turn {turns}: {words(window // 8, f'sheep {turns}')}")
+            await conversation.send(
+                f"Turn {turns}: {words(window // 8, f'sheep {turns}')}"
+            )
         learnt = watch.of(LimitLearnt)[0]
         assert (learnt.window, learnt.stored) == (window, True)
         assert conversation.window == window
         assert watch.of(CompactionDone)[0].reason == "overflow"
         thread = conversation.id
         await conversation.close()
-        again = await open_conversation(model, config=parse_config(""), store=store, resume=thread)
+        again = await open_conversation(
+            model, config=parse_config(""), store=store, resume=thread
+        )
         assert again.window == window, "what was learnt outlives the conversation"
         assert len(await store.history(thread)) == 2 * turns
         await again.close()

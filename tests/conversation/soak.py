@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everthread import ContextOverflowError, Conversation, ModelError
-from everthread.conversation.requests import INTERRUPTED
+from everthread.conversation.answers import INTERRUPTED
 from everthread.core.messages import text_of
 from everthread.core.transcript import mark_summary, without_summary
 from everthread.core.types import Reply, Request
@@ -25,9 +25,17 @@ from tests.conversation.served import TOOL, Lab, answering, asks_for, lab, model
 from tests.conversation.talk import words
 
 RATES: Any = {
-    "rate_limit": 0.02, "server_error": 0.03, "overloaded": 0.03, "reset": 0.03, "truncated": 0.02, "no_usage": 0.03,
-    "stream_overflow": 0.02, "stream_error": 0.02, "delay": 0.05, "payload_too_large": 0.01,
-}  # fmt: skip
+    "rate_limit": 0.02,
+    "server_error": 0.03,
+    "overloaded": 0.03,
+    "reset": 0.03,
+    "truncated": 0.02,
+    "no_usage": 0.03,
+    "stream_overflow": 0.02,
+    "stream_error": 0.02,
+    "delay": 0.05,
+    "payload_too_large": 0.01,
+}
 NAME = "gpt-4o"
 
 
@@ -44,7 +52,9 @@ class Soak:
         for turn in range(turns):
             if self.conversation is None:
                 resume = self.thread if turn else None
-                self.conversation = await self.place.open(NAME, tools=[TOOL], resume=resume, system="Be brief.")
+                self.conversation = await self.place.open(
+                    NAME, tools=[TOOL], resume=resume, system="Be brief."
+                )
                 self.thread = self.conversation.id
             kinds = ("send", "stream", "tools", "cancel", "compress", "undo", "restart")
             (action,) = self.dice.choices(kinds, weights=(8, 8, 6, 2, 1, 1, 2))
@@ -52,8 +62,12 @@ class Soak:
             try:
                 await getattr(self, f"_{action}")(self.conversation, turn)
             except (ModelError, ContextOverflowError):
-                self.done["failed"] += 1  # the provider failed for good; the message is stored all the same
-        assert self.conversation is None or not self.conversation.messages or self.thread
+                self.done["failed"] += (
+                    1  # the provider failed for good; the message is stored all the same
+                )
+        assert (
+            self.conversation is None or not self.conversation.messages or self.thread
+        )
 
     def _words(self, turn: int) -> str:
         text = f"Turn {turn}. {words(self.dice.randint(20, 900), f'matter {turn}')}"
@@ -61,7 +75,9 @@ class Soak:
         return text
 
     async def _send(self, conversation: Conversation, turn: int) -> None:
-        await self._results(conversation, (await conversation.send(self._words(turn))).calls)
+        await self._results(
+            conversation, (await conversation.send(self._words(turn))).calls
+        )
 
     async def _stream(self, conversation: Conversation, turn: int) -> None:
         last: Any = None
@@ -70,12 +86,19 @@ class Soak:
         await self._results(conversation, last.calls)
 
     async def _tools(self, conversation: Conversation, turn: int) -> None:
-        await self._results(conversation, (await conversation.send(f"{self._words(turn)} use tools")).calls)
+        await self._results(
+            conversation,
+            (await conversation.send(f"{self._words(turn)} use tools")).calls,
+        )
 
     async def _results(self, conversation: Conversation, calls: Any) -> None:
         while calls:
             results: list[Any] = [
-                {"role": "tool", "tool_call_id": call.id, "content": words(self.dice.choice((50, 600, 9_000)), call.id)}
+                {
+                    "role": "tool",
+                    "tool_call_id": call.id,
+                    "content": words(self.dice.choice((50, 600, 9_000)), call.id),
+                }
                 for call in calls
             ]
             await conversation.add_results(results)
@@ -106,9 +129,13 @@ def answer(request: Request) -> Reply | str:
     return words(60, f"answer to {len(request.messages)}")
 
 
-async def soak(folder: Path, *, seed: int, turns: int, window: int = 16_000) -> Counter[str]:
+async def soak(
+    folder: Path, *, seed: int, turns: int, window: int = 16_000
+) -> Counter[str]:
     plan = FaultPlan(RATES, seed=seed, seconds=0.01)
-    async with lab(folder, [model(NAME, window)], answering(answer), faults=plan) as place:
+    async with lab(
+        folder, [model(NAME, window)], answering(answer), faults=plan
+    ) as place:
         work = Soak(place, seed)
         await work.run(turns)
         await compare(place, work)
@@ -118,16 +145,23 @@ async def soak(folder: Path, *, seed: int, turns: int, window: int = 16_000) -> 
 async def compare(place: Lab, work: Soak) -> None:
     """The store against the log: nothing lost, nothing doubled, every request valid, every token accounted for."""
     whole = await place.store.history(work.thread)
-    stored = Counter(text_of(item.body) for item in whole if item.body["role"] == "user")
+    stored = Counter(
+        text_of(item.body) for item in whole if item.body["role"] == "user"
+    )
     wanted = Counter(_as_sent(text, stored) for text in work.said)
     assert wanted == stored, (wanted - stored, stored - wanted)
     for record in place.provider.log:
         if record.request is not None:
-            assert not validate_messages(record.request.messages, api="openai"), record.number
+            assert not validate_messages(record.request.messages, api="openai"), (
+                record.number
+            )
     given = Counter(
         text_of(record.reply.message)
         for record in place.main_calls()
-        if record.reply is not None and record.status == 200 and not record.fault and not record.events
+        if record.reply is not None
+        and record.status == 200
+        and not record.fault
+        and not record.events
     )
     kept = Counter(
         text_of(without_summary(mark_summary(item.body)) or {"role": "assistant"})
@@ -136,7 +170,9 @@ async def compare(place: Lab, work: Soak) -> None:
         for item in whole
         if item.body["role"] == "assistant"
     )
-    interrupted = sum(count for text, count in kept.items() if text.endswith(INTERRUPTED))
+    interrupted = sum(
+        count for text, count in kept.items() if text.endswith(INTERRUPTED)
+    )
     lost = given - kept
     assert sum(lost.values()) <= interrupted, lost
     spent = await place.store.usage(work.thread)
@@ -144,7 +180,10 @@ async def compare(place: Lab, work: Soak) -> None:
     answered = [
         record.canonical_usage.total_tokens
         for record in place.provider.log
-        if record.status == 200 and record.usage and record.fault in ("", "delay") and not record.events
+        if record.status == 200
+        and record.usage
+        and record.fault in ("", "delay")
+        and not record.events
     ]
     unknown = Counter(answered) - Counter(item.usage.total_tokens for item in reported)
     # Of a call whose answer nobody heard to its end the usage is estimated.

@@ -10,15 +10,15 @@ from typing import Any
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summary import Summarizer
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.options import Route, SessionOptions, Setup, SummarizerContext
 from everthread.core.types import Reply, Request
 from everthread.errors import ModelError
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import PrefixWatch, Said, ScriptedModel
+from everthread.thread.options import Route, SessionOptions, Setup, SummarizerContext
 
 Script = Iterable[Said] | Callable[[Request], Said]
 SYSTEM = "You help with the billing service. Answer briefly."
@@ -44,7 +44,14 @@ class Room:
         provider: str = "auto",
         **options: Any,
     ) -> Conversation:
-        setup = self.setup(model, system=system, engine=engine, summarizer=summarizer, provider=provider, **options)
+        setup = self.setup(
+            model,
+            system=system,
+            engine=engine,
+            summarizer=summarizer,
+            provider=provider,
+            **options,
+        )
         return await Conversation.open(setup, resume=resume, new=new, tools=tools or [])
 
     def setup(
@@ -61,12 +68,25 @@ class Room:
             return summarizer or JournalWriter(context.counter)
 
         return Setup(
-            self.store, route(model, provider), engine, writer, SessionOptions(**options), system, listener=self.watch
+            self.store,
+            route(model, provider),
+            engine,
+            writer,
+            SessionOptions(**options),
+            system,
+            listener=self.watch,
         )
 
 
 def route(model: Any, provider: str = "auto") -> Route:
-    return Route(model.name, model.api, model.window, base_url=model.base_url, provider=provider, model=model)
+    return Route(
+        model.name,
+        model.api,
+        model.window,
+        base_url=model.base_url,
+        provider=provider,
+        model=model,
+    )
 
 
 @asynccontextmanager
@@ -89,7 +109,9 @@ def call(name: str, arguments: str, call_id: str = "call_1") -> Reply:
     """An answer that asks for a tool."""
     function = {"name": name, "arguments": arguments}
     wanted: Any = [{"id": call_id, "type": "function", "function": function}]
-    return Reply({"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls")
+    return Reply(
+        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+    )
 
 
 def result(text: str, call_id: str = "call_1") -> Any:
@@ -103,7 +125,13 @@ def too_long(limit: int | None = None, tokens: int = 0) -> ModelError:
         if limit
         else "prompt is too long"
     )
-    body = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
+    body = {
+        "error": {
+            "message": said,
+            "type": "invalid_request_error",
+            "code": "context_length_exceeded",
+        }
+    }
     return ModelError(said, status=400, body=body)
 
 

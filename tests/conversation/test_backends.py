@@ -12,10 +12,10 @@ import pytest
 from everthread import open_store, validate_messages
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone
-from everthread.conversation.options import Setup, SummarizerContext
 from everthread.core.messages import text_of
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone
+from everthread.thread.options import Setup, SummarizerContext
 from tests.conversation.talk import Room, room, words
 from tests.store.conftest import BACKENDS, new_url, postgres, run_folder
 
@@ -23,7 +23,9 @@ __all__ = ["new_url", "postgres", "run_folder"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-async def test_two_compact_append_and_take_back_at_once(new_url: Callable[..., str], kind: str) -> None:
+async def test_two_compact_append_and_take_back_at_once(
+    new_url: Callable[..., str], kind: str
+) -> None:
     url = new_url(kind)
     store = await asyncio.to_thread(open_store, url)
     place = Room(store)
@@ -34,7 +36,9 @@ async def test_two_compact_append_and_take_back_at_once(new_url: Callable[..., s
         await first.send(text)
     assert place.watch.of(CompactionDone)
     second = await place.open(model, resume=first.session.id, protect_last_n=2)
-    await asyncio.gather(first.compress(), second.add("Turn in between"), second.compress())
+    await asyncio.gather(
+        first.compress(), second.add("Turn in between"), second.compress()
+    )
     await first.send("Turn of the first")
     await second.send("Turn of the second")
     await first.undo()
@@ -72,13 +76,20 @@ class GivenUp:
         raise AssertionError(request)
 
 
-async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(tmp_path: Path) -> None:
+async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
         given: Any = place.setup(model, protect_last_n=2)
         asked = asyncio.Event()
         setup = Setup(
-            place.store, given.route, given.engine, lambda context: GivenUp(context, asked), given.options, given.system
+            place.store,
+            given.route,
+            given.engine,
+            lambda context: GivenUp(context, asked),
+            given.options,
+            given.system,
         )
         conversation = await Conversation.open(setup)
         for turn in range(12):
@@ -88,6 +99,10 @@ async def test_a_summary_that_was_given_up_is_accounted_for_at_the_close(tmp_pat
         task.cancel()
         await asyncio.wait({task})
         await conversation.close()
-        spent = [record for record in await conversation.usage() if record.task == "auxiliary"]
+        spent = [
+            record
+            for record in await conversation.usage()
+            if record.task == "auxiliary"
+        ]
         assert len(spent) == 1
         assert spent[0].estimated

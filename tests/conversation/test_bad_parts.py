@@ -13,10 +13,15 @@ import pytest
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import Compaction
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionVoid, Notice
-from everthread.conversation.options import Hooks
 from everthread.errors import EngineError
 from everthread.testing import ScriptedModel
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionFailed,
+    CompactionVoid,
+    Notice,
+)
+from everthread.thread.options import CompactionHooks
 from tests.conversation.talk import SYSTEM, Room, room, too_long, words
 
 TURNS = 9
@@ -53,20 +58,26 @@ async def several(place: Room, **settings: Any) -> Conversation:
 SPOILT: dict[str, Callable[[Compaction], Any]] = {
     "nothing": lambda _: None,
     "no messages": lambda made: replace(made, messages=[], kept=()),
-    "texts for messages": lambda made: replace(made, messages=[cast("Any", "x")] * len(made.messages)),
+    "texts for messages": lambda made: replace(
+        made, messages=[cast("Any", "x")] * len(made.messages)
+    ),
     "too few kept": lambda made: replace(made, kept=made.kept[:-1]),
     "kept out of range": lambda made: replace(made, kept=(999,) * len(made.kept)),
     "covered out of range": lambda made: replace(made, covered=(999,)),
     "usage that is none": lambda made: replace(made, usage=(cast("Any", 5),)),
     "outputs that are none": lambda made: replace(made, to_store=(5,)),
-    "nodes that are none": lambda made: replace(made, nodes=(cast("Any", {"id": "n1"}),)),
+    "nodes that are none": lambda made: replace(
+        made, nodes=(cast("Any", {"id": "n1"}),)
+    ),
     "an error": fails,
 }
 
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("how", list(SPOILT))
-async def test_a_compaction_that_cannot_be_used_changes_nothing(tmp_path: Path, how: str, *, background: bool) -> None:
+async def test_a_compaction_that_cannot_be_used_changes_nothing(
+    tmp_path: Path, how: str, *, background: bool
+) -> None:
     async with room(tmp_path) as place:
         spoilt = engine(spoil=staticmethod(SPOILT[how]))
         conversation = await several(place, engine=spoilt, background=background)
@@ -79,18 +90,37 @@ async def test_a_compaction_that_cannot_be_used_changes_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "method",
-    ["update_from_response", "should_compress", "has_content_to_compress", "on_compacted", "dump_state", "load_state"],
+    [
+        "update_from_response",
+        "should_compress",
+        "has_content_to_compress",
+        "on_compacted",
+        "dump_state",
+        "load_state",
+    ],
 )
-async def test_an_engine_that_fails_elsewhere_is_told_once(tmp_path: Path, method: str) -> None:
+async def test_an_engine_that_fails_elsewhere_is_told_once(
+    tmp_path: Path, method: str
+) -> None:
     async with room(tmp_path) as place:
-        conversation = await several(place, engine=engine(**{method: fails}), background=False)
-        await place.open(ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails}))
-        told = [event.text for event in place.watch.of(Notice) if f"failed in {method}" in event.text]
+        conversation = await several(
+            place, engine=engine(**{method: fails}), background=False
+        )
+        await place.open(
+            ScriptedModel(), resume=conversation.id, engine=engine(**{method: fails})
+        )
+        told = [
+            event.text
+            for event in place.watch.of(Notice)
+            if f"failed in {method}" in event.text
+        ]
         assert 1 <= len(told) <= 2, "once for each conversation"
         assert "ValueError: no idea" in told[0]
 
 
-async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(tmp_path: Path) -> None:
+async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(
+    tmp_path: Path,
+) -> None:
     threads: set[int] = set()
 
     def has_content_to_compress(_engine: Any, _messages: Any) -> bool:
@@ -98,18 +128,31 @@ async def test_an_engine_plans_in_a_thread_and_not_on_the_event_loop(tmp_path: P
         return True
 
     async with room(tmp_path) as place:
-        await several(place, engine=engine(has_content_to_compress=has_content_to_compress))
+        await several(
+            place, engine=engine(has_content_to_compress=has_content_to_compress)
+        )
         assert threads
         assert threading.get_ident() not in threads
 
 
 async def test_a_state_that_is_no_json_costs_no_answer(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        await several(place, engine=engine(dump_state=lambda _self: {"x": object()}), background=False)
-        assert sum("failed in dump_state" in event.text for event in place.watch.of(Notice)) == 1
+        await several(
+            place,
+            engine=engine(dump_state=lambda _self: {"x": object()}),
+            background=False,
+        )
+        assert (
+            sum(
+                "failed in dump_state" in event.text for event in place.watch.of(Notice)
+            )
+            == 1
+        )
 
 
-async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(tmp_path: Path) -> None:
+async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         said = ScriptedModel(["Noted.", too_long(4_000, 9_000)])
         conversation = await place.open(said, engine=engine(compress=fails))
@@ -120,11 +163,15 @@ async def test_after_an_overflow_a_failing_engine_ends_in_the_clear_message(tmp_
         assert len(conversation.messages) == 3
 
 
-async def test_hygiene_that_fails_does_not_block_the_engine_later(tmp_path: Path) -> None:
+async def test_hygiene_that_fails_does_not_block_the_engine_later(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         made = engine(spoil=staticmethod(fails))
         model = ScriptedModel(["Noted."], window=16_000)
-        conversation = await place.open(model, engine=made, background=False, protect_last_n=2)
+        conversation = await place.open(
+            model, engine=made, background=False, protect_last_n=2
+        )
         for turn in range(12):
             await conversation.add(f"Turn {turn}: {words(1_180, f'account {turn}')}")
         await conversation.hygiene()
@@ -137,15 +184,21 @@ async def test_hygiene_that_fails_does_not_block_the_engine_later(tmp_path: Path
 async def test_a_prompt_that_cannot_be_written_anew_stays(tmp_path: Path) -> None:
     written = iter([SYSTEM])
     async with room(tmp_path) as place:
-        conversation = await several(place, system=lambda: next(written), background=False)
+        conversation = await several(
+            place, system=lambda: next(written), background=False
+        )
         assert place.watch.of(CompactionDone)
-        assert any("could not be written anew" in event.text for event in place.watch.of(Notice))
+        assert any(
+            "could not be written anew" in event.text
+            for event in place.watch.of(Notice)
+        )
         assert str(conversation.session.system).count(SYSTEM) == 1
 
 
-class BrokenHooks(Hooks):
+class BrokenHooks(CompactionHooks):
     def __init__(self, *, before: bool, after: bool) -> None:
-        self.before, self.after = before, after
+        self.before = before
+        self.after = after
 
     async def before_compaction(self, session: str) -> None:
         if self.before:
@@ -157,16 +210,23 @@ class BrokenHooks(Hooks):
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(tmp_path: Path, *, before: bool) -> None:
+async def test_memory_that_cannot_be_written_stops_the_compaction_not_the_turn(
+    tmp_path: Path, *, before: bool
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
         setup = place.setup(model, protect_last_n=2, background=False)
-        conversation = await Conversation.open(replace(setup, hooks=BrokenHooks(before=before, after=not before)))
+        conversation = await Conversation.open(
+            replace(setup, hooks=BrokenHooks(before=before, after=not before))
+        )
         for turn in range(TURNS):
             await conversation.send(f"Turn {turn}: {words(800, f'account {turn}')}")
-        done, failed = place.watch.of(CompactionDone), place.watch.of(CompactionFailed)
+        done = place.watch.of(CompactionDone)
+        failed = place.watch.of(CompactionFailed)
         assert (bool(done), bool(failed)) == (not before, before)
         made = await conversation.compress()
         assert not (made.changed and before)
         voids = [event.why for event in place.watch.of(CompactionVoid)]
-        assert voids == ([] if before or made.changed else [made.reason]), "only a person's own may find nothing left"
+        assert voids == ([] if before or made.changed else [made.reason]), (
+            "only a person's own may find nothing left"
+        )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from everthread import validate_messages
+from everthread.conversation.cancellation import finish
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.requests import finish
 from everthread.core.messages import text_of
 from everthread.errors import StoreClosedError
 from everthread.testing import ScriptedModel
@@ -35,14 +35,23 @@ async def left(work: Any, after: int) -> bool:
     return under_way
 
 
-async def whole(place: Room, conversation: Conversation, asked: list[str], reached: set[str] | None = None) -> None:
+async def whole(
+    place: Room,
+    conversation: Conversation,
+    asked: list[str],
+    reached: set[str] | None = None,
+) -> None:
     """Each question once, in order, valid, and the same here as for one who opens it now.
 
     With `reached`, a question that reached nobody need not be there: it was left before it was stored.
     """
-    history = [text_of(message.body) for message in await place.store.history(conversation.id)]
+    history = [
+        text_of(message.body) for message in await place.store.history(conversation.id)
+    ]
     kept = [text for text in history if text.startswith("Turn")]
-    assert kept == [text for text in asked if reached is None or text in reached or text in kept]
+    assert kept == [
+        text for text in asked if reached is None or text in reached or text in kept
+    ]
     again = await place.open(ScriptedModel(), resume=conversation.id)
     assert again.messages == conversation.messages
     assert validate_messages(conversation.messages) == []
@@ -50,7 +59,9 @@ async def whole(place: Room, conversation: Conversation, asked: list[str], reach
 
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_turn_is_left_at_any_moment(tmp_path: Path, *, background: bool, streaming: bool) -> None:
+async def test_a_turn_is_left_at_any_moment(
+    tmp_path: Path, *, background: bool, streaming: bool
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=16_000)
         conversation = await place.open(model, background=background, protect_last_n=2)
@@ -62,7 +73,9 @@ async def test_a_turn_is_left_at_any_moment(tmp_path: Path, *, background: bool,
             async for _ in conversation.stream(text):
                 await asyncio.sleep(0)
 
-        asked, reached, cut = [], set(), 0
+        asked = []
+        reached = set()
+        cut = 0
         for turn in range(30):
             asked.append(f"Turn {turn}: {words(600, f'account {turn}')}")
             if await left(ask(asked[-1]), 3 + turn * 5 % 61):
@@ -70,7 +83,11 @@ async def test_a_turn_is_left_at_any_moment(tmp_path: Path, *, background: bool,
             else:
                 reached.add(asked[-1])
         await conversation.add("The end.")
-        reached.update(text_of(message) for request in model.requests for message in request.messages)
+        reached.update(
+            text_of(message)
+            for request in model.requests
+            for message in request.messages
+        )
         assert cut
         await whole(place, conversation, asked, reached)
         await conversation.close()
@@ -81,11 +98,16 @@ async def test_a_compaction_is_left_at_any_moment(tmp_path: Path) -> None:
         model = ScriptedModel(lambda _: f"Noted. {words(200)}", window=64_000)
         for after in range(0, 48, 4):
             conversation = await place.open(model, protect_last_n=2)
-            asked = [f"Turn {turn}: {words(300, f'account {turn}')}" for turn in range(5)]
+            asked = [
+                f"Turn {turn}: {words(300, f'account {turn}')}" for turn in range(5)
+            ]
             for text in asked:
                 await conversation.send(text)
             await left(conversation.compress(), after)
-            assert await place.store.get_compression_tip(conversation.id) == conversation.session.id
+            assert (
+                await place.store.get_compression_tip(conversation.id)
+                == conversation.session.id
+            )
             await whole(place, conversation, asked)
 
 
@@ -106,7 +128,9 @@ async def test_what_is_begun_is_finished_however_often_one_goes_away() -> None:
     assert done
 
 
-async def test_everything_is_closed_also_when_the_store_was_before(tmp_path: Path) -> None:
+async def test_everything_is_closed_also_when_the_store_was_before(
+    tmp_path: Path,
+) -> None:
     closed = []
 
     async def close() -> None:

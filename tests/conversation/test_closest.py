@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation.lookup import StoreLookup
 from everthread.core.search.lookup import page_text
 from everthread.errors import InputError
-from everthread.store.models import NewMessage, NewSession
+from everthread.store.records import NewMessage, NewSession, SearchQuery
+from everthread.thread.lookup import StoreLookup
 
 FACT = "Priya Raman painted the walnut cupboard of Aldermoor green."
 
@@ -26,14 +26,21 @@ def _result(number: int, text: str) -> NewMessage:
     return NewMessage({"role": "tool", "tool_call_id": f"c{number}", "content": text})
 
 
-async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(tmp_path: Path) -> None:
+async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(
+    tmp_path: Path,
+) -> None:
     store = open_store(tmp_path / "store.db")
     session = await store.create_session(NewSession())
     said = [FACT, *(f"Page {number} of the ledger is settled." for number in range(20))]
-    await store.append(session.id, [NewMessage({"role": "user", "content": text}) for text in said])
+    await store.append(
+        session.id, [NewMessage({"role": "user", "content": text}) for text in said]
+    )
     paths = ("src/tax.py", "src/net.py")
     for number, path in enumerate(paths):
-        await store.append(session.id, [_call(number, path), _result(number, f"def rate(): return {number}")])
+        await store.append(
+            session.id,
+            [_call(number, path), _result(number, f"def rate(): return {number}")],
+        )
     lookup = StoreLookup(store, "default", session.id)
 
     asked = "Who was the painter of that Aldermoor cupboard, and which brush was used?"
@@ -41,19 +48,52 @@ async def test_a_question_finds_its_answer_and_is_told_that_it_is_only_close(tmp
     assert found.near
     assert found.excerpts[0].text == FACT
     assert found.excerpts[0].turn == 1
-    assert "close, none with all these words" in page_text(found, asked, tool="recall", where="here").split("\n")[0]
+    assert (
+        "close, none with all these words"
+        in page_text(found, asked, tool="recall", where="here").split("\n")[0]
+    )
     assert not (await lookup.search("painted cupboard")).near
-    assert not (await lookup.search("Who was the painter of that cupboard?")).near, "every telling word, in some form"
+    assert not (await lookup.search("Who was the painter of that cupboard?")).near, (
+        "every telling word, in some form"
+    )
     for strange in ("zeppelin hangar", '"painted cupboard"'):
-        assert not (await lookup.search(strange)).excerpts, "too far, or asked for as it stands"
+        assert not (await lookup.search(strange)).excerpts, (
+            "too far, or asked for as it stands"
+        )
     loose = await lookup.search("cupboard zeppelin hangar moorings gondola")
     assert (loose.near, loose.excerpts[0].text) == (True, FACT)
     assert not (await lookup.search(asked, role="assistant")).excerpts
-    assert not (await lookup.search(asked, offset=5)).excerpts, "there is one page of it"
+    assert not (await lookup.search(asked, offset=5)).excerpts, (
+        "there is one page of it"
+    )
 
     (only,) = (await lookup.search("rate", path="src/net.py")).excerpts
     assert only.text == "def rate(): return 1"
     assert not (await lookup.search("rate", path="src/other.py")).excerpts
     with pytest.raises(InputError, match="by words"):
         await lookup.search("rate", mode="regex", path="src/net.py")
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "asked", ["rule number 3", "What does rule number 3 say?", "number 3"]
+)
+async def test_an_exact_phrase_comes_first(tmp_path: Path, asked: str) -> None:
+    store = open_store(tmp_path / "store.db")
+    session = await store.create_session(NewSession())
+    said = [
+        f"Rule number {number}: team {number % 4} reviews the number of open changes."
+        for number in range(1, 9)
+    ]
+    said += [
+        f"The rule about the number of pages has {number} parts, and rule 3 is short."
+        for number in range(9)
+    ]
+    await store.append(
+        session.id, [NewMessage({"role": "user", "content": text}) for text in said]
+    )
+    lookup = StoreLookup(store, "default", session.id)
+    assert (await lookup.search(asked)).excerpts[0].text.startswith(said[2])
+    page = await store.find(SearchQuery(asked, "default", session.id))
+    assert page.hits[0].snippet.startswith(said[2])
     await store.close()

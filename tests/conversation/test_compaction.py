@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import Services
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import (
+from everthread.conversation.summary_note import note_in
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.tokens import TokenCounter
+from everthread.core.types import Reply
+from everthread.errors import ConfigError
+from everthread.testing import ScriptedModel, ScriptedSummarizer
+from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
     CompactionStarted,
     Notice,
     UsageRecorded,
 )
-from everthread.conversation.requests import note_in
-from everthread.core.pricing import CanonicalUsage
-from everthread.core.types import Reply
-from everthread.errors import ConfigError
-from everthread.testing import ScriptedModel, ScriptedSummarizer
+from everthread.thread.managed import MAX_SUMMARY_WAIT_SECONDS
+from everthread.thread.summary_wait import Timer
 from tests.conversation.talk import SYSTEM, Room, call, result, room, route, words
 
 
-async def filled(place: Room, tokens: int, *, window: int = 16_000, **options: Any) -> Conversation:
+async def filled(
+    place: Room, tokens: int, *, window: int = 16_000, **options: Any
+) -> Conversation:
     """A conversation whose context has about so many tokens, in turns of five hundred."""
     model = ScriptedModel(lambda _: words(200, "answer"), window=window)
     conversation = await place.open(model, **options)
@@ -53,11 +62,15 @@ class Slow:
         self.asked += 1
         self.begun.set()
         await self.may.wait()
-        usage = ({"model": "gpt-4o-mini", "prompt_tokens": 900, "completion_tokens": 90},)
+        usage = (
+            {"model": "gpt-4o-mini", "prompt_tokens": 900, "completion_tokens": 90},
+        )
         return SummaryDraft({"Goal": "Keep the books."}, self.name, usage=usage)
 
 
-async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(tmp_path: Path) -> None:
+async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         conversation = await filled(place, 7_500)
         first = conversation.session.id
@@ -70,11 +83,15 @@ async def test_the_threshold_makes_it_happen_and_the_thread_goes_on(tmp_path: Pa
         assert record.record.covered
         assert (await place.store.session(first)).end_reason == "compression"
         assert note_in(conversation.session.system)
-        kinds = [item.kind for item in await place.store.messages(conversation.session.id)]
+        kinds = [
+            item.kind for item in await place.store.messages(conversation.session.id)
+        ]
         assert kinds.count("summary") == 1
 
 
-async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(tmp_path: Path) -> None:
+async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         slow = Slow()
         conversation = await filled(place, 8_500, summarizer=slow)
@@ -85,10 +102,13 @@ async def test_a_summary_that_takes_long_delays_no_turn_that_can_go_on(tmp_path:
         await asyncio.sleep(0)
         await conversation.send("One more thing: keep the ledger.")
         (done,) = place.watch.of(CompactionDone)
-        assert done.author == "slow"
+        assert done.author == "slow, journal", "the journal covers what was said since"
+        assert done.tokens_after <= 0.6 * 8_000
         assert slow.asked == 1
         assert str(conversation.messages[-2]["content"]).startswith("One more thing")
-        assert [item for item in place.watch.of(UsageRecorded) if item.task == "auxiliary"]
+        assert [
+            item for item in place.watch.of(UsageRecorded) if item.task == "auxiliary"
+        ]
 
 
 async def test_a_turn_that_cannot_go_on_waits(tmp_path: Path) -> None:
@@ -104,7 +124,64 @@ async def test_a_turn_that_cannot_go_on_waits(tmp_path: Path) -> None:
         assert conversation.tokens < 16_000
 
 
-async def test_what_was_prepared_is_void_when_its_messages_changed(tmp_path: Path) -> None:
+class Timers:
+    """Timers that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Callable[[], None], float] = {}
+
+    def __call__(self, seconds: float, end: Callable[[], None]) -> Timer:
+        self.waiting[end] = seconds
+        return cast(
+            "Timer", SimpleNamespace(cancel=lambda: self.waiting.pop(end, None))
+        )
+
+    def end_waits_for_a_summary(self) -> None:
+        for end in [
+            end
+            for end, seconds in self.waiting.items()
+            if seconds == MAX_SUMMARY_WAIT_SECONDS
+        ]:
+            end()
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_a_summariser_that_never_answers_blocks_no_turn(
+    tmp_path: Path, *, background: bool
+) -> None:
+    async with room(tmp_path) as place:
+        hanging = Slow()
+        timers = Timers()
+        chain = SummarizerChain(
+            [hanging], floor=JournalWriter(TokenCounter("gpt-4o")), clock=lambda: 0.0
+        )
+        model = ScriptedModel(lambda _: words(200, "answer"), window=16_000)
+        setup = replace(
+            place.setup(model, summarizer=chain, background=background), timer=timers
+        )
+        conversation = await Conversation.open(setup, tools=[])
+        while conversation.tokens < 7_000:
+            await conversation.send(words(250, f"topic {conversation.tokens}"))
+        turn = asyncio.create_task(conversation.send(words(9_000)))
+        await hanging.begun.wait()
+        while not turn.done():
+            timers.end_waits_for_a_summary()
+            await asyncio.sleep(0.01)
+        await turn
+        (done,) = place.watch.of(CompactionDone)
+        assert done.author == "journal"
+        assert any(
+            "slow wrote no summary: it took too long" in line for line in done.warnings
+        )
+        assert hanging.asked == 1
+        while len(place.watch.of(CompactionDone)) < 2:
+            await conversation.send(words(250))
+        assert hanging.asked == 1, "it rests"
+
+
+async def test_what_was_prepared_is_void_when_its_messages_changed(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         slow = Slow()
         slow.may.set()
@@ -116,13 +193,17 @@ async def test_what_was_prepared_is_void_when_its_messages_changed(tmp_path: Pat
             await conversation.send(words(250))
         undone = asyncio.create_task(conversation.undo())
         await undone
-        assert len(await place.store.history(conversation.id)) == len(conversation.messages)
+        assert len(await place.store.history(conversation.id)) == len(
+            conversation.messages
+        )
         slow.may.set()
         await conversation.send("Go on.")
         assert conversation.messages[-2]["content"] == "Go on."
 
 
-async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the_call(tmp_path: Path) -> None:
+async def test_a_larger_history_than_the_new_model_takes_is_compacted_before_the_call(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         conversation = await filled(place, 20_000, window=64_000)
         small = ScriptedModel(["fine"], name="gpt-4o-mini", window=8_000)
@@ -209,9 +290,13 @@ async def test_two_in_vain_pause_it_with_one_notice(tmp_path: Path) -> None:
 
         def stubborn(_request: Any) -> Reply:
             usage = {"prompt_tokens": size, "completion_tokens": 5}
-            return Reply({"role": "assistant", "content": words(100)}, "stop", usage=usage)
+            return Reply(
+                {"role": "assistant", "content": words(100)}, "stop", usage=usage
+            )
 
-        conversation = await place.open(ScriptedModel(stubborn, window=16_000), background=False)
+        conversation = await place.open(
+            ScriptedModel(stubborn, window=16_000), background=False
+        )
         for index in range(30):
             await conversation.send(f"{index} {words(150)}")
         paused = [item for item in place.watch.of(Notice) if "paused" in item.text]
@@ -224,9 +309,13 @@ async def test_compactions_by_a_person_are_never_judged(tmp_path: Path) -> None:
 
         def stubborn(_request: Any) -> Reply:
             usage = {"prompt_tokens": 7_000, "completion_tokens": 5}
-            return Reply({"role": "assistant", "content": words(100)}, "stop", usage=usage)
+            return Reply(
+                {"role": "assistant", "content": words(100)}, "stop", usage=usage
+            )
 
-        conversation = await place.open(ScriptedModel(stubborn, window=16_000), background=False)
+        conversation = await place.open(
+            ScriptedModel(stubborn, window=16_000), background=False
+        )
         for _ in range(3):
             for _ in range(6):
                 await conversation.send(words(300))
@@ -236,7 +325,9 @@ async def test_compactions_by_a_person_are_never_judged(tmp_path: Path) -> None:
         assert not [item for item in place.watch.of(Notice) if "paused" in item.text]
 
 
-async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(tmp_path: Path) -> None:
+async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         conversation = await filled(place, 5_000)
         await conversation.compress()
@@ -252,10 +343,18 @@ async def test_from_the_second_on_the_user_is_told_that_detail_may_fade(tmp_path
 async def test_tools_that_fill_the_window_are_named_once(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
         tools = [
-            {"type": "function", "function": {"name": f"t{index}", "description": words(400, f"tool {index}")}}
+            {
+                "type": "function",
+                "function": {
+                    "name": f"t{index}",
+                    "description": words(400, f"tool {index}"),
+                },
+            }
             for index in range(12)
         ]
-        conversation = await place.open(ScriptedModel(lambda _: "ok", window=8_000), tools=tools)
+        conversation = await place.open(
+            ScriptedModel(lambda _: "ok", window=8_000), tools=tools
+        )
         for index in range(4):
             await conversation.send(f"step {index} {words(100)}")
         (notice,) = place.watch.of(Notice)
@@ -264,7 +363,9 @@ async def test_tools_that_fill_the_window_are_named_once(tmp_path: Path) -> None
         assert not place.watch.of(CompactionStarted)
 
 
-async def test_an_engine_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
+async def test_an_engine_that_fails_is_told_and_the_turn_goes_on(
+    tmp_path: Path,
+) -> None:
     class Broken(ContextCompressor):
         async def compress(self, *_args: Any, **_kwargs: Any) -> Any:
             raise RuntimeError("out of ideas")
@@ -285,7 +386,9 @@ async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
             super().__init__(services)
             told.append("made")
 
-        def on_session_start(self, session_id: str, *, reason: Any = "new", previous: str | None = None) -> None:
+        def on_session_start(
+            self, session_id: str, *, reason: Any = "new", previous: str | None = None
+        ) -> None:
             told.append(f"start {reason}")
             super().on_session_start(session_id, reason=reason, previous=previous)
 
@@ -302,15 +405,26 @@ async def test_the_engine_lives_as_its_interface_says(tmp_path: Path) -> None:
             super().on_session_end(session_id)
 
     async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(lambda _: words(300), window=16_000), engine=Told)
+        conversation = await place.open(
+            ScriptedModel(lambda _: words(300), window=16_000), engine=Told
+        )
         for _ in range(4):
             await conversation.send(words(800))
         await conversation.compress()
         await conversation.close("done")
-    assert told == ["made", "start new", *["response"] * 4, "compacted", "start compression", "end"]
+    assert told == [
+        "made",
+        "start new",
+        *["response"] * 4,
+        "compacted",
+        "start compression",
+        "end",
+    ]
 
 
-async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(tmp_path: Path) -> None:
+async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         written: list[int] = []
 
@@ -323,7 +437,9 @@ async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(tmp
         await conversation.compress()
         assert len(written) == 2
         await conversation.send("Go on.")
-        again = await place.open(ScriptedModel(["ok"], window=16_000), resume=conversation.id, system=system)
+        again = await place.open(
+            ScriptedModel(["ok"], window=16_000), resume=conversation.id, system=system
+        )
         await again.send("And on.")
         assert len(written) == 2
         assert note_in(again.session.system)
@@ -331,7 +447,9 @@ async def test_the_system_prompt_is_written_anew_only_where_a_session_begins(tmp
 
 async def test_a_rule_survives_and_a_restart_knows_it(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(lambda _: words(150, "answer"), window=16_000))
+        conversation = await place.open(
+            ScriptedModel(lambda _: words(150, "answer"), window=16_000)
+        )
         await conversation.send("Never touch the migrations folder. " + words(200))
         current = conversation
         for _ in range(3):
@@ -340,17 +458,22 @@ async def test_a_rule_survives_and_a_restart_knows_it(tmp_path: Path) -> None:
             await current.compress()
             await current.close()
             current = await place.open(
-                ScriptedModel(lambda _: words(150, "answer"), window=16_000), resume=conversation.id
+                ScriptedModel(lambda _: words(150, "answer"), window=16_000),
+                resume=conversation.id,
             )
         assert "Never touch the migrations folder" in str(current.messages)
         assert replace(current.session).kind == "continuation"
 
 
-async def test_messages_of_another_process_land_in_the_continuation_once(tmp_path: Path) -> None:
+async def test_messages_of_another_process_land_in_the_continuation_once(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         slow = Slow()
         conversation = await filled(place, 5_000, summarizer=slow)
-        other = await place.open(ScriptedModel(["b"], window=16_000), resume=conversation.id)
+        other = await place.open(
+            ScriptedModel(["b"], window=16_000), resume=conversation.id
+        )
         compaction = asyncio.create_task(conversation.compress())
         await slow.begun.wait()
         await other.send("meanwhile")
@@ -359,13 +482,20 @@ async def test_messages_of_another_process_land_in_the_continuation_once(tmp_pat
         texts = [str(item["content"]) for item in conversation.messages]
         assert texts.count("meanwhile") == 1
         assert texts[-2:] == ["meanwhile", "b"]
-        whole = [str(item.body["content"]) for item in await place.store.history(conversation.id)]
+        whole = [
+            str(item.body["content"])
+            for item in await place.store.history(conversation.id)
+        ]
         assert whole.count("meanwhile") == 1
 
 
-async def test_of_two_that_compact_one_wins_and_the_other_goes_on_from_there(tmp_path: Path) -> None:
+async def test_of_two_that_compact_one_wins_and_the_other_goes_on_from_there(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
-        conversation = await filled(place, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"}))
+        conversation = await filled(
+            place, 5_000, summarizer=ScriptedSummarizer({"Goal": "one"})
+        )
         other = await place.open(
             ScriptedModel(["b"], window=16_000),
             resume=conversation.id,
@@ -387,3 +517,111 @@ async def test_open_calls_are_never_touched(tmp_path: Path) -> None:
         await conversation.add_results([result("a.py")])
         conversation.route.model._script = lambda _: "done"  # type: ignore[union-attr]
         assert (await conversation.send()).text == "done"
+
+
+async def test_a_large_message_is_sent_whole_and_compacts_once(tmp_path: Path) -> None:
+    """It fits the window and not the threshold: the model reads all of it, and nothing is compacted in vain."""
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 5_000)
+        model = ScriptedModel(lambda _: "noted", window=16_000)
+        await conversation.use_model(route(model))
+        large = words(7_000, "clause")
+        await conversation.send(large)
+        assert large in [message["content"] for message in model.requests[-1].messages]
+        (done,) = place.watch.of(CompactionDone)
+        assert done.tokens_after > conversation.threshold
+        await conversation.send("And?")
+        assert len(place.watch.of(CompactionDone)) == 1, (
+            "the history has not grown by a tenth"
+        )
+
+
+async def test_the_results_of_parallel_calls_reach_the_model(tmp_path: Path) -> None:
+    """Twelve results of 40 % of a small window: each is cut to its share, none is dropped."""
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 5_500)
+        calls: Any = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": "look", "arguments": "{}"},
+            }
+            for number in range(12)
+        ]
+        asked = Reply(
+            {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
+        )
+        model = ScriptedModel([asked, "done"], window=16_000)
+        await conversation.use_model(route(model))
+        await conversation.send("Look at all of them.")
+        results = [
+            result(f"part {number}: {words(530)}", f"call_{number}")
+            for number in range(12)
+        ]
+        await conversation.add_results(results)
+        await conversation.send()
+        assert place.watch.of(CompactionDone)
+        sent = [
+            message
+            for message in model.requests[-1].messages
+            if message["role"] == "tool"
+        ][-12:]
+        assert [message["tool_call_id"] for message in sent] == [
+            f"call_{number}" for number in range(12)
+        ]
+        assert all("part" in str(message["content"]) for message in sent)
+
+
+async def test_a_journal_is_never_prepared_ahead(tmp_path: Path) -> None:
+    """It takes milliseconds; prepared ahead it would leave the messages since then uncut."""
+    async with room(tmp_path) as place:
+        conversation = await filled(place, 7_000)
+        assert not place.watch.of(CompactionStarted), "80 % of the threshold is 6,400"
+        while not place.watch.of(CompactionDone):
+            await conversation.send(words(250))
+        (done,) = place.watch.of(CompactionDone)
+        assert done.tokens_before >= 8_000
+        assert done.tokens_after <= 0.6 * 8_000
+
+
+async def test_messages_since_a_prepared_summary_are_pruned_when_it_is_used(
+    tmp_path: Path,
+) -> None:
+    """The model's summary stays as it is, and the result is as small as any other."""
+    async with room(tmp_path) as place:
+        slow = Slow()
+        conversation = await filled(place, 6_500, summarizer=slow)
+        numbers = iter(range(100))
+        model = ScriptedModel(
+            lambda _: call("read", "{}", f"since_{next(numbers)}"), window=16_000
+        )
+        await slow.begun.wait()
+        conversation.route.model._script = model._script  # type: ignore[union-attr]
+        await conversation.send("Read all of it.")
+        for number in range(6):
+            await conversation.add_results(
+                [result(f"page {number}: {words(500)}", f"since_{number}")]
+            )
+            await conversation.send()
+        assert not place.watch.of(CompactionDone)
+        slow.may.set()
+        await asyncio.sleep(0.2)
+        await conversation.add_results([result("the last page", "since_6")])
+        await conversation.send()
+        (done,) = place.watch.of(CompactionDone)
+        assert done.author == "slow"
+        assert slow.asked == 1
+        assert done.tokens_after <= 0.6 * 8_000
+        texts = [
+            str(message["content"])
+            for message in conversation.messages
+            if message["role"] == "tool"
+        ]
+        assert texts[-1] == "the last page"
+        assert any(
+            "Keep the books." in str(message["content"])
+            for message in conversation.messages
+        )
+        assert len(await place.store.history(conversation.id)) > len(
+            conversation.messages
+        )

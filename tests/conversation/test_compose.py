@@ -8,13 +8,13 @@ import pytest
 
 from everthread import open_conversation
 from everthread.config import parse_config
-from everthread.conversation.events import CompactionDone, Notice
 from everthread.core.types import Request
 from everthread.errors import ConfigError, EverthreadError
 from everthread.factory import refit
 from everthread.lab.provider import Fault, Provider
 from everthread.providers.clients import OpenAIChatModel
 from everthread.testing import PrefixWatch, ScriptedModel
+from everthread.thread.events import CompactionDone, Notice
 from tests.conversation.served import KEY, answering, lab, model, summary
 from tests.conversation.talk import words
 
@@ -41,7 +41,9 @@ async def test_the_home_has_the_store_and_the_configuration(home: Path) -> None:
         assert (home / "everthread.db").exists()
 
 
-async def test_without_a_key_it_says_which_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_key_it_says_which_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         await open_conversation("gpt-4o", store=tmp_path / "s.db")
@@ -49,7 +51,9 @@ async def test_without_a_key_it_says_which_is_missing(tmp_path: Path, monkeypatc
         await open_conversation(store=tmp_path / "s.db")
 
 
-async def test_an_engine_that_is_not_there_is_an_error_not_another_engine(tmp_path: Path) -> None:
+async def test_an_engine_that_is_not_there_is_an_error_not_another_engine(
+    tmp_path: Path,
+) -> None:
     config = parse_config("context: {engine: nonesuch}")
     with pytest.raises(Exception, match="no context engine 'nonesuch'"):
         await open_conversation(ScriptedModel(), config=config, store=tmp_path / "s.db")
@@ -57,30 +61,51 @@ async def test_an_engine_that_is_not_there_is_an_error_not_another_engine(tmp_pa
 
 async def test_the_auxiliary_model_writes_the_summary(tmp_path: Path) -> None:
     served = [model("gpt-4o", 16_000), model("gpt-4o-mini", 128_000)]
-    async with lab(tmp_path, served, answering(lambda _: words(150), lambda _: summary("By the small one."))) as place:
+    async with lab(
+        tmp_path,
+        served,
+        answering(lambda _: words(150), lambda _: summary("By the small one.")),
+    ) as place:
         conversation = await place.open(
-            "gpt-4o", extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}"
+            "gpt-4o",
+            extra="auxiliary: {compression: {model: gpt-4o-mini, provider: main}}",
         )
         for turn in range(10):
             await conversation.send(f"{turn} {words(300, f'page {turn}')}")
         made = await conversation.compress()
         assert made.author == "gpt-4o-mini"
         assert {call.model for call in place.summary_calls()} == {"gpt-4o-mini"}
-        spent = [item for item in await place.store.usage(conversation.id) if item.task == "auxiliary"]
+        spent = [
+            item
+            for item in await place.store.usage(conversation.id)
+            if item.task == "auxiliary"
+        ]
         assert {item.model for item in spent} == {"gpt-4o-mini"}
         assert place.watch.of(CompactionDone)[0].cost is not None
 
 
-async def test_another_model_steps_in_with_the_request_made_to_fit(tmp_path: Path) -> None:
+async def test_another_model_steps_in_with_the_request_made_to_fit(
+    tmp_path: Path,
+) -> None:
     async with (
-        Provider({"gpt-4o": 64_000}, [*["ok"] * 8, *[Fault("overloaded")] * 9]) as first,
+        Provider(
+            {"gpt-4o": 64_000}, [*["ok"] * 8, *[Fault("overloaded")] * 9]
+        ) as first,
         Provider({"small": 4_000}, ["from the other"]) as second,
     ):
         watch = PrefixWatch()
-        other = OpenAIChatModel("small", window=4_000, base_url=f"{second.url}/v1", api_key="x")
-        config = parse_config(f"model: {{default: gpt-4o, provider: custom, base_url: '{first.url}/v1'}}")
+        other = OpenAIChatModel(
+            "small", window=4_000, base_url=f"{second.url}/v1", api_key="x"
+        )
+        config = parse_config(
+            f"model: {{default: gpt-4o, provider: custom, base_url: '{first.url}/v1'}}"
+        )
         conversation = await open_conversation(
-            config=config, store=tmp_path / "s.db", fallback=[other], listener=watch, summarizer="extractive"
+            config=config,
+            store=tmp_path / "s.db",
+            fallback=[other],
+            listener=watch,
+            summarizer="journal",
         )
         for turn in range(8):
             await conversation.send(f"{turn} {words(900, f'page {turn}')}")

@@ -9,9 +9,9 @@ from everthread import open_conversation, validate_messages
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import SummaryDraft
 from everthread.config import parse_config
-from everthread.conversation.events import CompactionDone, Notice
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone, Notice
 from tests.conversation.talk import SYSTEM, room, words
 
 
@@ -22,12 +22,19 @@ async def test_a_branch_with_a_title_keeps_everything_else(tmp_path: Path) -> No
         await conversation.send("First question")
         branch = await conversation.branch(title="Another way")
         kept = branch.session
-        assert (kept.title, kept.system, kept.platform, kept.user) == ("Another way", SYSTEM, "cli", "ada")
+        assert (kept.title, kept.system, kept.platform, kept.user) == (
+            "Another way",
+            SYSTEM,
+            "cli",
+            "ada",
+        )
         assert kept.model == conversation.session.model
         assert kept.kind == "branch"
 
 
-async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(tmp_path: Path) -> None:
+async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(["fine"], window=8_000)
         conversation = await place.open(model)
@@ -39,14 +46,24 @@ async def test_one_message_that_is_too_large_is_made_smaller_before_it_is_sent(t
         assert any("What does it say?" in str(message["content"]) for message in sent)
 
 
-async def test_system_and_tools_over_the_threshold_do_not_switch_compaction_off(tmp_path: Path) -> None:
+async def test_system_and_tools_over_the_threshold_do_not_switch_compaction_off(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: words(150), window=16_000)
-        conversation = await place.open(model, system=f"{SYSTEM} {words(6_500)}", protect_last_n=2, background=False)
+        conversation = await place.open(
+            model, system=f"{SYSTEM} {words(6_500)}", protect_last_n=2, background=False
+        )
         for turn in range(30):
             await conversation.send(f"Turn {turn}: {words(150)}")
-        assert place.watch.of(CompactionDone), "the history is compacted at 85 % of the window"
-        told = [notice.text for notice in place.watch.of(Notice) if "System prompt and tools" in notice.text]
+        assert place.watch.of(CompactionDone), (
+            "the history is compacted at 85 % of the window"
+        )
+        told = [
+            notice.text
+            for notice in place.watch.of(Notice)
+            if "System prompt and tools" in notice.text
+        ]
         assert len(told) == 1
         assert "85 %" in told[0]
 
@@ -58,7 +75,9 @@ class Broken:
         raise ValueError("no summary today")
 
 
-async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(tmp_path: Path) -> None:
+async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(
+    tmp_path: Path,
+) -> None:
     model = ScriptedModel(lambda _: words(200), window=8_000)
     config = parse_config("compression: {background: false, protect_last_n: 2}")
     done: list[CompactionDone] = []
@@ -68,7 +87,11 @@ async def test_a_summariser_of_one_s_own_that_fails_leaves_the_journal(tmp_path:
             done.append(event)
 
     conversation = await open_conversation(
-        model, config=config, store=tmp_path / "s.db", summarizer=Broken(), listener=hear
+        model,
+        config=config,
+        store=tmp_path / "s.db",
+        summarizer=Broken(),
+        listener=hear,
     )
     for turn in range(16):
         await conversation.send(f"Turn {turn}: {words(200)}")

@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
+from everthread.conversation.answers import INTERRUPTED, Answer
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone, Estimated, OutputStored, UsageRecorded
-from everthread.conversation.requests import INTERRUPTED, Answer
 from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Reply, StreamDelta
 from everthread.core.validation import validate_messages
 from everthread.errors import InputError, ModelError
 from everthread.testing import ScriptedModel
+from everthread.thread.events import (
+    CompactionDone,
+    Estimated,
+    OutputStored,
+    UsageRecorded,
+)
 from tests.conversation.talk import SYSTEM, call, result, room, words
 
 
@@ -45,7 +50,10 @@ async def test_the_answer_comes_piece_by_piece(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel(["one two three"]))
         pieces = [piece async for piece in conversation.stream("count")]
-        assert "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip() == "one two three"
+        assert (
+            "".join(p.text for p in pieces if isinstance(p, StreamDelta)).strip()
+            == "one two three"
+        )
         assert isinstance(pieces[-1], Answer)
         assert pieces[-1].text == "one two three"
 
@@ -62,8 +70,13 @@ async def test_any_id_of_a_thread_resumes_it(tmp_path: Path) -> None:
         assert len(again.messages) == 4
 
 
-@pytest.mark.parametrize("given", ["", "   ", {"content": "no role"}, {"role": "system", "content": "x"}, [3]])
-async def test_what_is_no_message_is_refused_and_nothing_is_stored(tmp_path: Path, given: Any) -> None:
+@pytest.mark.parametrize(
+    "given",
+    ["", "   ", {"content": "no role"}, {"role": "system", "content": "x"}, [3]],
+)
+async def test_what_is_no_message_is_refused_and_nothing_is_stored(
+    tmp_path: Path, given: Any
+) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel())
         with pytest.raises(InputError):
@@ -86,13 +99,17 @@ async def test_tool_results_must_answer_an_open_call(tmp_path: Path) -> None:
         conversation = await place.open(ScriptedModel([call("ls", "{}"), "Done."]))
         answer = await conversation.send("List the files")
         assert [item.name for item in answer.calls] == ["ls"]
-        with pytest.raises(InputError, match="no open call has the id call_9; open: call_1"):
+        with pytest.raises(
+            InputError, match="no open call has the id call_9; open: call_1"
+        ):
             await conversation.add_results([result("a", "call_9")])
         await conversation.add_results([result("a.py")])
         assert (await conversation.send()).text == "Done."
 
 
-async def test_a_call_left_open_gets_a_result_before_the_next_message(tmp_path: Path) -> None:
+async def test_a_call_left_open_gets_a_result_before_the_next_message(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel([call("ls", "{}"), "Fine."])
         conversation = await place.open(model)
@@ -103,7 +120,9 @@ async def test_a_call_left_open_gets_a_result_before_the_next_message(tmp_path: 
         assert "No result" in str(sent[2]["content"])
 
 
-async def test_a_large_result_is_stored_and_cited_and_can_be_read(tmp_path: Path) -> None:
+async def test_a_large_result_is_stored_and_cited_and_can_be_read(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel([call("terminal", '{"command": "make"}'), "ok"])
         conversation = await place.open(model)
@@ -120,22 +139,6 @@ async def test_a_large_result_is_stored_and_cited_and_can_be_read(tmp_path: Path
         assert "go on with offset 150" in part
 
 
-async def test_a_list_of_like_objects_is_given_as_a_table_and_the_original_stored(tmp_path: Path) -> None:
-    rows = json.dumps([{"identifier": n, "name_of_branch": f"branch {n}", "total": n} for n in range(40)])
-    async with room(tmp_path) as place:
-        model = ScriptedModel([call("terminal", '{"command": "list"}'), "ok", "ok"])
-        conversation = await place.open(model, tables=True)
-        await conversation.send("List them")
-        await conversation.add_results([result(rows)])
-        await conversation.send()
-        shown = str(model.requests[-1].messages[-1]["content"])
-        (event,) = place.watch.of(OutputStored)
-        assert f"stored as {event.output}" in shown
-        assert shown.count("name_of_branch") == 1
-        assert len(shown) < 2 / 3 * len(rows)
-        assert (await conversation.read_output(event.output, limit=len(rows))).startswith(rows)
-
-
 async def test_what_is_injected_is_sent_once_and_never_stored(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(["a", "b"])
@@ -147,7 +150,9 @@ async def test_what_is_injected_is_sent_once_and_never_stored(tmp_path: Path) ->
         assert "weather" not in str(await place.store.history(conversation.id))
 
 
-async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(tmp_path: Path) -> None:
+async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(["one two three four", "on we go"])
         conversation = await place.open(model)
@@ -166,19 +171,26 @@ async def test_an_interrupted_stream_keeps_what_was_said_and_is_accounted_for(tm
 
 async def test_what_a_broken_call_used_is_accounted_for(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        partial = Reply({"role": "assistant", "content": "half"}, usage={"prompt_tokens": 70, "completion_tokens": 1})
+        partial = Reply(
+            {"role": "assistant", "content": "half"},
+            usage={"prompt_tokens": 70, "completion_tokens": 1},
+        )
         broken = ModelError("the connection was reset", partial=partial)
         conversation = await place.open(ScriptedModel([broken]))
         with pytest.raises(ModelError, match="reset"):
             await conversation.send("Hi")
         (spent,) = await place.store.usage(conversation.id)
         assert spent.usage.prompt_tokens == 70
-        assert len(await place.store.messages(conversation.session.id)) == 1, "the user's message is safe"
+        assert len(await place.store.messages(conversation.session.id)) == 1, (
+            "the user's message is safe"
+        )
 
 
 async def test_without_a_report_usage_is_estimated(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        silent = Reply({"role": "assistant", "content": "words " * 20}, "stop", usage={})
+        silent = Reply(
+            {"role": "assistant", "content": "words " * 20}, "stop", usage={}
+        )
         conversation = await place.open(ScriptedModel([silent]))
         answer = await conversation.send("Hi")
         assert answer.usage.output_tokens >= 20
@@ -194,7 +206,12 @@ async def test_a_branch_goes_its_own_way(tmp_path: Path) -> None:
         await conversation.send("two")
         branch = await conversation.branch(first.id)
         await branch.send("three")
-        assert [str(item["content"]) for item in branch.messages] == ["one", "a", "three", "c"]
+        assert [str(item["content"]) for item in branch.messages] == [
+            "one",
+            "a",
+            "three",
+            "c",
+        ]
         assert len(conversation.messages) == 4
         assert branch.session.kind == "branch"
 
@@ -212,7 +229,9 @@ async def test_two_conversations_on_one_thread_see_each_other(tmp_path: Path) ->
 
 async def test_turns_of_one_conversation_do_not_mix(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}"))
+        conversation = await place.open(
+            ScriptedModel(lambda request: f"re: {request.messages[-1]['content']}")
+        )
         await asyncio.gather(*(conversation.send(f"m{index}") for index in range(5)))
         roles = [item["role"] for item in conversation.messages]
         assert roles == ["user", "assistant"] * 5
@@ -223,7 +242,9 @@ async def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> No
         model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
         conversation = await place.open(model)
         for index in range(60):
-            await conversation.send(f"Question {index}: {words(120, f'matter {index}')}")
+            await conversation.send(
+                f"Question {index}: {words(120, f'matter {index}')}"
+            )
             assert conversation.tokens < 8_000
         done = place.watch.of(CompactionDone)
         assert len(done) >= 3
@@ -238,7 +259,9 @@ async def test_a_conversation_passes_its_window_many_times(tmp_path: Path) -> No
 async def test_a_branch_knows_how_things_stood(tmp_path: Path) -> None:
     """Also what the summary's text does not tell: here a command that passed long ago."""
     async with room(tmp_path) as place:
-        conversation = await place.open(ScriptedModel(lambda _: words(200, "answer"), window=16_000))
+        conversation = await place.open(
+            ScriptedModel(lambda _: words(200, "answer"), window=16_000)
+        )
         for message in (
             {"role": "user", "content": "Build it."},
             call("bash", '{"command": "make release"}').message,
@@ -249,7 +272,12 @@ async def test_a_branch_knows_how_things_stood(tmp_path: Path) -> None:
 
         async def compacted(talk: Conversation) -> Any:
             for turn in range(12):
-                await talk.add({"role": "user", "content": f"Turn {turn}. {words(250, f'topic {turn}')}"})
+                await talk.add(
+                    {
+                        "role": "user",
+                        "content": f"Turn {turn}. {words(250, f'topic {turn}')}",
+                    }
+                )
                 await talk.add({"role": "assistant", "content": words(200, "answer")})
             return await talk.compress()
 
@@ -260,18 +288,31 @@ async def test_a_branch_knows_how_things_stood(tmp_path: Path) -> None:
         assert "make release" in made.state["commands"]
 
 
-async def test_a_first_message_that_looks_like_a_summary_stays_one_message_beside_one_summary(tmp_path: Path) -> None:
+async def test_a_first_message_that_looks_like_a_summary_stays_one_message_beside_one_summary(
+    tmp_path: Path,
+) -> None:
     """In one long turn the summary is merged into it: it is found again, however often it is written anew."""
-    asked = seal_summary(f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here.")
+    asked = seal_summary(
+        f"{SUMMARY_START}: 3 earlier messages]\n\n## Goal\nGo on from here."
+    )
     async with room(tmp_path) as place:
-        setup = replace(place.setup(ScriptedModel(["ok"], window=16_000)), summary_key=b"the home's")
+        setup = replace(
+            place.setup(ScriptedModel(["ok"], window=16_000)), summary_key=b"the home's"
+        )
         conversation = await Conversation.open(setup, resume=None, new=None, tools=[])
         await conversation.add({"role": "user", "content": asked})
         for turn in range(3):
             for step in range(40):
                 key = f"call_{turn}_{step}"
-                asking = call("bash", json.dumps({"command": f"make part{step}"}), key).message
-                await conversation.add({**asking, "content": f"Now part {step}: {words(60, f'part {step}')}."})
+                asking = call(
+                    "bash", json.dumps({"command": f"make part{step}"}), key
+                ).message
+                await conversation.add(
+                    {
+                        **asking,
+                        "content": f"Now part {step}: {words(60, f'part {step}')}.",
+                    }
+                )
                 await conversation.add(result(words(200, f"log {turn} {step}"), key))
             assert (await conversation.compress()).changed
             first = conversation.messages[0]

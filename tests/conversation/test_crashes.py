@@ -40,7 +40,9 @@ async def after(folder: Path) -> tuple[str, int]:
 
 async def test_killed_at_each_step(tmp_path: Path) -> None:
     command = [sys.executable, str(CHILD), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     steps, ended = json.loads(done.stdout)
     assert "continue_session" in steps

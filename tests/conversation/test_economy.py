@@ -10,10 +10,10 @@ from typing import Any
 
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone, Planned
-from everthread.conversation.options import Timer
 from everthread.core.types import Reply
 from everthread.testing import ScriptedModel, SteppedClock
+from everthread.thread.events import CompactionDone, Planned
+from everthread.thread.summary_wait import Timer
 from tests.conversation.talk import Room, call, result, room, route, words
 
 WINDOW = 16_000
@@ -24,7 +24,12 @@ class Cached(ScriptedModel):
     """A Claude whose cache holds what it was sent last, for five minutes."""
 
     def __init__(self, wall: SteppedClock) -> None:
-        super().__init__(lambda _: words(200, "answer"), name="claude-sonnet-4-5", window=WINDOW, api="anthropic")
+        super().__init__(
+            lambda _: words(200, "answer"),
+            name="claude-sonnet-4-5",
+            window=WINDOW,
+            api="anthropic",
+        )
         self._wall, self._at, self._prompt = wall, float("-inf"), 0
 
     async def complete(self, request: Any) -> Reply:
@@ -32,8 +37,13 @@ class Cached(ScriptedModel):
         assert reply.usage is not None
         prompt = int(reply.usage["input_tokens"])
         read = min(self._prompt, prompt) if self._wall() - self._at < TTL else 0
-        self._at, self._prompt = self._wall(), prompt
-        used = {"input_tokens": 0, "cache_read_input_tokens": read, "cache_creation_input_tokens": prompt - read}
+        self._at = self._wall()
+        self._prompt = prompt
+        used = {
+            "input_tokens": 0,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": prompt - read,
+        }
         return replace(reply, usage=reply.usage | used)
 
 
@@ -67,23 +77,31 @@ class Alarm:
         return _Entry(self, entry)
 
     def ring(self) -> None:
-        rung, self.set = self.set, []
+        rung = self.set
+        self.set = []
         for _, then in rung:
             then()
 
 
 class _Entry:
     def __init__(self, alarm: Alarm, entry: tuple[float, Callable[[], None]]) -> None:
-        self._alarm, self._entry = alarm, entry
+        self._alarm = alarm
+        self._entry = entry
 
     def cancel(self) -> None:
-        self._alarm.set = [entry for entry in self._alarm.set if entry is not self._entry]
+        self._alarm.set = [
+            entry for entry in self._alarm.set if entry is not self._entry
+        ]
 
 
-async def opened(place: Room, wall: SteppedClock, alarm: Alarm | None = None, **more: Any) -> Conversation:
+async def opened(
+    place: Room, wall: SteppedClock, alarm: Alarm | None = None, **more: Any
+) -> Conversation:
     model = Cached(wall)
     setup = place.setup(model, provider="anthropic", **more)
-    setup = replace(setup, route=route(model, "anthropic"), wall=wall, timer=alarm or Alarm())
+    setup = replace(
+        setup, route=route(model, "anthropic"), wall=wall, timer=alarm or Alarm()
+    )
     return await Conversation.open(setup)
 
 
@@ -95,7 +113,9 @@ async def fill(conversation: Conversation, wall: SteppedClock, tokens: int) -> N
         await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
 
 
-async def test_after_a_pause_the_history_is_compacted_below_the_threshold(tmp_path: Path) -> None:
+async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         wall = SteppedClock(1.7e9)
         conversation = await opened(place, wall)
@@ -127,9 +147,13 @@ async def test_economics_can_be_switched_off(tmp_path: Path) -> None:
         assert not place.watch.of(Planned)
 
 
-async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(tmp_path: Path) -> None:
+async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forgotten(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
-        wall, alarm, writer = SteppedClock(1.7e9), Alarm(), Written()
+        wall = SteppedClock(1.7e9)
+        alarm = Alarm()
+        writer = Written()
         conversation = await opened(place, wall, alarm, summarizer=writer)
         await fill(conversation, wall, 6_000)
         ((seconds, _),) = alarm.set
@@ -140,7 +164,8 @@ async def test_a_summary_a_model_must_write_is_prepared_before_the_cache_is_forg
         wall.advance(0.8 * TTL)
         alarm.ring()
         await asyncio.wait_for(writer.done.wait(), 60)
-        await asyncio.sleep(0.05)
+        while not conversation._thread.preparation.is_ready:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         wall.advance(TTL)
         await conversation.send("And again.")
         (done,) = place.watch.of(CompactionDone)
@@ -155,7 +180,9 @@ async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
         first = await opened(place, wall)
         await fill(first, wall, 6_000)
         model = Cached(wall)
-        setup = replace(place.setup(model, provider="anthropic"), wall=wall, timer=Alarm())
+        setup = replace(
+            place.setup(model, provider="anthropic"), wall=wall, timer=Alarm()
+        )
         wall.advance(TTL + 5)
         second = await Conversation.open(setup, resume=first.id)
         await second.send("Good morning.")
@@ -163,7 +190,9 @@ async def test_another_process_knows_the_rhythm(tmp_path: Path) -> None:
         assert "305 s passed" in done.decision
 
 
-async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is_near(tmp_path: Path) -> None:
+async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is_near(
+    tmp_path: Path,
+) -> None:
     """Two calls, then a pause, again and again: at the threshold the next pause is one call away."""
     async with room(tmp_path) as place:
         wall = SteppedClock(1.7e9)
@@ -172,11 +201,17 @@ async def test_between_the_threshold_and_85_percent_it_waits_for_a_pause_that_is
         while not place.watch.of(CompactionDone):
             turn += 1
             assert conversation.tokens < 0.9 * WINDOW
-            wall.advance(TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20)
+            wall.advance(
+                TTL + 1 if turn % 3 == 1 and conversation.tokens < 5_500 else 20
+            )
             await conversation.send(f"Turn {turn}. {words(250, f'topic {turn}')}")
         plans = place.watch.of(Planned)
         assert plans[-1].action == "now"
-        assert all(plan.tokens >= conversation.threshold for plan in plans if plan.action == "later")
+        assert all(
+            plan.tokens >= conversation.threshold
+            for plan in plans
+            if plan.action == "later"
+        )
 
 
 async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
@@ -184,7 +219,10 @@ async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
         wall = SteppedClock(1.7e9)
         conversation = await opened(place, wall)
         await fill(conversation, wall, 6_000)
-        tool = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}
+        tool = {
+            "type": "function",
+            "function": {"name": "look", "description": "Look.", "parameters": {}},
+        }
         conversation.use_tools([tool])
         await conversation.send("Look.")
         (done,) = place.watch.of(CompactionDone)
@@ -193,13 +231,93 @@ async def test_other_tools_make_the_cache_cold(tmp_path: Path) -> None:
 
 async def test_a_turn_with_calls_under_way_sets_no_alarm(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        wall, alarm = SteppedClock(1.7e9), Alarm()
+        wall = SteppedClock(1.7e9)
+        alarm = Alarm()
         conversation = await opened(place, wall, alarm)
         await fill(conversation, wall, 6_000)
-        model = ScriptedModel([call("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW)
+        model = ScriptedModel(
+            [call("look", "{}"), "Done."], name="claude-sonnet-4-5", window=WINDOW
+        )
         await conversation.use_model(route(model, "anthropic"))
         await conversation.send("Look.")
         assert not alarm.set
         await conversation.add_results([result("nothing")])
         await conversation.send()
         assert len(alarm.set) == 1
+
+
+async def test_an_idle_conversation_is_compacted_before_its_cache_expires(
+    tmp_path: Path,
+) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        alarm = Alarm()
+        conversation = await opened(place, wall, alarm, idle=True, background=False)
+        await fill(conversation, wall, 6_000)
+        before = conversation.tokens
+        ((seconds, _),) = alarm.set
+        assert seconds == 0.8 * TTL
+        alarm.ring()
+        await conversation.settle()
+        (done,) = place.watch.of(CompactionDone)
+        assert done.reason == "idle"
+        assert conversation.tokens < before < conversation.threshold
+        await conversation.undo()
+        assert conversation.tokens >= before, "it is undone like any other"
+
+
+async def test_a_message_that_comes_first_cancels_the_idle_compaction(
+    tmp_path: Path,
+) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        alarm = Alarm()
+        conversation = await opened(place, wall, alarm, idle=True, background=False)
+        await fill(conversation, wall, 6_000)
+        alarm.ring()
+        await conversation.send("I am back.")
+        assert not place.watch.of(CompactionDone)
+        said = [message["content"] for message in conversation.messages]
+        assert "I am back." in str(said[-2])
+
+
+async def test_a_short_conversation_sets_no_idle_timer(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        alarm = Alarm()
+        conversation = await opened(place, SteppedClock(1.7e9), alarm, idle=True)
+        await conversation.send("Hello.")
+        assert not alarm.set
+
+
+class Diagnosed(Cached):
+    """A Claude that says why its cache missed if it is asked."""
+
+    def __init__(self, wall: SteppedClock) -> None:
+        super().__init__(wall)
+        self.asked: list[Any] = []
+
+    async def complete(self, request: Any) -> Reply:
+        reply = await super().complete(request)
+        self.asked.append(request.params.get("diagnostics"))
+        reason = {"type": "tools_changed", "cache_missed_input_tokens": 9}
+        raw = {"diagnostics": {"cache_miss_reason": reason}}
+        return replace(reply, id=f"msg_{len(self.asked)}", raw=raw)
+
+
+async def test_our_own_conversations_ask_why_the_cache_missed(tmp_path: Path) -> None:
+    async with room(tmp_path) as place:
+        wall = SteppedClock(1.7e9)
+        model = Diagnosed(wall)
+        setup = place.setup(model, provider="anthropic")
+        official = replace(route(model, "anthropic"), base_url="", provider="anthropic")
+        conversation = await Conversation.open(
+            replace(setup, route=official, wall=wall, timer=Alarm())
+        )
+        for text in ("One.", "Two."):
+            await conversation.send(text)
+        assert model.asked == [
+            {"previous_message_id": None},
+            {"previous_message_id": "msg_1"},
+        ]
+        reasons = [call.usage.cache_miss for call in await conversation.usage()]
+        assert reasons == ["tools changed", "tools changed"], "they are stored"

@@ -9,18 +9,27 @@ import pytest
 
 from everthread import validate_messages
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.options import Route
-from everthread.conversation.requests import NEVER_RAN
+from everthread.conversation.given_messages import NEVER_RAN
 from everthread.core.types import Api, Reply
 from everthread.errors import InputError, WireError
 from everthread.testing import ScriptedModel
+from everthread.thread.options import Route
 from tests.conversation.served import NAMES, TOOL, answering, lab, model
 from tests.conversation.talk import call, result, room
 
 
 def asking(*ids: Any) -> Reply:
-    calls: Any = [{"id": each, "type": "function", "function": {"name": "terminal", "arguments": "{}"}} for each in ids]
-    return Reply({"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls")
+    calls: Any = [
+        {
+            "id": each,
+            "type": "function",
+            "function": {"name": "terminal", "arguments": "{}"},
+        }
+        for each in ids
+    ]
+    return Reply(
+        {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
+    )
 
 
 async def valid(conversation: Conversation, message: Any = None) -> list[Any]:
@@ -43,7 +52,9 @@ async def valid(conversation: Conversation, message: Any = None) -> list[Any]:
         b"bytes",
     ],
 )
-async def test_what_says_nothing_is_refused_and_not_stored(tmp_path: Path, given: Any) -> None:
+async def test_what_says_nothing_is_refused_and_not_stored(
+    tmp_path: Path, given: Any
+) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel())
         with pytest.raises(InputError):
@@ -67,11 +78,22 @@ async def test_results_may_come_as_blocks_of_a_user_message(tmp_path: Path) -> N
         await conversation.record(asking("a", "b"))
         blocks = [
             {"type": "tool_result", "tool_use_id": "a", "content": "done"},
-            {"type": "tool_result", "tool_use_id": "b", "content": "no", "is_error": True},
+            {
+                "type": "tool_result",
+                "tool_use_id": "b",
+                "content": "no",
+                "is_error": True,
+            },
             {"type": "text", "text": "Hurry up."},
         ]
         messages = await valid(conversation, {"role": "user", "content": blocks})
-        assert [item.get("tool_call_id") for item in messages] == [None, None, "a", "b", None]
+        assert [item.get("tool_call_id") for item in messages] == [
+            None,
+            None,
+            "a",
+            "b",
+            None,
+        ]
         assert messages[3]["is_error"] is True
         assert messages[-1]["content"] in ("Hurry up.", [blocks[2]])
 
@@ -88,7 +110,9 @@ async def test_a_call_has_one_result(tmp_path: Path) -> None:
         assert len(conversation.messages) == 2
 
 
-async def test_calls_left_open_are_closed_before_anything_is_sent(tmp_path: Path) -> None:
+async def test_calls_left_open_are_closed_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel())
         await conversation.prepare("Go.")
@@ -97,18 +121,24 @@ async def test_calls_left_open_are_closed_before_anything_is_sent(tmp_path: Path
         messages = await valid(conversation)
         assert messages[-1]["content"] == NEVER_RAN
         await conversation.record(asking("c"))
-        await conversation.record(Reply({"role": "assistant", "content": "Never mind."}, "stop"))
+        await conversation.record(
+            Reply({"role": "assistant", "content": "Never mind."}, "stop")
+        )
         await valid(conversation, "And now?")
 
 
 @pytest.mark.parametrize("ids", [(None, None), ("", ""), ("a", "a"), (3, "b")])
-async def test_every_call_gets_an_id_of_its_own(tmp_path: Path, ids: tuple[Any, ...]) -> None:
+async def test_every_call_gets_an_id_of_its_own(
+    tmp_path: Path, ids: tuple[Any, ...]
+) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel())
         await conversation.prepare("Go.")
         answer = await conversation.record(asking(*ids))
         assert len({item.id for item in answer.calls} - {""}) == 2
-        await conversation.add_results([result("done", item.id) for item in answer.calls])
+        await conversation.add_results(
+            [result("done", item.id) for item in answer.calls]
+        )
         await valid(conversation)
 
 
@@ -118,16 +148,26 @@ async def test_an_answer_without_words_does_not_spoil_the_next_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: Api, said: str | None
 ) -> None:
     monkeypatch.setenv("EVERTHREAD_LAB_KEY", "a key for the lab")
-    replies = iter([Reply({"role": "assistant", "content": said}, "stop"), "Here I am."])
-    async with lab(tmp_path, [model(NAMES[api], 16_000)], answering(lambda _: next(replies))) as place:
+    replies = iter(
+        [Reply({"role": "assistant", "content": said}, "stop"), "Here I am."]
+    )
+    async with lab(
+        tmp_path, [model(NAMES[api], 16_000)], answering(lambda _: next(replies))
+    ) as place:
         provider = "anthropic" if api == "anthropic" else "custom"
-        conversation = await place.open(NAMES[api], api=api, provider=provider, tools=[TOOL])
+        conversation = await place.open(
+            NAMES[api], api=api, provider=provider, tools=[TOOL]
+        )
         await conversation.send("Are you there?")
         assert (await conversation.send("Hello?")).text == "Here I am."
 
 
-@pytest.mark.parametrize("response", [None, {}, {"choices": []}, {"choices": [{"message": None}]}, "text", 5])
-async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(tmp_path: Path, response: Any) -> None:
+@pytest.mark.parametrize(
+    "response", [None, {}, {"choices": []}, {"choices": [{"message": None}]}, "text", 5]
+)
+async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(
+    tmp_path: Path, response: Any
+) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel(["Yes."]))
         await conversation.prepare("Are you there?")
@@ -136,13 +176,19 @@ async def test_what_is_no_answer_is_refused_and_the_conversation_goes_on(tmp_pat
         assert (await conversation.send()).text == "Yes."
 
 
-async def test_an_answer_is_read_as_what_was_asked_also_after_a_switch(tmp_path: Path) -> None:
+async def test_an_answer_is_read_as_what_was_asked_also_after_a_switch(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel())
         await conversation.prepare("Are you there?")
-        await conversation.use_model(Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic"))
+        await conversation.use_model(
+            Route("claude-sonnet-4-5", "anthropic", 200_000, provider="anthropic")
+        )
         message = {"role": "assistant", "content": "Yes."}
         usage = {"prompt_tokens": 20, "completion_tokens": 2}
-        answer = await conversation.record({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+        answer = await conversation.record(
+            {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+        )
         assert (answer.text, answer.usage.prompt_tokens) == ("Yes.", 20)
         assert [record.model for record in await conversation.usage()] == ["gpt-4o"]

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from everthread import open_store
-from everthread.conversation.lookup import LookupCache, StoreLookup
 from everthread.core.types import Node
-from everthread.store.models import NewMessage, NewSession, StoredMessage
+from everthread.store.records import NewMessage, NewSession, StoredMessage
+from everthread.thread.lookup import LookupCache, StoreLookup
 
 SAID = 1_000
-FIRST, LAST = 400, 460
+FIRST = 400
+LAST = 460
 PART = 2_000
 
 
@@ -39,18 +40,43 @@ class Counted:
 async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store.db")
     session = await store.create_session(NewSession())
-    bodies: list[Any] = [{"role": "user", "content": f"Row {number}: {'x ' * 100}"} for number in range(SAID)]
-    ids = [stored.id for stored in await store.append(session.id, [NewMessage(body) for body in bodies])]
+    bodies: list[Any] = [
+        {"role": "user", "content": f"Row {number}: {'x ' * 100}"}
+        for number in range(SAID)
+    ]
+    ids = [
+        stored.id
+        for stored in await store.append(
+            session.id, [NewMessage(body) for body in bodies]
+        )
+    ]
     covered = ids[FIRST:LAST]
     node = Node(
-        "n0123456789ab", session.thread, 0, "Rows.", 5, 5_000, "extractive", covered[0], covered[-1], FIRST, LAST,
-        1.0, 2.0, tuple(map(str, covered)),
-    )  # fmt: skip
+        "n0123456789ab",
+        session.thread,
+        0,
+        "Rows.",
+        5,
+        5_000,
+        "journal",
+        covered[0],
+        covered[-1],
+        FIRST,
+        LAST,
+        1.0,
+        2.0,
+        tuple(map(str, covered)),
+    )
     await store.put_nodes([node])
     counted: Any = Counted(store)
-    cache, costs, parts, offset = LookupCache(), [], [], 0
+    cache = LookupCache()
+    costs = []
+    parts = []
+    offset = 0
     while True:
-        counted.given = 0  # each part by a lookup of its own, as a server makes one for every call
+        counted.given = (
+            0  # each part by a lookup of its own, as a server makes one for every call
+        )
         lookup = StoreLookup(counted, "default", session.thread, cache=cache)
         part = await lookup.expand(node.id, offset=offset, limit=PART)
         costs.append(counted.given)
@@ -58,14 +84,20 @@ async def test_a_part_costs_what_it_shows_and_stays_the_same(tmp_path: Path) -> 
         offset = part.end
         if part.end == part.size:
             break
-        await store.append(session.id, [NewMessage({"role": "user", "content": "And more."})])
+        await store.append(
+            session.id, [NewMessage({"role": "user", "content": "And more."})]
+        )
     whole = "".join(parts)
     assert [f"Row {number}:" in whole for number in range(FIRST - 1, LAST + 1)] == [
-        False, *[True] * (LAST - FIRST), False,
-    ]  # fmt: skip
+        False,
+        *[True] * (LAST - FIRST),
+        False,
+    ]
     assert f"[message:{covered[0]}] user, turn {FIRST + 1}, " in whole
     assert costs[0] <= SAID + 2 * (LAST - FIRST), "turns are counted once"
     assert max(costs[1:]) <= PART // 200 + 2, "then only what is shown is read"
-    alone = await StoreLookup(store, "default", session.thread).expand(node.id, limit=50_000)
+    alone = await StoreLookup(store, "default", session.thread).expand(
+        node.id, limit=50_000
+    )
     assert alone.text == whole
     await store.close()

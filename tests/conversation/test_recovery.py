@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.events import CompactionDone, CompactionStarted, LimitLearnt, Recovery
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Request
 from everthread.core.validation import validate_messages
 from everthread.errors import ContextOverflowError, ModelError
 from everthread.testing import ScriptedModel
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionStarted,
+    LimitLearnt,
+    Recovery,
+)
 from tests.conversation.talk import Room, call, result, room, too_long, words
 
 PIXEL = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUg" * 400
@@ -23,7 +28,9 @@ def refusing(limit: int, *, stated: bool = True) -> Any:
     counter = TokenCounter("gpt-4o")
 
     def answer(request: Request) -> Any:
-        size = counter.request(request.messages, system=request.system, tools=request.tools)
+        size = counter.request(
+            request.messages, system=request.system, tools=request.tools
+        )
         if size > limit:
             return too_long(limit if stated else None, size)
         return words(100, "answer")
@@ -31,12 +38,21 @@ def refusing(limit: int, *, stated: bool = True) -> Any:
     return answer
 
 
-async def long_one(place: Room, model: ScriptedModel, turns: int = 20, **options: Any) -> Any:
+async def long_one(
+    place: Room, model: ScriptedModel, turns: int = 20, **options: Any
+) -> Any:
     conversation = await place.open(model, **options)
     for index in range(turns):
         await conversation.prepare(f"Turn {index}: {words(600, f'subject {index}')}")
         await conversation.record(
-            {"choices": [{"message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}
+            {
+                "choices": [
+                    {
+                        "message": {"role": "assistant", "content": "ok"},
+                        "finish_reason": "stop",
+                    }
+                ]
+            }
         )
     return conversation
 
@@ -57,19 +73,27 @@ async def test_a_stated_limit_is_learnt_and_kept(tmp_path: Path) -> None:
         assert again.window == 8_000, "another process knows it too"
 
 
-async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(tmp_path: Path) -> None:
+async def test_without_a_stated_limit_a_usual_one_is_tried_in_memory(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
-        conversation = await long_one(place, ScriptedModel(refusing(9_000, stated=False), window=200_000))
+        conversation = await long_one(
+            place, ScriptedModel(refusing(9_000, stated=False), window=200_000)
+        )
         assert (await conversation.send("Go on.")).text
         assert conversation.window < 200_000
         assert not any(item.stored for item in place.watch.of(LimitLearnt))
         assert await place.store.limits() == []
 
 
-async def test_a_learnt_limit_dies_at_the_first_success_above_it(tmp_path: Path) -> None:
+async def test_a_learnt_limit_dies_at_the_first_success_above_it(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: "fine")
-        await place.store.learn_limit(model.base_url, model.name, 4_000, source="an error")
+        await place.store.learn_limit(
+            model.base_url, model.name, 4_000, source="an error"
+        )
         conversation = await place.open(model, enabled=False)
         assert conversation.window == 4_000
         await conversation.send(words(4_500))
@@ -77,7 +101,9 @@ async def test_a_learnt_limit_dies_at_the_first_success_above_it(tmp_path: Path)
         assert await place.store.limits() == []
 
 
-async def test_each_attempt_is_stronger_and_after_three_it_is_over(tmp_path: Path) -> None:
+async def test_each_attempt_is_stronger_and_after_three_it_is_over(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: too_long(None))
         conversation = await long_one(place, model)
@@ -87,27 +113,38 @@ async def test_each_attempt_is_stronger_and_after_three_it_is_over(tmp_path: Pat
         actions = [item.action for item in place.watch.of(Recovery)]
         assert len(actions) == 3
         assert len(set(actions)) == 3
-        sizes = [sum(len(str(m)) for m in request.messages) for request in model.requests]
+        sizes = [
+            sum(len(str(m)) for m in request.messages) for request in model.requests
+        ]
         assert sizes == sorted(sizes, reverse=True)
         assert str(conversation.messages[-1]["content"]) == "My question."
         assert len(await place.store.history(conversation.id)) == 41
 
 
-async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(tmp_path: Path) -> None:
+async def test_an_output_cap_too_large_is_lowered_for_this_call_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         said = "max_tokens is too large: 4096. This model supports at most 1500 completion tokens, you gave 4096."
         refusal = ModelError(said, status=400, body={"error": {"message": said}})
         model = ScriptedModel([refusal, "short", "again"])
         conversation = await place.open(model, max_tokens=4_096)
         assert (await conversation.send("Hi")).text == "short"
-        assert [request.params["max_tokens"] for request in model.requests] == [4_096, 1_500]
+        assert [request.params["max_tokens"] for request in model.requests] == [
+            4_096,
+            1_500,
+        ]
         assert conversation.window == 128_000
         assert not place.watch.of(CompactionStarted)
         await conversation.send("More")
-        assert model.requests[-1].params["max_tokens"] == 1_500, "it is remembered for the model"
+        assert model.requests[-1].params["max_tokens"] == 1_500, (
+            "it is remembered for the model"
+        )
 
 
-async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(tmp_path: Path) -> None:
+async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         said = (
             "input length and `max_tokens` exceed context limit: 127900 + 4096 > 128000, decrease input length or "
@@ -123,7 +160,9 @@ async def test_with_under_256_tokens_left_it_is_the_prompt_that_is_too_long(tmp_
 async def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
         big = words(5_000, "line")
-        refusal = ModelError("Request Entity Too Large", status=413, body="Request Entity Too Large")
+        refusal = ModelError(
+            "Request Entity Too Large", status=413, body="Request Entity Too Large"
+        )
         model = ScriptedModel([call("cat", "{}"), "seen", refusal, "fine"])
         conversation = await place.open(model)
         image = {"type": "image_url", "image_url": {"url": PIXEL}}
@@ -140,10 +179,16 @@ async def test_too_many_bytes_first_cost_images_and_big_results(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("status", [429, 500, 401])
-async def test_what_is_no_question_of_size_is_raised_as_it_is(tmp_path: Path, status: int) -> None:
+async def test_what_is_no_question_of_size_is_raised_as_it_is(
+    tmp_path: Path, status: int
+) -> None:
     async with room(tmp_path) as place:
         said = "Rate limit reached for gpt-4o: Limit 30000 tokens per min, Used 29000, Requested 9000."
-        refusal = ModelError(said if status == 429 else "no", status=status, body={"error": {"message": said}})
+        refusal = ModelError(
+            said if status == 429 else "no",
+            status=status,
+            body={"error": {"message": said}},
+        )
         conversation = await place.open(ScriptedModel([refusal]))
         with pytest.raises(ModelError) as caught:
             await conversation.send("Hi")
@@ -154,7 +199,9 @@ async def test_what_is_no_question_of_size_is_raised_as_it_is(tmp_path: Path, st
 
 async def test_disabled_means_reported_not_repaired(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
-        conversation = await long_one(place, ScriptedModel([too_long(8_000, 9_000)]), enabled=False)
+        conversation = await long_one(
+            place, ScriptedModel([too_long(8_000, 9_000)]), enabled=False
+        )
         with pytest.raises(ContextOverflowError, match="disabled"):
             await conversation.send("Go on.")
         assert not place.watch.of(CompactionStarted)

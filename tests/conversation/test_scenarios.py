@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.events import (
+from everthread.core.messages import text_of
+from everthread.core.transcript import is_summary, recognize
+from everthread.core.types import Api, Reply
+from everthread.factory.stores import SUMMARY_KEY
+from everthread.lab.provider import Fault
+from everthread.store.records import NewSession
+from everthread.thread.events import (
     CompactionDone,
     CompactionProgress,
     CompactionStarted,
@@ -15,13 +21,17 @@ from everthread.conversation.events import (
     OutputStored,
     UsageRecorded,
 )
-from everthread.core.messages import text_of
-from everthread.core.transcript import is_summary, recognize
-from everthread.core.types import Api, Reply
-from everthread.factory.store import SUMMARY_KEY
-from everthread.lab.provider import Fault
-from everthread.store.models import NewSession
-from tests.conversation.served import KEY, NAMES, TOOL, answering, asks_for, is_summary_call, lab, model, summary
+from tests.conversation.served import (
+    KEY,
+    NAMES,
+    TOOL,
+    answering,
+    asks_for,
+    is_summary_call,
+    lab,
+    model,
+    summary,
+)
 from tests.conversation.talk import words
 
 SYSTEM = "You keep the books of a shop. " + words(300, "account")
@@ -32,7 +42,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
 
 
-async def until_compacted(place: Any, conversation: Any, size: int = 400, most: int = 80) -> None:
+async def until_compacted(
+    place: Any, conversation: Any, size: int = 400, most: int = 80
+) -> None:
     before = len(place.watch.of(CompactionDone))
     for turn in range(most):
         if len(place.watch.of(CompactionDone)) > before:
@@ -42,19 +54,32 @@ async def until_compacted(place: Any, conversation: Any, size: int = 400, most: 
 
 
 @pytest.mark.parametrize("api", list(NAMES))
-async def test_a_conversation_passes_its_window_several_times(tmp_path: Path, api: Api) -> None:
+async def test_a_conversation_passes_its_window_several_times(
+    tmp_path: Path, api: Api
+) -> None:
     script = answering(lambda _: words(150, "answer"))
     async with lab(tmp_path, [model(NAMES[api], 16_000)], script) as place:
-        conversation = await place.open(NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}")
+        conversation = await place.open(
+            NAMES[api], api=api, system=SYSTEM, extra="compression: {background: false}"
+        )
         for turn in range(36):
-            pieces = [piece async for piece in conversation.stream(f"Turn {turn}. {words(400, f'topic {turn}')}")]
+            pieces = [
+                piece
+                async for piece in conversation.stream(
+                    f"Turn {turn}. {words(400, f'topic {turn}')}"
+                )
+            ]
             assert pieces[-1].text
         assert len(place.watch.of(CompactionDone)) >= 2
-        assert {record.status for record in place.provider.log} == {200}, "nothing ever overflowed"
+        assert {record.status for record in place.provider.log} == {200}, (
+            "nothing ever overflowed"
+        )
         assert len(await place.store.history(conversation.id)) == 72
         spent = await place.store.usage(conversation.id)
         told = [record.canonical_usage.total_tokens for record in place.provider.log]
-        assert sum(item.usage.total_tokens for item in spent) == sum(told), "every token is accounted for"
+        assert sum(item.usage.total_tokens for item in spent) == sum(told), (
+            "every token is accounted for"
+        )
         assert {item.task for item in spent} == {"main", "auxiliary"}
 
 
@@ -64,7 +89,9 @@ async def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
         conversation = await place.open("gpt-4o")
         for turn in range(12):
             await conversation.send(f"{turn} {words(1_200, f'page {turn}')}")
-        small = await place.open("gpt-4o-mini", resume=conversation.id, summarizer="journal")
+        small = await place.open(
+            "gpt-4o-mini", resume=conversation.id, summarizer="journal"
+        )
         assert small.window == 8_000
         await small.send("Now with the small one.")
         assert place.watch.of(CompactionDone)[0].reason == "preflight"
@@ -75,7 +102,9 @@ async def test_preflight_on_a_smaller_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "openrouter"])
 async def test_overflow_with_a_stated_limit(tmp_path: Path, dialect: str) -> None:
     async with lab(
-        tmp_path, [model("big-unknown", 8_000, dialect=dialect, shows=None)], answering(lambda _: "ok")
+        tmp_path,
+        [model("big-unknown", 8_000, dialect=dialect, shows=None)],
+        answering(lambda _: "ok"),
     ) as place:
         conversation = await place.open("big-unknown", summarizer="journal")
         assert conversation.window == 128_000
@@ -99,7 +128,9 @@ async def test_overflow_inside_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_an_output_cap_too_large_costs_no_history(tmp_path: Path, api: Api) -> None:
+async def test_an_output_cap_too_large_costs_no_history(
+    tmp_path: Path, api: Api
+) -> None:
     served = [model(NAMES[api], 16_000, max_output=2_000)]
     async with lab(tmp_path, served, answering(lambda _: "ok")) as place:
         conversation = await place.open(NAMES[api], api=api)
@@ -107,6 +138,23 @@ async def test_an_output_cap_too_large_costs_no_history(tmp_path: Path, api: Api
         assert answer.text == "ok"
         assert not place.watch.of(CompactionStarted)
         assert [record.status for record in place.provider.log] == [400, 200]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm", "sglang"])
+async def test_a_cap_that_did_not_fit_is_refused_once_and_not_lowered_for_good(
+    tmp_path: Path, dialect: str
+) -> None:
+    served = [model("big-unknown", 8_000, dialect=dialect, shows=None)]
+    async with lab(tmp_path, served, answering(lambda _: "ok")) as place:
+        conversation = await place.open("big-unknown", summarizer="journal")
+        for turn in range(16):
+            await conversation.send(
+                f"{turn} {words(150, f'page {turn}')}", max_tokens=7_900
+            )
+        statuses = [record.status for record in place.provider.log]
+        assert statuses.count(400) == 1
+        for record in place.provider.log[1:]:
+            assert record.body["max_tokens"] >= 0.8 * (8_000 - record.prompt_tokens)
 
 
 async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
@@ -118,27 +166,47 @@ async def test_one_big_result_and_many_middling_ones(tmp_path: Path) -> None:
         await conversation.send()
         assert len(place.watch.of(OutputStored)) == 1
         answer = await conversation.send("Now all of them.")
-        parts = [_result(call.id, words(6_000, f"part {call.id}")) for call in answer.calls]
+        parts = [
+            _result(call.id, words(6_000, f"part {call.id}")) for call in answer.calls
+        ]
         await conversation.add_results(parts)
         await conversation.send()
-        sizes = [len(str(item.get("content"))) for item in place.main_calls()[-1].request.messages[-25:]]
+        sizes = [
+            len(str(item.get("content")))
+            for item in place.main_calls()[-1].request.messages[-25:]
+        ]
         assert sum(sizes) <= 200_000
-        assert 1 < len(place.watch.of(OutputStored)) < 26, "the largest are stored, not all"
+        assert 1 < len(place.watch.of(OutputStored)) < 26, (
+            "the largest are stored, not all"
+        )
         assert place.provider.log[-1].status == 200
 
 
 async def test_what_is_kept_and_how_the_summary_enters(tmp_path: Path) -> None:
-    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
-        conversation = await place.open("gpt-4o", system=SYSTEM, extra="compression: {economics: false}")
+    async with lab(
+        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))
+    ) as place:
+        conversation = await place.open(
+            "gpt-4o", system=SYSTEM, extra="compression: {economics: false}"
+        )
         await conversation.send("First of all: the shop is called Kestrel.")
         await until_compacted(place, conversation)
         sent = place.main_calls()[-1].request.messages
         assert text_of(sent[0]).startswith("First of all")
         key = await place.store.shared_secret(SUMMARY_KEY)
-        at = next(index for index, message in enumerate(recognize(sent, key)) if is_summary(message))
+        at = next(
+            index
+            for index, message in enumerate(recognize(sent, key))
+            if is_summary(message)
+        )
         assert at <= 2
         assert "[EVERTHREAD SUMMARY" in text_of(sent[at])
-        assert text_of(sent[at]).rstrip().split("\n")[-1].startswith("[END OF EVERTHREAD SUMMARY")
+        assert (
+            text_of(sent[at])
+            .rstrip()
+            .split("\n")[-1]
+            .startswith("[END OF EVERTHREAD SUMMARY")
+        )
         assert "Settle the books." in text_of(sent[at])
         assert sent[-1] == conversation.messages[-2], "the latest message word for word"
 
@@ -148,7 +216,9 @@ async def test_a_later_summary_is_an_update_of_the_one_before(tmp_path: Path) ->
         told = str(request.messages)
         return summary("Second goal." if "First goal." in told else "First goal.")
 
-    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), summarise)) as place:
+    async with lab(
+        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), summarise)
+    ) as place:
         conversation = await place.open("gpt-4o")
         await until_compacted(place, conversation)
         await conversation.close()
@@ -162,11 +232,15 @@ async def test_a_later_summary_is_an_update_of_the_one_before(tmp_path: Path) ->
 
 
 async def test_the_tip_among_subagents_and_branches(tmp_path: Path) -> None:
-    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))) as place:
+    async with lab(
+        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150))
+    ) as place:
         conversation = await place.open("gpt-4o", summarizer="journal")
         first = await conversation.send("Begin.")
         child = await place.open(
-            "gpt-4o", session=NewSession(kind="subagent", parent=conversation.id), summarizer="journal"
+            "gpt-4o",
+            session=NewSession(kind="subagent", parent=conversation.id),
+            summarizer="journal",
         )
         await child.send("Look into it.")
         branch = await conversation.branch(first.id)
@@ -182,12 +256,18 @@ async def test_the_tip_among_subagents_and_branches(tmp_path: Path) -> None:
         assert again.session.id == tip
 
 
-async def test_a_summariser_that_fails_rests_and_the_extract_serves(tmp_path: Path) -> None:
+async def test_a_summariser_that_fails_rests_and_the_extract_serves(
+    tmp_path: Path,
+) -> None:
     def fails(_request: Any) -> Fault:
         return Fault("server_error")
 
-    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), fails)) as place:
-        conversation = await place.open("gpt-4o", extra="compression: {background: false}")
+    async with lab(
+        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: words(150), fails)
+    ) as place:
+        conversation = await place.open(
+            "gpt-4o", extra="compression: {background: false}"
+        )
         await until_compacted(place, conversation)
         (done,) = place.watch.of(CompactionDone)
         assert done.author == "journal"
@@ -195,7 +275,10 @@ async def test_a_summariser_that_fails_rests_and_the_extract_serves(tmp_path: Pa
         asked = len(place.summary_calls())
         await until_compacted(place, conversation)
         assert len(place.summary_calls()) == asked, "it rests"
-        assert any("rests" in item.text or "skipped" in item.text for item in place.watch.of(CompactionProgress))
+        assert any(
+            "rests" in item.text or "skipped" in item.text
+            for item in place.watch.of(CompactionProgress)
+        )
         for turn in range(6):
             await conversation.send(f"{turn} {words(300, f'page {turn}')}")
         made = await conversation.compress()
@@ -203,7 +286,9 @@ async def test_a_summariser_that_fails_rests_and_the_extract_serves(tmp_path: Pa
         assert any("wrote no summary" in warning for warning in made.warnings)
 
 
-async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(tmp_path: Path) -> None:
+async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(
+    tmp_path: Path,
+) -> None:
     served = [model("gpt-4o", 64_000), model("tiny", 4_096, dialect="vllm")]
     async with lab(tmp_path, served, answering(lambda _: words(200))) as place:
         extra = (
@@ -214,16 +299,22 @@ async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(tmp_path: P
         for turn in range(40):
             if place.watch.of(CompactionDone):
                 break
-            await conversation.send(f"Fact number {turn} is F{turn:03}. {words(900, f'page {turn}')}")
+            await conversation.send(
+                f"Fact number {turn} is F{turn:03}. {words(900, f'page {turn}')}"
+            )
         (done,) = place.watch.of(CompactionDone)
         assert done.author == "tiny"
-        given = " ".join(str(call.messages) for call in place.summary_calls() if call.model == "tiny")
+        given = " ".join(
+            str(call.messages) for call in place.summary_calls() if call.model == "tiny"
+        )
         covered = (await place.store.compactions(conversation.id))[0].record.covered
         for message_id in covered:
             body = (await place.store.message(message_id)).body
             if body["role"] == "user":
                 assert text_of(body)[:30].split(".")[0] in given
-        assert all(item.status == 200 for item in place.provider.log if item.model == "tiny")
+        assert all(
+            item.status == 200 for item in place.provider.log if item.model == "tiny"
+        )
 
 
 async def test_thinking_models_that_report_huge_reasoning(tmp_path: Path) -> None:
@@ -240,14 +331,22 @@ async def test_claude_reads_its_cache_again_after_a_compaction(tmp_path: Path) -
     served = [model("claude-sonnet-4-5", 32_000)]
     async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
         conversation = await place.open(
-            "claude-sonnet-4-5", provider="anthropic", system=SYSTEM + words(1_500, "rule"), tools=[TOOL],
-            summarizer="journal", extra="compression: {background: false}",
-        )  # fmt: skip
+            "claude-sonnet-4-5",
+            provider="anthropic",
+            system=SYSTEM + words(1_500, "rule"),
+            tools=[TOOL],
+            summarizer="journal",
+            extra="compression: {background: false}",
+        )
         await until_compacted(place, conversation)
         await conversation.send("And on.")
         log = place.main_calls()
-        turning = next(at for at, item in enumerate(log) if item.shared and not item.shared.extends)
-        before, first, second = log[turning - 1], log[turning], log[turning + 1]
+        turning = next(
+            at for at, item in enumerate(log) if item.shared and not item.shared.extends
+        )
+        before = log[turning - 1]
+        first = log[turning]
+        second = log[turning + 1]
         assert before.cached_tokens > 0.8 * log[turning - 2].prompt_tokens
         assert first.cached_tokens > 1_500, "tools and system prompt are still warm"
         assert second.cached_tokens >= first.prompt_tokens - 60, "all but the new"
@@ -257,12 +356,19 @@ async def test_a_summary_on_the_warm_prefix_reads_the_cache(tmp_path: Path) -> N
     served = [model("claude-sonnet-4-5", 64_000)]
     async with lab(tmp_path, served, answering(lambda _: words(150))) as place:
         conversation = await place.open(
-            "claude-sonnet-4-5", provider="anthropic", system=SYSTEM, extra="compression: {background: false}"
+            "claude-sonnet-4-5",
+            provider="anthropic",
+            system=SYSTEM,
+            extra="compression: {background: false}",
         )
         for turn in range(12):
             await conversation.send(f"{turn} {words(900, f'page {turn}')}")
         await conversation.compress()
-        (asked,) = [item for item in place.provider.log if item.request and is_summary_call(item.request)]
+        (asked,) = [
+            item
+            for item in place.provider.log
+            if item.request and is_summary_call(item.request)
+        ]
         assert asked.cached_tokens > 0.8 * asked.prompt_tokens
         assert place.watch.of(CompactionDone)[0].author == "claude-sonnet-4-5"
 
@@ -277,10 +383,16 @@ async def test_passing_failures_are_asked_again(tmp_path: Path) -> None:
 
 def _many(count: int) -> Reply:
     wanted: Any = [
-        {"id": f"m{index}", "type": "function", "function": {"name": "terminal", "arguments": '{"command": "x"}'}}
+        {
+            "id": f"m{index}",
+            "type": "function",
+            "function": {"name": "terminal", "arguments": '{"command": "x"}'},
+        }
         for index in range(count)
     ]
-    return Reply({"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls")
+    return Reply(
+        {"role": "assistant", "content": None, "tool_calls": wanted}, "tool_calls"
+    )
 
 
 def _result(call_id: str, text: str) -> Any:

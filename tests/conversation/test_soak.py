@@ -10,7 +10,23 @@ from tests.conversation.served import KEY
 from tests.conversation.soak import soak
 
 
-async def test_nothing_is_lost_doubled_or_unaccounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_lost_doubled_or_unaccounted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     done = await soak(tmp_path, seed=1, turns=40)
-    assert sum(done[kind] for kind in ("send", "stream", "tools", "cancel", "compress", "undo", "restart")) == 40
+    assert (
+        sum(
+            done[kind]
+            for kind in (
+                "send",
+                "stream",
+                "tools",
+                "cancel",
+                "compress",
+                "undo",
+                "restart",
+            )
+        )
+        == 40
+    )

@@ -13,8 +13,8 @@ from everthread import validate_messages
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.summary import Compaction, SummaryDraft, SummaryRequest
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone
 from tests.conversation.talk import Room, room, words
 
 LONGEST = 60.0
@@ -36,7 +36,9 @@ class Gate:
             async def compress(self, *given: Any, **how: Any) -> Compaction:
                 gate.threads.append(threading.get_ident())
                 gate.reached.set()
-                assert gate.opened.wait(LONGEST), "the loop does not go on while an engine works"
+                assert gate.opened.wait(LONGEST), (
+                    "the loop does not go on while an engine works"
+                )
                 return await super().compress(*given, **how)
 
         return Stopped
@@ -67,11 +69,14 @@ async def test_the_loop_goes_on_while_an_engine_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moments", [0, 1, 3])
-async def test_a_cancelled_compaction_changes_nothing(tmp_path: Path, moments: int) -> None:
+async def test_a_cancelled_compaction_changes_nothing(
+    tmp_path: Path, moments: int
+) -> None:
     gate = Gate()
     async with room(tmp_path) as place:
         conversation = await full(place, gate.engine())
-        session, before = conversation.id, conversation.messages
+        session = conversation.id
+        before = conversation.messages
         compacting = asyncio.ensure_future(conversation.compress())
         await reach(gate)
         for _ in range(moments):
@@ -109,7 +114,9 @@ class Asked:
         raise AssertionError
 
 
-async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(tmp_path: Path) -> None:
+async def test_a_summariser_stays_in_the_loop_and_ends_before_the_turn_does(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         asked = Asked()
         conversation = await full(place, ContextCompressor, summarizer=asked)

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.conversation.events import CompactionDone, Estimated, LimitLearnt, OutputStored
-from everthread.conversation.options import Route
 from everthread.core.messages import text_of
 from everthread.core.types import Request
 from everthread.errors import ModelError
 from everthread.providers.resilience import FallbackModel
 from everthread.testing import ScriptedModel
+from everthread.thread.events import (
+    CompactionDone,
+    Estimated,
+    LimitLearnt,
+    OutputStored,
+)
+from everthread.thread.options import Route
 from tests.conversation.served import answering, lab, model
 from tests.conversation.talk import room, too_long, words
 
@@ -27,7 +32,9 @@ class Noting(ContextCompressor):
         self.started = [*getattr(self, "started", []), (session_id, how["reason"])]
 
 
-async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_knows(tmp_path: Path) -> None:
+async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_knows(
+    tmp_path: Path,
+) -> None:
     engines: list[Noting] = []
 
     def make(services: Any) -> Noting:
@@ -41,18 +48,28 @@ async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_kno
             "base_url": "https://api.anthropic.com",
         }
         said = ScriptedModel(lambda _: f"Noted. {words(100)}", window=64_000, **claude)
-        first = await place.open(said, engine=make, provider="anthropic", protect_last_n=2)
+        first = await place.open(
+            said, engine=make, provider="anthropic", protect_last_n=2
+        )
         for turn in range(40):
             await first.send(f"Turn {turn}: {words(60, f'account {turn}')}")
-        second = await place.open(said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id)
+        second = await place.open(
+            said, engine=make, provider="anthropic", protect_last_n=2, resume=first.id
+        )
         await second.send("I am here too.")
         await first.compress()
         await second.send("Still here.")
         assert second.session.id == first.session.id
         assert engines[1].compactions == engines[0].compactions == 1
         assert engines[1].started[-1] == (first.session.id, "compression")
-        marks = [index for index, item in enumerate(said.requests[-1].messages) if "cache_control" in str(item)]
-        assert marks == list(range(len(second.messages) - 4, len(second.messages) - 1)), "the last three"
+        marks = [
+            index
+            for index, item in enumerate(said.requests[-1].messages)
+            if "cache_control" in str(item)
+        ]
+        assert marks == list(
+            range(len(second.messages) - 4, len(second.messages) - 1)
+        ), "the last three"
         await first.send("And I.")
         await first.compress()
         await second.compress()
@@ -60,7 +77,9 @@ async def test_one_who_comes_into_anothers_continuation_knows_what_the_other_kno
         assert again.messages == second.messages
 
 
-async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(tmp_path: Path) -> None:
+async def test_the_limit_of_a_model_that_stepped_in_is_not_the_first_ones(
+    tmp_path: Path,
+) -> None:
     def other(request: Request) -> Any:
         return too_long(9_000, 12_000) if len(request.messages) > 9 else "I stepped in."
 
@@ -82,7 +101,9 @@ async def test_a_switch_forgets_what_the_other_server_reported(tmp_path: Path) -
     async with room(tmp_path) as place:
         conversation = await place.open(ScriptedModel(["Noted."]))
         await conversation.send("Hello")
-        await conversation.use_model(Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1"))
+        await conversation.use_model(
+            Route("gpt-4o", "openai_chat", 64_000, base_url="http://elsewhere.test/v1")
+        )
         await conversation.prepare("Again")
         assert [event.reported for event in place.watch.of(Estimated)] == [False, False]
 
@@ -92,14 +113,20 @@ async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     monkeypatch.setenv("EVERTHREAD_LAB_KEY", "a key for the lab")
-    async with lab(tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: "Counted.")) as place:
+    async with lab(
+        tmp_path, [model("gpt-4o", 16_000)], answering(lambda _: "Counted.")
+    ) as place:
         conversation = await place.open("gpt-4o")
         for turn in range(before):
             await conversation.send(f"Turn {turn}: {words(400)}")
         large = f"Count these. {words(40_000)} That was all."
         assert (await conversation.send(large)).text == "Counted."
         assert place.watch.of(CompactionDone)
-        shown = next(said for said in map(text_of, conversation.messages) if said.startswith("Count these."))
+        shown = next(
+            said
+            for said in map(text_of, conversation.messages)
+            if said.startswith("Count these.")
+        )
         assert shown.endswith("That was all.")
         kept = place.watch.of(OutputStored)[-1]
         assert kept.output in shown

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.conversation.toolbox import (
+from everthread.conversation.tool_selection import (
     CARD_CHARS,
     ToolCard,
     card_of,
@@ -21,8 +21,14 @@ from everthread.conversation.toolbox import (
 
 
 def tool(name: str, description: Any = "", *parameters: str) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {name: {"type": "string"} for name in parameters}}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in parameters},
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": schema},
+    }
 
 
 CARDS = [
@@ -33,14 +39,28 @@ CARDS = [
 ]
 
 
-def out(room: int, wanted: str = "", used: tuple[str, ...] = (), before: tuple[str, ...] = ()) -> tuple[str, ...]:
+def out(
+    room: int,
+    wanted: str = "",
+    used: tuple[str, ...] = (),
+    before: tuple[str, ...] = (),
+) -> tuple[str, ...]:
     return left_out(CARDS, room=room, used=used, wanted=wanted, before=before)
 
 
 def test_both_forms_are_read_and_what_has_no_name_stays() -> None:
-    anthropic = {"name": "a", "description": "word " * 100, "input_schema": {"properties": {"zip_code": {}}}}
+    anthropic = {
+        "name": "a",
+        "description": "word " * 100,
+        "input_schema": {"properties": {"zip_code": {}}},
+    }
     card = card_of(anthropic)
-    assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == ("a", "a", CARD_CHARS, "…")
+    assert (name_of(anthropic), card.name, len(card.about), card.about[-1]) == (
+        "a",
+        "a",
+        CARD_CHARS,
+        "…",
+    )
     assert {"zip", "code"} <= card.words
     nameless = {"name": 3, "description": 4, "input_schema": {"properties": []}}
     odd: list[dict[str, Any]] = [{"type": "web_search"}, nameless, tool("b", None)]
@@ -62,9 +82,18 @@ def test_tools_press_by_their_share_or_by_what_they_leave() -> None:
 def test_what_matches_the_task_stays_and_what_is_used_always() -> None:
     assert out(400) == ()
     assert out(200, "Refund the two invoices, please.") == ("sendEmail", "weather")
-    assert out(200, "Email them about the weather in town.") == ("create_invoice", "refund")
-    assert out(200, "Refund the two invoices.", used=("weather",)) == ("create_invoice", "sendEmail")
-    assert out(0, "refund", used=("weather", "refund")) == ("create_invoice", "sendEmail")
+    assert out(200, "Email them about the weather in town.") == (
+        "create_invoice",
+        "refund",
+    )
+    assert out(200, "Refund the two invoices.", used=("weather",)) == (
+        "create_invoice",
+        "sendEmail",
+    )
+    assert out(0, "refund", used=("weather", "refund")) == (
+        "create_invoice",
+        "sendEmail",
+    )
     assert out(200) == ("weather", "refund")
 
 
@@ -76,8 +105,14 @@ def test_nothing_changes_as_long_as_the_others_fit() -> None:
 
 
 def test_a_search_finds_words_in_any_form_the_rarest_first() -> None:
-    assert [card.name for card in find_matching(CARDS, "mailing customers")] == ["create_invoice", "sendEmail"]
-    assert [card.name for card in find_matching(CARDS, "invoices")] == ["create_invoice", "refund"]
+    assert [card.name for card in find_matching(CARDS, "mailing customers")] == [
+        "create_invoice",
+        "sendEmail",
+    ]
+    assert [card.name for card in find_matching(CARDS, "invoices")] == [
+        "create_invoice",
+        "refund",
+    ]
     assert [card.name for card in find_matching(CARDS, "send_email")] == ["sendEmail"]
     assert find_matching(CARDS, "the of a") == []
     assert find_matching(CARDS, "quantum") == []
@@ -101,7 +136,9 @@ def test_the_rest_fits_unless_all_of_it_is_used(
     gone = left_out(cards, room=room, used=used, wanted=wanted, before=before)
     rest: list[ToolCard] = [card for card in cards if card.name not in gone]
     assert not set(gone) & used
-    assert sum(card.tokens for card in rest) <= room or all(card.name in used for card in rest)
+    assert sum(card.tokens for card in rest) <= room or all(
+        card.name in used for card in rest
+    )
     again = left_out(cards, room=room, used=used, wanted="", before=gone)
     assert set(again) == set(gone)
     assert len(scores(cards, wanted)) == len(cards)

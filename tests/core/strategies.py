@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from everthread.core.messages import Message
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START, mark_summary
 
-SUMMARY = f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"
+SUMMARY = (
+    f"{SUMMARY_START}: 3 earlier messages]\n## Active Task\nNone.\n\n{SUMMARY_END}]"
+)
 PIXELS = "iVBORw0KGgo" + "A" * 400
 WORDS = st.sampled_from(
     [
@@ -34,7 +36,9 @@ OUTPUTS = st.sampled_from(
         "z" * 201,
         "line of output\n" * 400,
         "def f():\n    return 1\n" * 30,
-        "E   ValueError: bad\n" + "." * 300 + "\n=== 2 failed, 3 passed in 0.1s ===\nCommand exited with code 1",
+        "E   ValueError: bad\n"
+        + "." * 300
+        + "\n=== 2 failed, 3 passed in 0.1s ===\nCommand exited with code 1",
         json.dumps({"output": "made it\n" * 60, "exit_code": 0, "error": None}),
         json.dumps([{"id": n, "status": "open"} for n in range(30)]),
         "找到三个文件" * 80,
@@ -46,7 +50,10 @@ CALLS = st.sampled_from(
         ("bash", {"command": "echo " + "long " * 100}),
         ("read_file", {"path": "src/app.py", "offset": 10}),
         ("write", {"path": "a.py", "content": "print('hi')\n" * 60}),
-        ("edit", {"path": "a.py", "edits": [{"oldText": "o" * 300, "newText": "新" * 300}]}),
+        (
+            "edit",
+            {"path": "a.py", "edits": [{"oldText": "o" * 300, "newText": "新" * 300}]},
+        ),
         ("grep", {"pattern": "def f", "path": "src"}),
         ("get_order", {"order_id": "A-1"}),
         ("plan", {}),
@@ -55,8 +62,14 @@ CALLS = st.sampled_from(
 IMAGES = st.sampled_from(
     [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + PIXELS}},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": PIXELS}},
-        {"type": "image_url", "image_url": {"url": "https://example.org/a/long/path/to/picture.png"}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/jpeg", "data": PIXELS},
+        },
+        {
+            "type": "image_url",
+            "image_url": {"url": "https://example.org/a/long/path/to/picture.png"},
+        },
     ]
 )
 
@@ -67,7 +80,17 @@ def histories(draw: st.DrawFn, max_pieces: int = 12) -> list[Message]:
     messages: list[Any] = []
     if draw(st.booleans()):
         messages.append({"role": "system", "content": "You are a careful assistant."})
-    kinds = st.sampled_from([_user, _assistant, _openai_group, _openai_group, _anthropic_group, _dirt, _summary])
+    kinds = st.sampled_from(
+        [
+            _user,
+            _assistant,
+            _openai_group,
+            _openai_group,
+            _anthropic_group,
+            _dirt,
+            _summary,
+        ]
+    )
     for number in range(draw(st.integers(0, max_pieces))):
         make: Callable[[st.DrawFn, str], list[Any]] = draw(kinds)
         messages += make(draw, f"call_{number}")
@@ -91,7 +114,13 @@ def _user(draw: st.DrawFn, _: str) -> list[Any]:
 
 def _assistant(draw: st.DrawFn, _: str) -> list[Any]:
     thinking = {"type": "thinking", "thinking": "hm " * 100, "signature": "s"}
-    contents: list[Any] = ["done", "好的", "", None, [thinking, {"type": "text", "text": "done"}]]
+    contents: list[Any] = [
+        "done",
+        "好的",
+        "",
+        None,
+        [thinking, {"type": "text", "text": "done"}],
+    ]
     return [{"role": "assistant", "content": draw(st.sampled_from(contents))}]
 
 
@@ -99,20 +128,34 @@ def _openai_group(draw: st.DrawFn, prefix: str) -> list[Any]:
     """Calls and results: in any order, some twice, some never, something said in between."""
     made = draw(st.lists(CALLS, min_size=1, max_size=3))
     calls = [
-        {"id": f"{prefix}_{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        {
+            "id": f"{prefix}_{n}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
         for n, (name, arguments) in enumerate(made)
     ]
     results: list[Any] = []
     for call in calls:
         output = draw(OUTPUTS)
-        content = draw(st.sampled_from([output, output, [{"type": "text", "text": output}, draw(IMAGES)], None]))
+        content = draw(
+            st.sampled_from(
+                [output, output, [{"type": "text", "text": output}, draw(IMAGES)], None]
+            )
+        )
         result = {"role": "tool", "tool_call_id": call["id"], "content": content}
         results += [result] * draw(st.sampled_from([1, 1, 1, 1, 0, 2]))
     results = draw(st.permutations(results))
     if draw(st.integers(0, 9)) == 0:
-        results.insert(draw(st.integers(0, len(results))), {"role": "user", "content": "hurry"})
+        results.insert(
+            draw(st.integers(0, len(results))), {"role": "user", "content": "hurry"}
+        )
     return [
-        {"role": "assistant", "content": draw(st.sampled_from([None, "let me see"])), "tool_calls": calls},
+        {
+            "role": "assistant",
+            "content": draw(st.sampled_from([None, "let me see"])),
+            "tool_calls": calls,
+        },
         *results,
     ]
 
@@ -125,13 +168,25 @@ def _anthropic_group(draw: st.DrawFn, prefix: str) -> list[Any]:
     ]
     thinking = {"type": "thinking", "thinking": "well " * 80, "signature": "s"}
     results: list[Any] = [
-        {"type": "tool_result", "tool_use_id": use["id"], "content": draw(OUTPUTS), "is_error": draw(st.booleans())}
+        {
+            "type": "tool_result",
+            "tool_use_id": use["id"],
+            "content": draw(OUTPUTS),
+            "is_error": draw(st.booleans()),
+        }
         for use in uses
         if draw(st.integers(0, 5))
     ]
     said = draw(st.sampled_from([[], [{"type": "text", "text": draw(WORDS)}]]))
     answer = [{"role": "user", "content": [*results, *said]}] if results or said else []
-    return [{"role": "assistant", "content": [thinking, *uses], "_native": {"api": "anthropic", "value": 1}}, *answer]
+    return [
+        {
+            "role": "assistant",
+            "content": [thinking, *uses],
+            "_native": {"api": "anthropic", "value": 1},
+        },
+        *answer,
+    ]
 
 
 def _dirt(draw: st.DrawFn, _: str) -> list[Any]:
@@ -156,5 +211,6 @@ def _summary(draw: st.DrawFn, _: str) -> list[Any]:
         f"{SUMMARY}\n\n{draw(WORDS)}",
         [{"type": "text", "text": SUMMARY}, {"type": "text", "text": draw(WORDS)}],
     ]
-    role, content = draw(st.sampled_from(["user", "assistant"])), draw(st.sampled_from(contents))
+    role = draw(st.sampled_from(["user", "assistant"]))
+    content = draw(st.sampled_from(contents))
     return [mark_summary({"role": role, "content": content})]

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.fingerprints import byte_fingerprint, canonical_form, chain_digest, message_fingerprint
-from tests.chains import byte_chain, canonical_chain
+from everthread.core.fingerprints import (
+    canonical_form,
+    chain_digest,
+    message_fingerprint,
+)
+from tests.chains import byte_chain, byte_fingerprint, canonical_chain
 from tests.shared_data import shared
 
 REMINDER = "<system-reminder>\nThe todo list is empty.\n</system-reminder>"
@@ -20,11 +24,16 @@ MARK = {"type": "ephemeral"}
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 texts = st.text(max_size=12)
-parts = st.lists(st.builds(lambda text: {"type": "text", "text": text}, texts), max_size=3)
+parts = st.lists(
+    st.builds(lambda text: {"type": "text", "text": text}, texts), max_size=3
+)
 messages = st.builds(
     lambda role, content: {"role": role, "content": content},
     st.sampled_from(["user", "assistant", "tool", "system"]),
@@ -52,22 +61,42 @@ SAME_IDENTITY = {
     "surrounding whitespace": ("hello", "\n  hello \t\n"),
     "key order": ([text_part("hello")], [{"text": "hello", "type": "text"}]),
     "reminder inside the text": ("hello", f"hello\n\n{REMINDER}"),
-    "reminder as a block of its own": ("hello", [text_part(REMINDER), text_part("hello")]),
-    "another reminder": (f"hello {REMINDER}", "hello <system-reminder>Two files changed.</system-reminder>"),
-    "only a reminder, whatever it says": (REMINDER, "<system-reminder>x</system-reminder>"),
+    "reminder as a block of its own": (
+        "hello",
+        [text_part(REMINDER), text_part("hello")],
+    ),
+    "another reminder": (
+        f"hello {REMINDER}",
+        "hello <system-reminder>Two files changed.</system-reminder>",
+    ),
+    "only a reminder, whatever it says": (
+        REMINDER,
+        "<system-reminder>x</system-reminder>",
+    ),
     "nothing: null, empty text, no parts": (None, ""),
     "nothing: no parts": (None, []),
     "nothing: an empty text block": (None, [text_part("  ")]),
     "result content: string or block": (
         [{"type": "tool_result", "tool_use_id": "t", "content": f"ok\n{REMINDER}"}],
-        [{"type": "tool_result", "tool_use_id": "t", "content": [text_part("ok", cache_control=MARK)]}],
+        [
+            {
+                "type": "tool_result",
+                "tool_use_id": "t",
+                "content": [text_part("ok", cache_control=MARK)],
+            }
+        ],
     ),
-    "empty optional fields of a part": ([text_part("hello")], [text_part("hello", annotations=[], citations=None)]),
+    "empty optional fields of a part": (
+        [text_part("hello")],
+        [text_part("hello", annotations=[], citations=None)],
+    ),
 }
 
 
 @pytest.mark.parametrize("pair", SAME_IDENTITY.values(), ids=SAME_IDENTITY.keys())
-def test_what_clients_change_in_looks_leaves_the_identity(pair: tuple[Any, Any]) -> None:
+def test_what_clients_change_in_looks_leaves_the_identity(
+    pair: tuple[Any, Any],
+) -> None:
     one, other = ({"role": "user", "content": content} for content in pair)
     assert message_fingerprint(one) == message_fingerprint(other)
 
@@ -84,7 +113,9 @@ def test_what_clients_change_in_looks_leaves_the_identity(pair: tuple[Any, Any])
         {"metadata": {"_seen": 1, "cache_control": MARK}},
     ],
 )
-def test_our_own_keys_markers_and_empty_fields_leave_the_identity(extra: dict[str, Any]) -> None:
+def test_our_own_keys_markers_and_empty_fields_leave_the_identity(
+    extra: dict[str, Any],
+) -> None:
     message = {"role": "user", "content": "hello"}
     assert message_fingerprint({**extra, **message}) == message_fingerprint(message)
 
@@ -93,14 +124,22 @@ def test_one_call_spelt_in_two_ways_is_one_call() -> None:
     assert message_fingerprint(call('{"path":"a","line":1}')) == message_fingerprint(
         call('{ "line": 1, "path": "a" }\n')
     )
-    assert message_fingerprint(call('{"path":"a"}')) == message_fingerprint(call({"path": "a"}))
+    assert message_fingerprint(call('{"path":"a"}')) == message_fingerprint(
+        call({"path": "a"})
+    )
 
 
 DIFFERENT = [
     ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}),
     ({"role": "user", "content": "a b"}, {"role": "user", "content": "a  b"}),
-    ({"role": "user", "content": [text_part("a"), text_part("b")]}, {"role": "user", "content": [text_part("ab")]}),
-    ({"role": "user", "content": [text_part("a"), text_part("b")]}, {"role": "user", "content": "a\nb"}),
+    (
+        {"role": "user", "content": [text_part("a"), text_part("b")]},
+        {"role": "user", "content": [text_part("ab")]},
+    ),
+    (
+        {"role": "user", "content": [text_part("a"), text_part("b")]},
+        {"role": "user", "content": "a\nb"},
+    ),
     ({"role": "tool", "tool_call_id": "1"}, {"role": "tool", "tool_call_id": "2"}),
     ({"role": "user", "n": 0}, {"role": "user"}),
     ({"role": "user", "n": False}, {"role": "user", "n": 0}),
@@ -114,7 +153,10 @@ DIFFERENT = [
     ({"role": "assistant", "content": REMINDER}, {"role": "assistant", "content": ""}),
     ({"role": "user", "content": "\ud800"}, {"role": "user", "content": "\ud801"}),
     *(
-        ({"role": "user", "content": text.format("a")}, {"role": "user", "content": text.format("b")})
+        (
+            {"role": "user", "content": text.format("a")},
+            {"role": "user", "content": text.format("b")},
+        )
         for text in (
             "This session is being continued from a previous conversation about {}.",
             "<command-name>/{}</command-name>",
@@ -140,8 +182,22 @@ def test_a_message_with_nothing_left_still_counts() -> None:
 def test_byte_order_ignores_markers_our_own_keys_and_the_string_form_only() -> None:
     plain = {"role": "user", "content": "hello"}
     seen = byte_fingerprint(plain)
-    assert byte_fingerprint({"role": "user", "content": [text_part("hello", cache_control=MARK)]}) == seen
-    assert byte_fingerprint({**plain, "cache_control": MARK, "_native": {"api": "anthropic", "value": 1}}) == seen
+    assert (
+        byte_fingerprint(
+            {"role": "user", "content": [text_part("hello", cache_control=MARK)]}
+        )
+        == seen
+    )
+    assert (
+        byte_fingerprint(
+            {
+                **plain,
+                "cache_control": MARK,
+                "_native": {"api": "anthropic", "value": 1},
+            }
+        )
+        == seen
+    )
     for changed in (
         {"content": "hello", "role": "user"},
         {"role": "user", "content": [{"text": "hello", "type": "text"}]},
@@ -171,12 +227,20 @@ def test_digests_are_those_that_are_stored() -> None:
     """Stored digests must still be found after an update: a change here orphans every stored chain."""
     history = [
         {"role": "system", "content": "You are careful."},
-        {"role": "user", "content": [text_part(f"把它修好 {REMINDER}"), text_part("now 😀", cache_control=MARK)]},
-        {**call('{"path": "a.py", "ratio": 0.1, "deep": [1, null, true]}'), "reasoning_content": "hm"},
+        {
+            "role": "user",
+            "content": [
+                text_part(f"把它修好 {REMINDER}"),
+                text_part("now 😀", cache_control=MARK),
+            ],
+        },
+        {
+            **call('{"path": "a.py", "ratio": 0.1, "deep": [1, null, true]}'),
+            "reasoning_content": "hm",
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "ok\n"},
     ]
     assert canonical_chain(history) == GOLDEN_CANONICAL
-    assert byte_chain(history) == GOLDEN_BYTES
     assert message_fingerprint(history[1]) == GOLDEN_MESSAGE
 
 
@@ -186,17 +250,13 @@ GOLDEN_CANONICAL = [
     "1c23a83ed4ab1f0d206ac900368bbc90f842144c",
     "04bed5cffd89b81e46221583434a8cba100b472d",
 ]
-GOLDEN_BYTES = [
-    "58c06c39de10ae00cb7488bc7184c272e8f360ce",
-    "1f1e833056e3229800286251d518c3aefdebcb90",
-    "a8c4d49dac5585a93552be8c3e65e3fece53eb16",
-    "56bdc44e0eb9b365471c44885b354012d8d7f607",
-]
 GOLDEN_MESSAGE = "484d32e27b2209b12925ac0c0c8e3fd91f970517"
 
 
 @given(st.lists(messages, max_size=6), st.integers(0, 6))
-def test_a_chain_extends_step_by_step_and_can_be_resumed(history: list[Any], cut: int) -> None:
+def test_a_chain_extends_step_by_step_and_can_be_resumed(
+    history: list[Any], cut: int
+) -> None:
     for fingerprint, digests in (
         (message_fingerprint, canonical_chain(history)),
         (byte_fingerprint, byte_chain(history)),
@@ -210,14 +270,22 @@ def test_a_chain_extends_step_by_step_and_can_be_resumed(history: list[Any], cut
 
 
 @given(st.lists(messages, max_size=5), st.lists(messages, max_size=5))
-def test_histories_share_a_digest_exactly_as_far_as_they_are_equal(one: list[Any], other: list[Any]) -> None:
-    forms = [[json.dumps(canonical_form(m), sort_keys=True) for m in history] for history in (one, other)]
-    for x, y, length in zip(canonical_chain(one), canonical_chain(other), range(1, 6), strict=False):
+def test_histories_share_a_digest_exactly_as_far_as_they_are_equal(
+    one: list[Any], other: list[Any]
+) -> None:
+    forms = [
+        [json.dumps(canonical_form(m), sort_keys=True) for m in history]
+        for history in (one, other)
+    ]
+    for x, y, length in zip(
+        canonical_chain(one), canonical_chain(other), range(1, 6), strict=False
+    ):
         assert (x == y) == (forms[0][:length] == forms[1][:length])
 
 
 def test_the_two_kinds_never_meet_and_order_counts() -> None:
-    a, b = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
+    a = {"role": "user", "content": "a"}
+    b = {"role": "user", "content": "b"}
     assert canonical_chain([a])[0] != byte_chain([a])[0]
     assert canonical_chain([a, b])[1] != canonical_chain([b, a])[1]
     assert message_fingerprint(a) != canonical_chain([a])[0]
@@ -226,8 +294,14 @@ def test_the_two_kinds_never_meet_and_order_counts() -> None:
 @given(json_values)
 def test_any_json_has_a_stable_fingerprint_and_is_not_mutated(value: Any) -> None:
     before = copy.deepcopy(value)
-    for wrapped in (value, {"role": "user", "content": value}, {"role": value, "tool_calls": value, "input": value}):
-        assert message_fingerprint(wrapped) == message_fingerprint(copy.deepcopy(wrapped))
+    for wrapped in (
+        value,
+        {"role": "user", "content": value},
+        {"role": value, "tool_calls": value, "input": value},
+    ):
+        assert message_fingerprint(wrapped) == message_fingerprint(
+            copy.deepcopy(wrapped)
+        )
         assert byte_fingerprint(wrapped) == byte_fingerprint(copy.deepcopy(wrapped))
     assert repr(value) == repr(before)
 
@@ -236,22 +310,34 @@ def test_nothing_exhausts_the_stack() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    for message in ({"role": "user", "content": deep}, {"role": "user", "input": {"a": deep}}, deep):
+    for message in (
+        {"role": "user", "content": deep},
+        {"role": "user", "input": {"a": deep}},
+        deep,
+    ):
         assert message_fingerprint(message)
         assert byte_fingerprint(message)
-    assert message_fingerprint(call("[" * 100_000)) != message_fingerprint(call("[" * 100_001))
+    assert message_fingerprint(call("[" * 100_000)) != message_fingerprint(
+        call("[" * 100_001)
+    )
 
 
 def test_values_outside_json_do_not_raise() -> None:
     message = {"role": "user", "content": ("a", b"b"), 1: "c", "n": float("nan")}
-    assert message_fingerprint(message) != message_fingerprint({**message, "content": ("a", b"c")})
-    assert byte_fingerprint(message) != byte_fingerprint({**message, "content": ("a", b"c")})
+    assert message_fingerprint(message) != message_fingerprint(
+        {**message, "content": ("a", b"c")}
+    )
+    assert byte_fingerprint(message) != byte_fingerprint(
+        {**message, "content": ("a", b"c")}
+    )
 
 
 def test_real_requests_extend_each_other() -> None:
     """Successive requests of one conversation, as they were sent: each chain continues the one before."""
     for family in ("claude", "deepseek"):
-        files = sorted(path for path in shared("requests").glob("*.json") if family in path.name)
+        files = sorted(
+            path for path in shared("requests").glob("*.json") if family in path.name
+        )
         requests = [json.loads(path.read_text("utf-8"))["messages"] for path in files]
         for older, newer in pairwise(requests):
             assert canonical_chain(newer)[: len(older)] == canonical_chain(older)

@@ -6,12 +6,31 @@ import pytest
 
 from everthread.core.transcript import is_answer, is_lookup, lookup_tools
 
-OURS = ["recall", "lcm_grep", "lcm_expand", "mcp__everthread__search", "everthread_expand", "everthread.status"]
+OURS = [
+    "recall",
+    "lcm_grep",
+    "lcm_expand",
+    "mcp__everthread__search",
+    "everthread_expand",
+    "everthread.status",
+]
 OURS += ["mcp__everthread__lcm_grep", "everthread-lcm_expand"]
-OTHERS = ["search", "expand", "grep", "recall_order", "total_recall", "everthread", "neverthread_search", "lcm_", ""]
+OTHERS = [
+    "search",
+    "expand",
+    "grep",
+    "recall_order",
+    "total_recall",
+    "everthread",
+    "neverthread_search",
+    "lcm_",
+    "",
+]
 
 
-@pytest.mark.parametrize("name", [*OURS, "MCP__Everthread__Search", "x__everthread_pin"])
+@pytest.mark.parametrize(
+    "name", [*OURS, "MCP__Everthread__Search", "x__everthread_pin"]
+)
 def test_our_tools_are_known_however_a_client_calls_them(name: str) -> None:
     assert is_lookup(name)
 
@@ -22,7 +41,11 @@ def test_other_tools_are_not_ours(name: str) -> None:
 
 
 def test_what_a_client_can_search_and_read_with() -> None:
-    assert lookup_tools([*OURS, *OTHERS]) == ("everthread_expand", "mcp__everthread__search", "recall")
+    assert lookup_tools([*OURS, *OTHERS]) == (
+        "everthread_expand",
+        "mcp__everthread__search",
+        "recall",
+    )
 
 
 def test_an_answer_of_a_lookup_is_known_by_its_tool_and_its_size() -> None:

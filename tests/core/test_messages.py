@@ -31,7 +31,13 @@ from everthread.core.messages import (
         ([], ""),
         ([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}], "a\nb"),
         ([{"type": "refusal", "refusal": "no"}], "no"),
-        ([{"type": "thinking", "thinking": "hm", "text": "hidden"}, {"type": "text", "text": "a"}], "a"),
+        (
+            [
+                {"type": "thinking", "thinking": "hm", "text": "hidden"},
+                {"type": "text", "text": "a"},
+            ],
+            "a",
+        ),
         ([{"type": "image_url", "image_url": {"url": "x"}}], ""),
         (["bare", 7], "bare"),
         (42, "42"),
@@ -46,17 +52,30 @@ def test_parts_of_any_content_shape() -> None:
     assert parts_of({"content": "a"}) == [{"type": "text", "text": "a"}]
     assert parts_of({"content": ""}) == []
     assert parts_of({"content": None}) == []
-    assert parts_of({"content": [{"type": "image"}, "x"]}) == [{"type": "image"}, {"type": "text", "text": "x"}]
+    assert parts_of({"content": [{"type": "image"}, "x"]}) == [
+        {"type": "image"},
+        {"type": "text", "text": "x"},
+    ]
     assert part_text(3) == ""
 
 
 def test_calls_in_every_form() -> None:
     message = {
         "role": "assistant",
-        "content": [{"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}}],
+        "content": [
+            {"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}}
+        ],
         "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}},
-            {"id": "c2", "type": "custom", "custom": {"name": "sql", "input": "select 1"}},
+            {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+            },
+            {
+                "id": "c2",
+                "type": "custom",
+                "custom": {"name": "sql", "input": "select 1"},
+            },
             {"id": "c3"},
             "garbage",
         ],
@@ -73,31 +92,58 @@ def test_calls_in_every_form() -> None:
     assert calls_of({"role": "assistant", "content": None, "tool_calls": None}) == []
     assert Call("x", "f", "[1]").parsed == {}
     assert calls_of(
-        {"role": "assistant", "tool_calls": [{"id": 7, "function": {"name": None, "arguments": None}}]}
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": 7, "function": {"name": None, "arguments": None}}],
+        }
     ) == [Call("", "", "")]
 
 
 def test_results_in_every_form() -> None:
     (tool,) = results_of(
-        {"role": "tool", "tool_call_id": "a", "name": "f", "content": [{"type": "text", "text": "ok"}]}
+        {
+            "role": "tool",
+            "tool_call_id": "a",
+            "name": "f",
+            "content": [{"type": "text", "text": "ok"}],
+        }
     )
     assert (tool.call_id, tool.name, tool.text) == ("a", "f", "ok")
-    blocks = [{"type": "tool_result", "tool_use_id": "b", "content": "no"}, {"type": "text", "text": "hi"}]
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "b", "content": "no"},
+        {"type": "text", "text": "hi"},
+    ]
     (block,) = results_of({"role": "user", "content": blocks})
     assert (block.call_id, block.name, block.text) == ("b", "", "no")
     assert results_of({"role": "user", "content": "hi"}) == []
 
 
 def test_changed_words_are_no_longer_what_was_on_the_wire() -> None:
-    message: Message = {"role": "user", "content": "a", "_native": {"api": "anthropic", "value": 1}}
-    assert with_content(message, "b") == {"role": "user", "content": "b", "_native": {"api": "anthropic"}}
-    assert with_content({"role": "user", "content": "a"}, "b") == {"role": "user", "content": "b"}
+    message: Message = {
+        "role": "user",
+        "content": "a",
+        "_native": {"api": "anthropic", "value": 1},
+    }
+    assert with_content(message, "b") == {
+        "role": "user",
+        "content": "b",
+        "_native": {"api": "anthropic"},
+    }
+    assert with_content({"role": "user", "content": "a"}, "b") == {
+        "role": "user",
+        "content": "b",
+    }
     assert message["content"] == "a"
 
 
 def test_images_are_found_inside_results_too() -> None:
     image = {"type": "image", "source": {}}
-    content = [image, {"type": "tool_result", "content": [image, "x"]}, {"type": "text", "text": "a"}, "x"]
+    content = [
+        image,
+        {"type": "tool_result", "content": [image, "x"]},
+        {"type": "text", "text": "a"},
+        "x",
+    ]
     assert list(images_in(content)) == [image, image]
     assert list(images_in("text")) == []
 
@@ -131,6 +177,8 @@ def test_a_tool_has_one_name_and_a_namespace_those_of_its_tools() -> None:
     flat = {"type": "function", "name": "search"}
     assert tool_names({"type": "function", "function": {"name": "look"}}) == ["look"]
     assert tool_names(flat) == ["search"]
-    assert tool_names({"type": "namespace", "name": "mcp__notes", "tools": [flat, 1]}) == ["mcp__notes__search"]
+    assert tool_names(
+        {"type": "namespace", "name": "mcp__notes", "tools": [flat, 1]}
+    ) == ["mcp__notes__search"]
     assert tool_names({"type": "namespace", "name": "mcp__notes"}) == ["mcp__notes"]
     assert tool_names({"type": "web_search"}) == tool_names({"function": "odd"}) == []

@@ -24,12 +24,17 @@ from everthread.core.outputs import (
     to_store,
 )
 
-LIMITS = OutputLimits(result_chars=1_000, turn_chars=3_000, preview_chars=100, ceiling=5_000)
+LIMITS = OutputLimits(
+    result_chars=1_000, turn_chars=3_000, preview_chars=100, ceiling=5_000
+)
 BIG = "start " + "x" * 5_000 + "\nthe end"
 
 
 def outputs(*sizes: int, tool: str = "bash") -> list[ToolOutput]:
-    return [ToolOutput(f"c{n}", tool, chr(ord("a") + n) * size) for n, size in enumerate(sizes)]
+    return [
+        ToolOutput(f"c{n}", tool, chr(ord("a") + n) * size)
+        for n, size in enumerate(sizes)
+    ]
 
 
 def stored(results: list[ToolOutput], limits: OutputLimits = LIMITS) -> list[int]:
@@ -102,7 +107,10 @@ def test_a_tool_has_its_own_limit_but_never_beyond_the_ceiling() -> None:
 def test_read_file_has_no_limit_of_its_own_unless_one_is_set() -> None:
     assert LIMITS.of("read_file") == math.inf
     assert stored(outputs(2_900, tool="read_file")) == []
-    assert stored(outputs(2_900, tool="read_file"), OutputLimits(1_000, 3_000, 100, 5_000, {"read_file": 2_000})) == [0]
+    assert stored(
+        outputs(2_900, tool="read_file"),
+        OutputLimits(1_000, 3_000, 100, 5_000, {"read_file": 2_000}),
+    ) == [0]
 
 
 def test_together_over_the_limit_the_largest_go_first_until_under() -> None:
@@ -114,7 +122,9 @@ def test_together_over_the_limit_the_largest_go_first_until_under() -> None:
 
 
 def test_reads_of_stored_output_are_never_stored() -> None:
-    assert stored([ToolOutput("a", "read_file", "r" * 9_000, exempt=True), *outputs(900)]) == [1]
+    assert stored(
+        [ToolOutput("a", "read_file", "r" * 9_000, exempt=True), *outputs(900)]
+    ) == [1]
 
 
 def test_a_stored_result_is_not_stored_again() -> None:
@@ -130,7 +140,9 @@ def test_a_block_that_would_not_be_shorter_is_not_made() -> None:
 
 
 @given(st.lists(st.integers(0, 6_000), max_size=6))
-def test_after_storing_the_turn_is_under_its_limit_or_nothing_more_can_be_done(sizes: list[int]) -> None:
+def test_after_storing_the_turn_is_under_its_limit_or_nothing_more_can_be_done(
+    sizes: list[int],
+) -> None:
     results = outputs(*sizes)
     plan = {item.index: item for item in plan_storage(results, LIMITS)}
     for index, item in plan.items():
@@ -139,7 +151,10 @@ def test_after_storing_the_turn_is_under_its_limit_or_nothing_more_can_be_done(s
         assert item.id in item.replacement
         assert len(item.replacement) < len(item.text)
         assert is_persisted(item.replacement)
-    left = [len(plan[n].replacement) if n in plan else len(result.text) for n, result in enumerate(results)]
+    left = [
+        len(plan[n].replacement) if n in plan else len(result.text)
+        for n, result in enumerate(results)
+    ]
     assert sum(left) <= LIMITS.turn_chars
     assert max(left, default=0) <= LIMITS.result_chars
 
@@ -154,7 +169,13 @@ def test_the_middle_of_a_message_is_stored_and_its_ends_stay_word_for_word() -> 
 
 
 def test_lines_are_counted_as_people_do() -> None:
-    assert [line_count(text) for text in ("", "a", "a\n", "a\nb", "\n")] == [0, 1, 1, 2, 1]
+    assert [line_count(text) for text in ("", "a", "a\n", "a\nb", "\n")] == [
+        0,
+        1,
+        1,
+        2,
+        1,
+    ]
 
 
 def test_results_are_edited_in_their_own_form() -> None:
@@ -177,12 +198,21 @@ def test_results_are_edited_in_their_own_form() -> None:
     }
     other: Message = {"role": "tool", "tool_call_id": "b", "content": "x"}
     assert edit_results(other, shout) is other
-    block = {"type": "tool_result", "tool_use_id": "a", "content": "x", "is_error": True, "cache_control": {}}
+    block = {
+        "type": "tool_result",
+        "tool_use_id": "a",
+        "content": "x",
+        "is_error": True,
+        "cache_control": {},
+    }
     said = {"type": "text", "text": "x"}
     user: Message = {"role": "user", "content": [block, said]}
     assert edit_results(user, shout)["content"] == [{**block, "content": "X"}, said]
     assert block["content"] == "x"
-    for untouched in ({"role": "user", "content": "x"}, {"role": "user", "content": [said]}):
+    for untouched in (
+        {"role": "user", "content": "x"},
+        {"role": "user", "content": [said]},
+    ):
         message: Message = untouched  # type: ignore[assignment]  # mypy joins the two literals to dict[str, object]
         assert edit_results(message, shout) is message
 
@@ -192,14 +222,25 @@ def test_a_text_takes_the_place_of_all_words_and_of_nothing_else() -> None:
     assert with_text("long", "new") == "new"
     assert with_text(None, "new") == "new"
     marked = {"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}
-    assert with_text([image, marked, {"type": "text", "text": "two"}], "new") == [image, {**marked, "text": "new"}]
+    assert with_text([image, marked, {"type": "text", "text": "two"}], "new") == [
+        image,
+        {**marked, "text": "new"},
+    ]
     assert with_text(["bare", "more"], "new") == [{"type": "text", "text": "new"}]
-    assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [{"type": "text", "text": "new"}]
+    assert with_text([{"type": "refusal", "refusal": "no"}], "new") == [
+        {"type": "text", "text": "new"}
+    ]
 
 
 def test_a_block_names_the_tool_that_is_there_or_none() -> None:
     block = persisted_block("line\n" * 500, preview_chars=40)
-    value = {"role": "user", "content": [{"type": "tool_result", "content": block, "size": 3}, "call read_file"]}
+    value = {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "content": block, "size": 3},
+            "call read_file",
+        ],
+    }
     told = name_reader(value, "recall")["content"]
     assert 'call recall with id "output:' in told[0]["content"]
     assert "read_file" not in told[0]["content"]
@@ -207,4 +248,8 @@ def test_a_block_names_the_tool_that_is_there_or_none() -> None:
     assert told[0]["size"] == 3
     silent = name_reader(block, None)
     assert "call" not in silent
-    assert parse_persisted(silent) == parse_persisted(block) == parse_persisted(told[0]["content"])
+    assert (
+        parse_persisted(silent)
+        == parse_persisted(block)
+        == parse_persisted(told[0]["content"])
+    )

@@ -34,9 +34,11 @@ constants: Any = importlib.import_module("re._constants")
 SIZES = (1_000, 40_000)
 CPU_SECONDS = 1.0
 """CPU time, so that a busy machine is no fault. Linear work on 40 KB takes some hundredths of a second."""
-MOST_WORDS = 4
+MAX_WORDS = 4
 """So many words of a long alternative are tried, evenly spread."""
-pytestmark = pytest.mark.timeout(900)  # there are many patterns, and the machine may be busy
+pytestmark = pytest.mark.timeout(
+    900
+)  # there are many patterns, and the machine may be busy
 SOURCES = sorted(Path(everthread.__path__[0]).rglob("*.py"))
 
 
@@ -69,9 +71,14 @@ def patterns_of(module: ModuleType) -> dict[str, re.Pattern[Any]]:
     found: dict[str, re.Pattern[Any]] = {}
     for name, held in vars(module).items():
         value = held
-        if isinstance(value, ModuleType) or (callable(value) and value.__module__ != module.__name__):
+        if isinstance(value, ModuleType) or (
+            callable(value) and value.__module__ != module.__name__
+        ):
             continue
-        if isinstance(value, functools._lru_cache_wrapper) and not inspect.signature(value).parameters:
+        if (
+            isinstance(value, functools._lru_cache_wrapper)
+            and not inspect.signature(value).parameters
+        ):
             value = value()
         for place, pattern in enumerate(dict.fromkeys(patterns_in(value))):
             found[f"{name}[{place}]" if place else name] = pattern
@@ -93,7 +100,10 @@ def parts_of(value: object) -> Iterable[object]:
         return list(value)
     if isinstance(value, type) or type(value).__module__.startswith("everthread"):
         slots = getattr(type(value), "__slots__", ())
-        return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+        return [
+            *getattr(value, "__dict__", {}).values(),
+            *(getattr(value, name, None) for name in slots),
+        ]
     return ()
 
 
@@ -111,7 +121,10 @@ def literal_patterns(source: Path) -> Iterator[tuple[str, re.Pattern[str]]]:
             and isinstance(node.args[0].value, str)
         ):
             anchored = node.func.attr in ("match", "fullmatch")
-            yield f"{source.name}:{node.lineno}" + (" match" if anchored else ""), re.compile(node.args[0].value)
+            yield (
+                f"{source.name}:{node.lineno}" + (" match" if anchored else ""),
+                re.compile(node.args[0].value),
+            )
 
 
 @functools.cache
@@ -122,7 +135,9 @@ def whole_source() -> str:
 @functools.cache
 def token_forms() -> frozenset[re.Pattern[str]]:
     """The forms of tokens: each is tried only where its beginning was found."""
-    return frozenset(form.pattern for forms in rules().tokens.values() for form in forms)
+    return frozenset(
+        form.pattern for forms in rules().tokens.values() for form in forms
+    )
 
 
 def is_anchored(module: ModuleType, name: str, pattern: re.Pattern[Any]) -> bool:
@@ -144,8 +159,14 @@ PALETTE = 'a1 -._/:"<{(=\t\nA中'
 def characters(items: Any) -> list[str]:
     """Some characters that a set stands for."""
     one = re.compile(written_set(items))
-    drawn = [chr(value if op is constants.LITERAL else value[0]) for op, value in items if op in DRAWN]
-    return [char for char in dict.fromkeys([*drawn, *PALETTE]) if one.match(char)][:4] or ["\0"]
+    drawn = [
+        chr(value if op is constants.LITERAL else value[0])
+        for op, value in items
+        if op in DRAWN
+    ]
+    return [char for char in dict.fromkeys([*drawn, *PALETTE]) if one.match(char)][
+        :4
+    ] or ["\0"]
 
 
 DRAWN = (constants.LITERAL, constants.RANGE)
@@ -235,10 +256,20 @@ def hostile_texts(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
     """Beginnings, and what is repeated after them."""
     tree = parser.parse(pattern.pattern, pattern.flags)
     own = sorted(set(words(tree)) - {""})
-    own = own[:: len(own) // MOST_WORDS + 1]
-    found = [*repeated_parts(tree), *(("", word) for word in own), *(("", f"{word} ") for word in own)]
-    found += [("", lead + part) for lead, part in repeated_parts(tree) if lead] + [("", example(tree))]
-    return [(lead, part) for lead, part in dict.fromkeys([*found, *(("", char) for char in "a \n")]) if part]
+    own = own[:: len(own) // MAX_WORDS + 1]
+    found = [
+        *repeated_parts(tree),
+        *(("", word) for word in own),
+        *(("", f"{word} ") for word in own),
+    ]
+    found += [("", lead + part) for lead, part in repeated_parts(tree) if lead] + [
+        ("", example(tree))
+    ]
+    return [
+        (lead, part)
+        for lead, part in dict.fromkeys([*found, *(("", char) for char in "a \n")])
+        if part
+    ]
 
 
 def read_all(pattern: re.Pattern[Any], text: Any) -> None:
@@ -251,12 +282,17 @@ def read_at_once(pattern: re.Pattern[Any], text: Any) -> None:
     pattern.fullmatch(text)
 
 
-def expect_linear(name: str, pattern: re.Pattern[Any], read: Callable[[re.Pattern[Any], Any], None]) -> None:
+def expect_linear(
+    name: str, pattern: re.Pattern[Any], read: Callable[[re.Pattern[Any], Any], None]
+) -> None:
     for lead, part in hostile_texts(pattern):
         for size in SIZES:
             text = lead + part * (size // len(part) + 1) + "\0"
             with cpu_limit(f"{name} on {lead!r} and {part!r} up to {size} characters"):
-                read(pattern, text.encode() if isinstance(pattern.pattern, bytes) else text)
+                read(
+                    pattern,
+                    text.encode() if isinstance(pattern.pattern, bytes) else text,
+                )
 
 
 @pytest.mark.parametrize("module", module_names())
@@ -265,13 +301,19 @@ def test_every_pattern_of_a_module_is_linear(module: str) -> None:
     assert spec
     assert spec.origin
     for name, pattern in literal_patterns(Path(spec.origin)):
-        expect_linear(name, pattern, read_at_once if name.endswith(" match") else read_all)
+        expect_linear(
+            name, pattern, read_at_once if name.endswith(" match") else read_all
+        )
     try:
         loaded = importlib.import_module(module)
     except ImportError as missing:
         pytest.skip(f"needs {missing.name}")
     for name, pattern in patterns_of(loaded).items():
-        expect_linear(f"{module}.{name}", pattern, read_at_once if is_anchored(loaded, name, pattern) else read_all)
+        expect_linear(
+            f"{module}.{name}",
+            pattern,
+            read_at_once if is_anchored(loaded, name, pattern) else read_all,
+        )
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -281,10 +323,41 @@ READERS: dict[str, Callable[[str], object]] = {
     "user_text": lambda text: user_text({"role": "user", "content": text}),
 }
 PIECES = (
-    "please ", "no, ", "?", "? x", " ", "\t", "\n", "a", "1", "1,", "-", "/", "\\", "'", '"', "<a>", "<a ", "{", "[",
-    "<system-reminder>", "password=", "key: ", "-----begin private key-----", "-----begin", "://a:", "curl -u a:",
-    "authorization: bearer ", "tokens ", "maximum ", "exceed ", "128,000 ", "中", "。", "密码",
-)  # fmt: skip
+    "please ",
+    "no, ",
+    "?",
+    "? x",
+    " ",
+    "\t",
+    "\n",
+    "a",
+    "1",
+    "1,",
+    "-",
+    "/",
+    "\\",
+    "'",
+    '"',
+    "<a>",
+    "<a ",
+    "{",
+    "[",
+    "<system-reminder>",
+    "password=",
+    "key: ",
+    "-----begin private key-----",
+    "-----begin",
+    "://a:",
+    "curl -u a:",
+    "authorization: bearer ",
+    "tokens ",
+    "maximum ",
+    "exceed ",
+    "128,000 ",
+    "中",
+    "。",
+    "密码",
+)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -292,7 +365,9 @@ def test_a_repeated_piece_does_not_freeze_a_reader(reader: str) -> None:
     for piece in PIECES:
         for size in SIZES:
             text = piece * (size // len(piece) + 1) + "\0"
-            with cpu_limit(f"{reader} on {piece!r} up to {size} characters", 2 * CPU_SECONDS):
+            with cpu_limit(
+                f"{reader} on {piece!r} up to {size} characters", 2 * CPU_SECONDS
+            ):
                 found = READERS[reader](text)
             assert found is not None
 

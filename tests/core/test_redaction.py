@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tomllib
+from datetime import date
 from hashlib import sha512
+from importlib import resources
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.credentials import NameHint, is_published, is_random, is_sequence, rules, says, shannon
+from everthread.core.credentials import NameHint, is_published, rules, says
+from everthread.core.randomness import is_random, is_sequence, shannon
+from everthread.core.redacted_values import redact_value
 from everthread.core.redaction import (
     MARK,
     LineRedactor,
@@ -21,7 +26,6 @@ from everthread.core.redaction import (
     find_secrets,
     redact,
     redact_part,
-    redact_value,
 )
 from tests.core.test_pattern_growth import cpu_limit
 from tests.shared_data import shared
@@ -33,7 +37,10 @@ HEX = digits + "abcdef"
 
 def chance(size: int, alphabet: str = BASE62, seed: str = "") -> str:
     """A string that looks drawn at random, always the same."""
-    drawn = b"".join(sha512(f"{seed}{size}{alphabet}{i}".encode()).digest() for i in range(size // 64 + 1))
+    drawn = b"".join(
+        sha512(f"{seed}{size}{alphabet}{i}".encode()).digest()
+        for i in range(size // 64 + 1)
+    )
     return "".join(alphabet[byte % len(alphabet)] for byte in drawn[:size])
 
 
@@ -59,8 +66,9 @@ TOKENS = {
     "openai": "sk" + "-proj-" + chance(60),
     "openrouter": "sk" + "-or-v1-" + chance(64, HEX),
     "huggingface": "h" + "f_" + chance(34, ascii_letters),
-    "slack": "xo" + "xb-" + chance(12, digits) + "-" + chance(12, digits) + "-" + chance(24),
-    "slack hook": "https://hooks.slack" + ".com/services/T" + chance(8) + "/B" + chance(10) + "/" + chance(24),
+    "slack": "xoxb-" + chance(12, digits) + "-" + chance(12, digits) + "-" + chance(24),
+    "slack hook": "https://hooks.slack"
+    ".com/services/T" + chance(8) + "/B" + chance(10) + "/" + chance(24),
     "discord": "MT" + chance(22) + "." + chance(6) + "." + chance(38),
     "telegram": chance(9, "123456789") + ":" + "AA" + chance(33),
     "twilio": "S" + "K" + chance(32, HEX),
@@ -72,7 +80,7 @@ TOKENS = {
     "mailchimp": chance(32, HEX) + "-us" + "12",
     "jwt": "ey" + "J" + chance(20) + ".ey" + "J" + chance(40) + "." + chance(43),
     "jwt, unsigned": "ey" + "J" + chance(20) + ".ey" + "J" + chance(40),
-    "1password": "A3" + "-" + "-".join(chance(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
+    "1password": "A3-" + "-".join(chance(n, UPPER, "p") for n in (6, 6, 5, 5, 5, 5)),
     "artifactory": "AK" + "C" + chance(70),
     "facebook": chance(15, "123456789") + "|" + chance(27),
 }
@@ -80,7 +88,10 @@ TOKENS = {
 KEPT_AROUND = [
     ("export DB_PASSWORD=hunter2x", f"export DB_PASSWORD={MARK}"),
     ("db_pass: S3cr3t!", f"db_pass: {MARK}"),
-    ('{"password": "hunter2!", "user": "bob"}', f'{{"password": "{MARK}", "user": "bob"}}'),
+    (
+        '{"password": "hunter2!", "user": "bob"}',
+        f'{{"password": "{MARK}", "user": "bob"}}',
+    ),
     (r"{\"password\": \"hunter2!\"}", rf"{{\"password\": \"{MARK}\"}}"),
     ("password: '12904876'", f"password: '{MARK}'"),
     ("my password is hunter2", f"my password is {MARK}"),
@@ -93,9 +104,15 @@ KEPT_AROUND = [
     (f"access_token: {UUID}", f"access_token: {MARK}"),
     (f'key: "{KEY}"', f'key: "{MARK}"'),
     (f"a:AccountKey={chance(86)}==;Suffix=x", f"a:AccountKey={MARK};Suffix=x"),
-    ("Server=x;User Id=sa;Password=P@ss-w0rd!;", f"Server=x;User Id=sa;Password={MARK};"),
+    (
+        "Server=x;User Id=sa;Password=P@ss-w0rd!;",
+        f"Server=x;User Id=sa;Password={MARK};",
+    ),
     ("<password>hunter2!</password>", f"<password>{MARK}</password>"),
-    ('<add key="Password" value="hunter2!" />', f'<add key="Password" value="{MARK}" />'),
+    (
+        '<add key="Password" value="hunter2!" />',
+        f'<add key="Password" value="{MARK}" />',
+    ),
     (f"- name: API_TOKEN\n  value: {KEY}\n", f"- name: API_TOKEN\n  value: {MARK}\n"),
     ("| password | hunter2x |", f"| password | {MARK} |"),
     ("密码是hunter2，请记住", f"密码是{MARK}，请记住"),
@@ -103,12 +120,18 @@ KEPT_AROUND = [
     ("Passwort: hunter2x", f"Passwort: {MARK}"),
     ("--password hunter2x --verbose", f"--password {MARK} --verbose"),
     (f"--api-key={KEY} run", f"--api-key={MARK} run"),
-    ("postgresql://bob:s3cr3t@db.test:5432/app", f"postgresql://bob:{MARK}@db.test:5432/app"),
+    (
+        "postgresql://bob:s3cr3t@db.test:5432/app",
+        f"postgresql://bob:{MARK}@db.test:5432/app",
+    ),
     ("redis://:s3cr3tpw@localhost:6379/0", f"redis://:{MARK}@localhost:6379/0"),
     (f"https://{KEY}@github.com/a/b.git", f"https://{MARK}@github.com/a/b.git"),
     (f"https://x.test/a?v=1&sig={KEY}&z=2", f"https://x.test/a?v=1&sig={MARK}&z=2"),
     (f"https://x.test/a?token={KEY}&z=2", f"https://x.test/a?token={MARK}&z=2"),
-    (f'curl -H "Authorization: Bearer {KEY}" x', f'curl -H "Authorization: Bearer {MARK}" x'),
+    (
+        f'curl -H "Authorization: Bearer {KEY}" x',
+        f'curl -H "Authorization: Bearer {MARK}" x',
+    ),
     ("Authorization: Basic dXNlcjpvcGVu", f"Authorization: Basic {MARK}"),
     (f"send Bearer {KEY} with it", f"send Bearer {MARK} with it"),
     (f"Set-Cookie: sid={KEY}; theme=dark", f"Set-Cookie: sid={MARK}; theme=dark"),
@@ -223,7 +246,8 @@ def test_what_is_no_secret_stays_and_is_the_same_object(text: str) -> None:
 
 class TestPrivateKeys:
     BODY = "\n".join(chance(64, BASE62 + "+/", str(i)) for i in range(5))
-    BEGIN, END = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+    BEGIN = "-----BEGIN RSA PRIVATE KEY-----"
+    END = "-----END RSA PRIVATE KEY-----"
 
     def test_the_lines_around_stay(self) -> None:
         text = f"a\n{self.BEGIN}\n{self.BODY}\n{self.END}\nb"
@@ -234,13 +258,18 @@ class TestPrivateKeys:
         assert redact(text) == f'{{"k": "{self.BEGIN}\\n{MARK}\\n{self.END}\\n"}}'
 
     def test_cut_off(self) -> None:
-        assert redact(f"{self.BEGIN}\n{self.BODY}\nand so on") == f"{self.BEGIN}\n{MARK}\nand so on"
+        assert (
+            redact(f"{self.BEGIN}\n{self.BODY}\nand so on")
+            == f"{self.BEGIN}\n{MARK}\nand so on"
+        )
 
     def test_two_in_a_row_the_first_cut_off(self) -> None:
         text = f"{self.BEGIN}\n{self.BODY}\n{self.BEGIN}\n{self.BODY}\n{self.END}"
         assert redact(text) == f"{self.BEGIN}\n{MARK}\n{self.BEGIN}\n{MARK}\n{self.END}"
 
-    @pytest.mark.parametrize("body", ["see the docs of your provider for what belongs here", "...", "A" * 64])
+    @pytest.mark.parametrize(
+        "body", ["see the docs of your provider for what belongs here", "...", "A" * 64]
+    )
     def test_what_holds_no_key_stays(self, body: str) -> None:
         text = f"{self.BEGIN}\n{body}\n{self.END}"
         assert redact(text) is text
@@ -251,7 +280,11 @@ class TestPrivateKeys:
 
 
 def test_a_secret_longer_than_any_bound_goes_whole() -> None:
-    for text in (f"api_key={chance(5000)}", f"datadog={chance(5000)}", f'token: "{chance(5000)}"'):
+    for text in (
+        f"api_key={chance(5000)}",
+        f"datadog={chance(5000)}",
+        f'token: "{chance(5000)}"',
+    ):
         assert redact(text)[-20:].count(MARK) == 1
         assert len(redact(text)) < 30
 
@@ -259,12 +292,18 @@ def test_a_secret_longer_than_any_bound_goes_whole() -> None:
 def test_overlapping_finds_are_one() -> None:
     text = "GITHUB_TOKEN=" + TOKENS["github"] + f" password={chance(20)}!x"
     secrets = find_secrets(text)
-    assert [text[s.start : s.end] for s in secrets] == [TOKENS["github"], chance(20) + "!x"]
+    assert [text[s.start : s.end] for s in secrets] == [
+        TOKENS["github"],
+        chance(20) + "!x",
+    ]
     assert redact("password=!a." + TOKENS["facebook"] + " x") == f"password={MARK} x"
 
 
 def test_a_name_inside_a_url_does_not_reach_for_the_host() -> None:
-    assert redact(f"https://x-access-token:{KEY}@a.test/b.git") == f"https://x-access-token:{MARK}@a.test/b.git"
+    assert (
+        redact(f"https://x-access-token:{KEY}@a.test/b.git")
+        == f"https://x-access-token:{MARK}@a.test/b.git"
+    )
 
 
 def test_kinds_and_places_are_told() -> None:
@@ -291,7 +330,10 @@ def test_what_is_no_text_is_left_alone(value: object) -> None:
 
 def test_values_are_redacted_inside_and_by_their_names() -> None:
     value = {
-        "env": [{"DB_PASSWORD": "hunter2x", "note": "my password is hunter2"}, ("a", f"token={KEY}")],
+        "env": [
+            {"DB_PASSWORD": "hunter2x", "note": "my password is hunter2"},
+            ("a", f"token={KEY}"),
+        ],
         "api_key": KEY,
         "count": 3,
         "plain": ["kept"],
@@ -300,7 +342,10 @@ def test_values_are_redacted_inside_and_by_their_names() -> None:
     copy = json.dumps(value["env"])
     result = redact_value(value)
     assert result == {
-        "env": [{"DB_PASSWORD": MARK, "note": f"my password is {MARK}"}, ("a", f"token={MARK}")],
+        "env": [
+            {"DB_PASSWORD": MARK, "note": f"my password is {MARK}"},
+            ("a", f"token={MARK}"),
+        ],
         "api_key": MARK,
         "count": 3,
         "plain": ["kept"],
@@ -332,7 +377,10 @@ def test_a_text_is_a_value() -> None:
 
 def test_shared_and_circular_values() -> None:
     inner = {"password": "hunter2x"}
-    assert redact_value([inner, {"again": inner}]) == [{"password": MARK}, {"again": {"password": MARK}}]
+    assert redact_value([inner, {"again": inner}]) == [
+        {"password": MARK},
+        {"again": {"password": MARK}},
+    ]
     loop: list[object] = ["password=hunter2x"]
     loop.append(loop)
     assert redact_value(loop)[0] == f"password={MARK}"
@@ -376,7 +424,10 @@ def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
     assert says(name) is level
 
 
-@pytest.mark.parametrize("text", [KEY, chance(16, BASE36), chance(32, HEX), chance(34, ascii_letters), chance(20)])
+@pytest.mark.parametrize(
+    "text",
+    [KEY, chance(16, BASE36), chance(32, HEX), chance(34, ascii_letters), chance(20)],
+)
 def test_what_is_drawn_by_chance_looks_random(text: str) -> None:
     assert is_random(text)
 
@@ -449,7 +500,8 @@ TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=12).map("".join)
 @example("")
 def test_whatever_is_redacted(text: str) -> None:
     """Finds are ordered, apart and inside; what is outside of them is kept; redacting twice changes nothing."""
-    at, kept = 0, []
+    at = 0
+    kept = []
     for secret in find_secrets(text):
         assert at <= secret.start < secret.end <= len(text)
         assert MARK not in text[secret.start : secret.end]
@@ -502,7 +554,18 @@ def test_whatever_is_redacted(text: str) -> None:
             "MTA",
             "AKC",
         ),
-        *("hooks.slack.com/services/", "_session=", "glpat-", "密码：", "key is ", "\\n", "İ", "s.a1", "a0bQ~", "1:A"),
+        *(
+            "hooks.slack.com/services/",
+            "_session=",
+            "glpat-",
+            "密码：",
+            "key is ",
+            "\\n",
+            "İ",
+            "s.a1",
+            "a0bQ~",
+            "1:A",
+        ),
     ],
 )
 def test_hostile_repetition_takes_linear_time(unit: str) -> None:
@@ -522,12 +585,18 @@ def test_two_megabytes_of_base64_are_fine() -> None:
 
 
 def test_recall_and_false_positives_on_the_shared_half() -> None:
-    rows = [json.loads(line) for line in shared("secrets.b64.jsonl").read_text("utf-8").splitlines()]
-    gone, changed = [], []
+    rows = [
+        json.loads(line)
+        for line in shared("secrets.b64.jsonl").read_text("utf-8").splitlines()
+    ]
+    gone = []
+    changed = []
     for row in rows:
         text = _plain(row["text_b64"])
         if row["is_secret"]:
-            gone.append(_plain(row.get("secret_b64") or row["text_b64"]) not in redact(text))
+            gone.append(
+                _plain(row.get("secret_b64") or row["text_b64"]) not in redact(text)
+            )
         else:
             changed.append(redact(text) != text)
     assert sum(gone) / len(gone) >= 0.98
@@ -541,23 +610,31 @@ def _plain(encoded: str) -> str:
 def test_a_part_that_begins_or_ends_inside_a_secret_shows_nothing_of_it() -> None:
     token = "ghp_" + "a1B2c3D4e5" * 4
     text = f"before {token} between {token} after"
-    first, second = text.index(token), text.rindex(token)
+    first = text.index(token)
+    second = text.rindex(token)
     part = redact_part(text, first + 10, second + 10, margin=200)
     assert part == f"{MARK} between {MARK}"
     assert redact_part(text, 0, 6, margin=200) == "before"
 
 
 def test_a_text_that_grows_is_redacted_whatever_was_read_before() -> None:
-    redactor, token = LineRedactor(), "ghp_" + "a1B2c3D4e5" * 4
+    redactor = LineRedactor()
+    token = "ghp_" + "a1B2c3D4e5" * 4
     text = "first\nsecond\nthird"
     assert redactor.redact(text) is text
-    assert redactor.redact(f"first\nsecond {token}\nthird") == f"first\nsecond {MARK}\nthird"
+    assert (
+        redactor.redact(f"first\nsecond {token}\nthird")
+        == f"first\nsecond {MARK}\nthird"
+    )
     assert redactor.redact(f"first\n{token}\nsecond {MARK}\nthird\nfourth") == (
         f"first\n{MARK}\nsecond {MARK}\nthird\nfourth"
     )
     command = "curl https://example.com \\"
     assert redactor.redact(command) == command
-    assert redactor.redact(f"{command}\n  -u me:s3cretPa55") == f"{command}\n  -u me:{MARK}"
+    assert (
+        redactor.redact(f"{command}\n  -u me:s3cretPa55")
+        == f"{command}\n  -u me:{MARK}"
+    )
 
 
 def test_a_sign_that_is_not_ascii_begins_no_query() -> None:
@@ -575,12 +652,20 @@ def test_a_sign_that_is_not_ascii_begins_no_query() -> None:
         ("访问令牌：q13TcoKBzDPhYD5nlo0Laa8nzFTkmUip", "访问令牌："),
         ("mysql -uroot -pJx82kd!0aZ", "mysql -uroot -p"),
         ("sshpass -p Pq0!28dkw", "sshpass -p "),
-        ("docker login registry.io -u bob -p Lw9!x02kdQ", "docker login registry.io -u bob -p "),
-        ("machine api.example.com login bob password Wm28!dkqp0", "machine api.example.com login bob password "),
+        (
+            "docker login registry.io -u bob -p Lw9!x02kdQ",
+            "docker login registry.io -u bob -p ",
+        ),
+        (
+            "machine api.example.com login bob password Wm28!dkqp0",
+            "machine api.example.com login bob password ",
+        ),
         ("AccountKey=/a9K/" + "Kd93kdKDk3kd93kdq7" * 4 + "aA==", "AccountKey="),
     ],
 )
-def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(text: str, kept: str) -> None:
+def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(
+    text: str, kept: str
+) -> None:
     assert redact(text) == f"{kept}[REDACTED]"
 
 
@@ -599,12 +684,18 @@ def test_a_password_after_a_word_and_a_colon_and_a_key_that_begins_like_a_path(t
         ("a=1&amp;password=", "hunter2xyz", "&amp;next=2"),
     ],
 )
-def test_a_password_of_several_words_goes_whole(before: str, secret: str, after: str) -> None:
+def test_a_password_of_several_words_goes_whole(
+    before: str, secret: str, after: str
+) -> None:
     assert redact(before + secret + after) == before + MARK + after
 
 
 def test_a_field_named_password_may_hold_several_words() -> None:
-    value = {"password": "blue R1ver stone", "password_hint": "a R1ver", "pwd": "Enter it here"}
+    value = {
+        "password": "blue R1ver stone",
+        "password_hint": "a R1ver",
+        "pwd": "Enter it here",
+    }
     assert redact_value(value) == value | {"password": MARK}
 
 
@@ -642,7 +733,9 @@ def test_words_and_paths_after_such_names_stay(text: str) -> None:
     assert redact(text) == text
 
 
-@pytest.mark.parametrize("form", ["{}", "API_KEY={}", "postgres://ledger:{}@db/ledger", "token: '{}'"])
+@pytest.mark.parametrize(
+    "form", ["{}", "API_KEY={}", "postgres://ledger:{}@db/ledger", "token: '{}'"]
+)
 def test_a_cut_leaves_no_half_of_a_secret(form: str) -> None:
     """Wherever the cut falls, the secret is gone, redacted, or so whole that it is known."""
     secret = TOKENS["github"]
@@ -661,4 +754,151 @@ def test_whole_words_are_kept_and_one_long_word_is_cut() -> None:
 
 
 def test_a_text_that_names_a_secret_is_redacted_before_it_is_cut() -> None:
-    assert "staple" not in clip_words('login with password="correct horse battery staple tomorrow" and then more', 50)
+    assert "staple" not in clip_words(
+        'login with password="correct horse battery staple tomorrow" and then more', 50
+    )
+
+
+def test_every_rule_names_a_source_and_when_it_was_read() -> None:
+    data = tomllib.loads(
+        resources.files("everthread.core")
+        .joinpath("data/secrets.toml")
+        .read_text("utf-8")
+    )
+    sources = data["sources"]
+    assert all(
+        isinstance(source["read"], date) and source["url"] and source["what"]
+        for source in sources.values()
+    )
+    assert {row["source"] for row in data["token"] + data["pattern"]} == sources.keys()
+
+
+MODERN = {
+    "google, 2026": "A" + "Q.Ab8RN6" + chance(44, seed="aq"),
+    "together": "tgp" + "_v1_" + chance(43),
+    "fireworks": "f" + "w_" + chance(24, seed="fw"),
+    "wandb": "wandb" + "_v1_" + chance(77),
+    "vercel": "vc" + "p_" + chance(56),
+    "vercel gateway": "vc" + "k_" + chance(56),
+    "cerebras": "cs" + "k-" + chance(48, BASE36),
+    "cloudflare user": "cf" + "ut_" + chance(40) + chance(8, HEX),
+    "cloudflare account": "cf" + "at_" + chance(40) + chance(8, HEX),
+    "cursor": "ke" + "y_" + chance(64, HEX),
+    "deno": "dd" + "p_" + chance(36),
+    "devin": "apk" + "_user_" + chance(140),
+    "voyage": "p" + "a-" + chance(43),
+    "firecrawl": "f" + "c-" + chance(32, HEX),
+    "resend": "r" + "e_" + chance(8) + "_" + chance(24),
+    "runpod": "rp" + "a_" + chance(42, ascii_uppercase + digits),
+    "azure": chance(52, seed="az") + "JQQ" + "J99BFAC77bzfXJ3w3AAABACOG" + chance(4),
+}
+
+
+@pytest.mark.parametrize("token", MODERN.values(), ids=MODERN)
+def test_keys_of_todays_providers_go(token: str) -> None:
+    assert redact(f"It is {token}, as said.") == f"It is {MARK}, as said."
+    assert token not in redact(json.dumps({"text": f"curl -d '{token}'"}))
+
+
+BASE64 = "Ym9iOkh1bnRlcjIhIQ=="
+SIGNED = chance(64, HEX, "signed")
+MAC = chance(43, seed="mac")
+PLACES = {
+    "AWS4-HMAC-SHA256": (
+        f"Authorization: AWS4-HMAC-SHA256 Credential=x/2026/s3, Signature={SIGNED}",
+        SIGNED,
+    ),
+    "Digest": (
+        f'Authorization: Digest username="bob", uri="/", response="{chance(32, HEX)}"',
+        chance(32, HEX),
+    ),
+    "Digest in JSON": (
+        f'{{"Authorization": "Digest username=\\"bob\\", response=\\"{SIGNED}\\""}}',
+        SIGNED,
+    ),
+    "Hawk": (f'authorization: Hawk id="dh37", mac="{MAC}="', MAC),
+    "Negotiate": (f"> Authorization: Negotiate {chance(120)}", chance(120)),
+    "DPoP": (f"-H 'Authorization: DPoP {MAC}'", MAC),
+    "SharedKey": (f"Authorization: SharedKey account:{MAC}=", MAC),
+    "SharedAccessSignature": (
+        f"Authorization: SharedAccessSignature sr=x&sig={MAC}%3D&se=1",
+        MAC,
+    ),
+    "GenieKey": (f"Authorization: GenieKey {UUID}", UUID),
+    "PVEAPIToken": (f"Authorization: PVEAPIToken=root@pam!mon={UUID}", UUID),
+    "kubeconfig": (
+        f"    client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJVkFUR{chance(300)}=",
+        chance(300),
+    ),
+    "manifest": (
+        "apiVersion: v1\nkind: Secret\ndata:\n  uri: cG9zdGdyZXM6Ly9hOmJAYy9k\n",
+        "cG9zdGdyZXM6Ly9hOmJAYy9k",
+    ),
+    "manifest, kind last": (
+        "data:\n  conf: aHVudGVyMg==\nkind: Secret\n",
+        "aHVudGVyMg==",
+    ),
+    "manifest, plain": (
+        "kind: Secret\nstringData:\n  conn: hunter2hunter\n",
+        "hunter2hunter",
+    ),
+    "manifest, lines": (
+        "kind: Secret\nstringData:\n  conf: |\n    user bob\n    word hunter2\n",
+        "word hunter2",
+    ),
+    "manifest, JSON": (
+        '{"kind":"Secret","data":{"conf":"cG9zdGdyZXM6Ly9"}}',
+        "cG9zdGdyZXM6Ly9",
+    ),
+    "manifest, list": (
+        '{"items":[{"kind":"Secret","data":{"a":"eA=="}},{"kind":"Secret","data":{"conf":"cG9zdGdyZXM6Ly9"}}]}',
+        "cG9zdGdyZXM6Ly9",
+    ),
+    "pgpass": ("localhost:5432:mydb:bob:hunter2!", "hunter2!"),
+    "pgpass, any": ("# mine\n*:*:*:postgres:s3cretpw\n", "s3cretpw"),
+    "netrc": ("machine api.x.com login bob password Hunter22", "Hunter22"),
+    "trace": (f"+ export 'API_TOKEN={MAC}'", MAC),
+    "trace, ANSI quotes": (f"+ TOKEN=$'{MAC}'", MAC),
+    "trace, variable": ("+ PGPASSWORD=hunter2 psql -h db", "hunter2"),
+    "trace, piped": (
+        "+ echo hunter2xyz9\n+ docker login --password-stdin",
+        "hunter2xyz9",
+    ),
+    "piped": (
+        "echo hunter2xyz9 | docker login ghcr.io --password-stdin",
+        "hunter2xyz9",
+    ),
+    "openssl": ("+ openssl enc -aes-256-cbc -k hunter22x -in f", "hunter22x"),
+}
+
+
+@pytest.mark.parametrize(("text", "secret"), PLACES.values(), ids=PLACES)
+def test_what_stands_in_a_place_of_secrets_goes(text: str, secret: str) -> None:
+    assert secret in text
+    assert secret not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer <token>",
+        "Basic authentication is required; see Authorization: Digest realm=x",
+        "curl -H 'Authorization: Digest realm=x' https://example.com/0123456789abcdef0123456789abcdef",
+        "localhost:5432:mydb",
+        "aa:bb:cc:dd:ee:ff",
+        "host:5432:db:user:$PGPASSWORD",
+        "src/a.py:1234:56:error:unused_variable_x1",
+        "2026:11:17:23:59:59",
+        "kind: Secret\nmetadata:\n  name: db-credentials\n",
+        "kind: ConfigMap\ndata:\n  uri: cG9zdGdyZXM6Ly9hOmJAYy9k\n",
+        "kind: Secret\ndata:\n  password: ${PASSWORD}\n",
+        "+ echo hello world",
+        "echo $TOKEN | docker login --password-stdin",
+        "fw_config_loader_settings and re_compile_pattern, key_error_handling",
+        "pa-systems-and-other-things-we-have-in-stock-now",
+        "fc-cache -f -v; rpa_robotic_process; cog_in_the_machine",
+        "the user must login with their password first",
+    ],
+)
+def test_what_only_looks_like_such_a_place_stays(text: str) -> None:
+    assert redact(text) is text

@@ -16,7 +16,11 @@ def test_a_clipped_text_fits_and_says_that_it_was_cut() -> None:
 
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:
-    assert [count_noun(number, "message") for number in (0, 1, 2_000)] == ["0 messages", "1 message", "2,000 messages"]
+    assert [count_noun(number, "message") for number in (0, 1, 2_000)] == [
+        "0 messages",
+        "1 message",
+        "2,000 messages",
+    ]
 
 
 def test_an_excerpt_is_one_printable_line_of_at_most_a_width() -> None:

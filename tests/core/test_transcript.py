@@ -33,7 +33,10 @@ def says(text: str) -> Message:
 
 
 def calls(*ids: str) -> Message:
-    made = [{"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in ids]
+    made = [
+        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for i in ids
+    ]
     return {"role": "assistant", "content": None, "tool_calls": made}  # type: ignore[typeddict-item] # literal dicts
 
 
@@ -43,40 +46,68 @@ def result(call_id: str, text: str = "ok") -> Message:
 
 class TestGroups:
     def test_results_out_of_order_belong_to_their_call(self) -> None:
-        assert groups([calls("a", "b"), result("b"), result("a")]) == [Group(0, ("a", "b"), (1, 2), ())]
+        assert groups([calls("a", "b"), result("b"), result("a")]) == [
+            Group(0, ("a", "b"), (1, 2), ())
+        ]
 
     def test_a_second_result_belongs_to_nothing(self) -> None:
-        assert groups([calls("a"), result("a"), result("a")]) == [Group(0, ("a",), (1,), ())]
+        assert groups([calls("a"), result("a"), result("a")]) == [
+            Group(0, ("a",), (1,), ())
+        ]
 
     def test_a_missing_result_is_named(self) -> None:
         messages = [calls("a", "b"), result("a"), user("go on")]
         assert groups(messages) == [Group(0, ("a", "b"), (1,), ("b",))]
 
     def test_a_result_goes_to_the_latest_call_of_its_id(self) -> None:
-        assert [g.results for g in groups([calls("a"), user("x"), calls("a"), result("a")])] == [(), (3,)]
+        assert [
+            g.results for g in groups([calls("a"), user("x"), calls("a"), result("a")])
+        ] == [(), (3,)]
 
     def test_two_calls_of_one_id_take_one_result_each(self) -> None:
-        assert groups([calls("a", "a"), result("a"), result("a")]) == [Group(0, ("a", "a"), (1, 2), ())]
+        assert groups([calls("a", "a"), result("a"), result("a")]) == [
+            Group(0, ("a", "a"), (1, 2), ())
+        ]
 
     def test_anthropic_blocks_form_groups_too(self) -> None:
         messages: list[Message] = [
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
+                ],
+            },
         ]
         assert groups(messages) == [Group(0, ("t",), (1,), ())]
 
     def test_one_message_with_two_results_counts_once(self) -> None:
-        blocks = [{"type": "tool_result", "tool_use_id": i, "content": "ok"} for i in ("a", "b")]
-        assert groups([calls("a", "b"), user(blocks)]) == [Group(0, ("a", "b"), (1,), ())]
+        blocks = [
+            {"type": "tool_result", "tool_use_id": i, "content": "ok"}
+            for i in ("a", "b")
+        ]
+        assert groups([calls("a", "b"), user(blocks)]) == [
+            Group(0, ("a", "b"), (1,), ())
+        ]
 
 
 class TestSpans:
     def test_a_group_is_one_piece(self) -> None:
-        assert spans([user("x"), calls("a"), result("a"), says("y")]) == [Span(0, 1), Span(1, 3), Span(3, 4)]
+        assert spans([user("x"), calls("a"), result("a"), says("y")]) == [
+            Span(0, 1),
+            Span(1, 3),
+            Span(3, 4),
+        ]
         assert len(Span(1, 3)) == 2
 
     def test_what_stands_before_a_late_result_belongs_to_the_piece(self) -> None:
-        assert spans([calls("a"), user("wait"), result("a"), user("z")]) == [Span(0, 3), Span(3, 4)]
+        assert spans([calls("a"), user("wait"), result("a"), user("z")]) == [
+            Span(0, 3),
+            Span(3, 4),
+        ]
 
     def test_interleaved_groups_become_one_piece(self) -> None:
         messages = [calls("a"), calls("b"), result("a"), result("b"), user("z")]
@@ -93,12 +124,18 @@ class TestUserMessages:
             ("hello", "hello"),
             ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
             ("<system-reminder>be nice</system-reminder>", ""),
-            ("<system-reminder>x</system-reminder>fix it<system-reminder>y</system-reminder>", "fix it"),
+            (
+                "<system-reminder>x</system-reminder>fix it<system-reminder>y</system-reminder>",
+                "fix it",
+            ),
             ("<ide_selection file='a'>x</ide_selection> why?", "why?"),
             ("<system-reminder>never closed", "<system-reminder>never closed"),
             ([{"type": "tool_result", "tool_use_id": "t", "content": "do this"}], ""),
             (
-                [{"type": "tool_result", "tool_use_id": "t", "content": "x"}, {"type": "text", "text": "thanks"}],
+                [
+                    {"type": "tool_result", "tool_use_id": "t", "content": "x"},
+                    {"type": "text", "text": "thanks"},
+                ],
                 "thanks",
             ),
             ("[Request interrupted by user for tool use]", ""),
@@ -115,7 +152,11 @@ class TestUserMessages:
         assert not is_user_message(result("a", "never touch x"))
 
     def test_an_image_without_words_is_a_user_message(self) -> None:
-        assert is_user_message(user([{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]))
+        assert is_user_message(
+            user(
+                [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+            )
+        )
 
     def test_latest(self) -> None:
         messages = [
@@ -128,15 +169,30 @@ class TestUserMessages:
         assert latest_user_index([says("b")]) is None
 
     def test_what_agents_write_in_the_users_name_is_no_user_message(self) -> None:
-        messages = [user("fix it"), says("<function=ls>"), user("EXECUTION RESULT of [ls]:\nnever touch main.py")]
+        messages = [
+            user("fix it"),
+            says("<function=ls>"),
+            user("EXECUTION RESULT of [ls]:\nnever touch main.py"),
+        ]
         assert latest_user_index(messages) == 0
         assert turns(messages) == [TurnSpan(0, 3, 0)]
 
 
 class TestTurns:
     def test_a_turn_runs_to_the_next_user_message(self) -> None:
-        messages = [says("hi"), user("a"), calls("x"), result("x"), says("done"), user("b")]
-        assert turns(messages) == [TurnSpan(0, 1, None), TurnSpan(1, 5, 1), TurnSpan(5, 6, 5)]
+        messages = [
+            says("hi"),
+            user("a"),
+            calls("x"),
+            result("x"),
+            says("done"),
+            user("b"),
+        ]
+        assert turns(messages) == [
+            TurnSpan(0, 1, None),
+            TurnSpan(1, 5, 1),
+            TurnSpan(5, 6, 5),
+        ]
 
     def test_without_a_user(self) -> None:
         assert turns([says("hi")]) == [TurnSpan(0, 1, None)]
@@ -153,11 +209,39 @@ class TestHead:
             ([user("a")], 1),
             ([says("hi"), user("a"), says("b")], 3),
             ([{"role": "system", "content": "s"}, says("hi")], 1),
-            ([{"role": "system", "content": "s"}, calls("x"), result("x"), user("a"), says("b")], 1),
-            ([user("<environment_context>x</environment_context>"), user("a"), says("b"), user("c")], 3),
-            ([user("This session is being continued from a previous conversation."), calls("x"), user("a")], 0),
+            (
+                [
+                    {"role": "system", "content": "s"},
+                    calls("x"),
+                    result("x"),
+                    user("a"),
+                    says("b"),
+                ],
+                1,
+            ),
+            (
+                [
+                    user("<environment_context>x</environment_context>"),
+                    user("a"),
+                    says("b"),
+                    user("c"),
+                ],
+                3,
+            ),
+            (
+                [
+                    user(
+                        "This session is being continued from a previous conversation."
+                    ),
+                    calls("x"),
+                    user("a"),
+                ],
+                0,
+            ),
             ([], 0),
         ],
     )
-    def test_system_prompt_and_first_exchange(self, messages: list[Message], length: int) -> None:
+    def test_system_prompt_and_first_exchange(
+        self, messages: list[Message], length: int
+    ) -> None:
         assert head_length(messages) == length

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from everthread.core import validation
 from everthread.core.transcript import is_user_message
-from everthread.core.validation import OPENING, STUB_RESULT, repair, repair_messages, validate_messages, with_call_ids
+from everthread.core.validation import (
+    OPENING,
+    STUB_RESULT,
+    repair,
+    repair_messages,
+    validate_messages,
+    with_call_ids,
+)
 from everthread.errors import InputError
 from tests.shared_data import shared
 
@@ -21,7 +28,11 @@ Dirt = dict[str, Any]
 
 
 def call(call_id: Any = "a", name: str = "f") -> Dirt:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": "{}"},
+    }
 
 
 def made(*calls: Any) -> Dirt:
@@ -33,7 +44,10 @@ def result(call_id: str = "a", content: Any = "ok") -> Dirt:
 
 
 def use(call_id: str = "a") -> Dirt:
-    return {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "f", "input": {}}]}
+    return {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": call_id, "name": "f", "input": {}}],
+    }
 
 
 def block(call_id: str = "a") -> Dirt:
@@ -42,54 +56,139 @@ def block(call_id: str = "a") -> Dirt:
 
 def parts(message: Any) -> list[Dirt]:
     content = message.get("content") if isinstance(message, dict) else None
-    return [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
+    return (
+        [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
+    )
 
 
 HI: Dirt = {"role": "user", "content": "hi"}
 SYSTEM: Dirt = {"role": "system", "content": "s"}
 
 CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
-    ("fine", "openai", [SYSTEM, HI, made(call()), result(), {"role": "assistant", "content": "x"}], []),
+    (
+        "fine",
+        "openai",
+        [SYSTEM, HI, made(call()), result(), {"role": "assistant", "content": "x"}],
+        [],
+    ),
     ("no message", "openai", [HI, "text"], [(1, "not-an-object")]),
     ("role", "openai", [HI, {"role": "robot", "content": "x"}], [(1, "unknown-role")]),
     ("no content", "openai", [{"role": "user"}], [(0, "content-missing")]),
     ("number", "openai", [{"role": "user", "content": 4}], [(0, "content-type")]),
-    ("part", "openai", [{"role": "user", "content": ["x", {"text": "y"}]}], [(0, "part-type"), (0, "part-type")]),
-    ("null assistant", "openai", [HI, {"role": "assistant", "content": None}], [(1, "content-missing")]),
-    ("refusal", "openai", [HI, {"role": "assistant", "content": None, "refusal": "no"}], []),
-    ("empty calls", "openai", [HI, {"role": "assistant", "content": "x", "tool_calls": []}], [(1, "empty-tool-calls")]),
-    ("no id", "openai", [HI, made(call(""))], [(1, "call-without-id"), (1, "missing-result")]),
+    (
+        "part",
+        "openai",
+        [{"role": "user", "content": ["x", {"text": "y"}]}],
+        [(0, "part-type"), (0, "part-type")],
+    ),
+    (
+        "null assistant",
+        "openai",
+        [HI, {"role": "assistant", "content": None}],
+        [(1, "content-missing")],
+    ),
+    (
+        "refusal",
+        "openai",
+        [HI, {"role": "assistant", "content": None, "refusal": "no"}],
+        [],
+    ),
+    (
+        "empty calls",
+        "openai",
+        [HI, {"role": "assistant", "content": "x", "tool_calls": []}],
+        [(1, "empty-tool-calls")],
+    ),
+    (
+        "no id",
+        "openai",
+        [HI, made(call(""))],
+        [(1, "call-without-id"), (1, "missing-result")],
+    ),
     ("twice", "openai", [HI, made(call(), call()), result()], [(1, "duplicate-call")]),
-    ("no name", "openai", [HI, made(call(name="")), result()], [(1, "call-without-name")]),
+    (
+        "no name",
+        "openai",
+        [HI, made(call(name="")), result()],
+        [(1, "call-without-name")],
+    ),
     ("orphan", "openai", [HI, result("z")], [(1, "orphan-result")]),
-    ("answered twice", "openai", [HI, made(call()), result(), result()], [(3, "duplicate-result")]),
-    ("missing", "openai", [HI, made(call("a"), call("b")), result("a"), HI], [(1, "missing-result")]),
+    (
+        "answered twice",
+        "openai",
+        [HI, made(call()), result(), result()],
+        [(3, "duplicate-result")],
+    ),
+    (
+        "missing",
+        "openai",
+        [HI, made(call("a"), call("b")), result("a"), HI],
+        [(1, "missing-result")],
+    ),
     ("missing at the end", "openai", [HI, made(call())], [(1, "missing-result")]),
-    ("missing before calls", "openai", [HI, made(call("a")), made(call("b")), result("b")], [(1, "missing-result")]),
-    ("late", "openai", [HI, made(call()), HI, result()], [(1, "missing-result"), (3, "misplaced-result")]),
+    (
+        "missing before calls",
+        "openai",
+        [HI, made(call("a")), made(call("b")), result("b")],
+        [(1, "missing-result")],
+    ),
+    (
+        "late",
+        "openai",
+        [HI, made(call()), HI, result()],
+        [(1, "missing-result"), (3, "misplaced-result")],
+    ),
     (
         "foreign",
         "openai",
         [HI, use(), {"role": "user", "content": [block()]}],
         [(1, "foreign-block"), (2, "foreign-block")],
     ),
-    ("no part", "openai", [HI, made(call()), result(content=[])], [(2, "content-missing")]),
-    ("nothing but calls", "openai", [HI, {**made(call()), "content": []}, result()], []),
-    ("nothing at all", "openai", [HI, {"role": "assistant", "content": []}], [(1, "content-missing")]),
+    (
+        "no part",
+        "openai",
+        [HI, made(call()), result(content=[])],
+        [(2, "content-missing")],
+    ),
+    (
+        "nothing but calls",
+        "openai",
+        [HI, {**made(call()), "content": []}, result()],
+        [],
+    ),
+    (
+        "nothing at all",
+        "openai",
+        [HI, {"role": "assistant", "content": []}],
+        [(1, "content-missing")],
+    ),
     ("no call", "openai", [HI, made(call(), "?"), result()], [(1, "call-shape")]),
     (
         "no text",
         "openai",
-        [HI, made({**call(), "function": {"name": "f", "arguments": {"x": 1}}}), result()],
+        [
+            HI,
+            made({**call(), "function": {"name": "f", "arguments": {"x": 1}}}),
+            result(),
+        ],
         [(1, "call-shape")],
     ),
     (
         "a free-form call",
         "openai",
-        [HI, made({"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}), result()],
+        [
+            HI,
+            made({"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}),
+            result(),
+        ],
         [],
     ),
-    ("ids may return", "openai", [HI, made(call()), result(), made(call()), result()], []),
+    (
+        "ids may return",
+        "openai",
+        [HI, made(call()), result(), made(call()), result()],
+        [],
+    ),
     ("blocks", "anthropic", [HI, use(), {"role": "user", "content": [block()]}], []),
     ("converted", "anthropic", [SYSTEM, HI, made(call()), result()], []),
     (
@@ -98,44 +197,91 @@ CASES: list[tuple[str, str, list[Any], list[tuple[int, str]]]] = [
         [SYSTEM, {"role": "assistant", "content": "hi"}, HI],
         [(1, "starts-with-assistant")],
     ),
-    ("blank", "anthropic", [HI, {"role": "assistant", "content": " \n"}], [(1, "empty-content")]),
-    ("only an image", "anthropic", [{"role": "user", "content": [{"type": "image", "source": {}}]}], []),
-    ("ids return", "anthropic", [HI, made(call()), result(), made(call()), result()], [(3, "reused-call-id")]),
-    ("id letters", "anthropic", [HI, use("a:b"), {"role": "user", "content": [block("a:b")]}], [(1, "call-id")]),
+    (
+        "a compaction first",
+        "anthropic",
+        [{"role": "assistant", "content": [{"type": "compaction"}]}, HI],
+        [],
+    ),
+    (
+        "blank",
+        "anthropic",
+        [HI, {"role": "assistant", "content": " \n"}],
+        [(1, "empty-content")],
+    ),
+    (
+        "only an image",
+        "anthropic",
+        [{"role": "user", "content": [{"type": "image", "source": {}}]}],
+        [],
+    ),
+    (
+        "ids return",
+        "anthropic",
+        [HI, made(call()), result(), made(call()), result()],
+        [(3, "reused-call-id")],
+    ),
+    (
+        "id letters",
+        "anthropic",
+        [HI, use("a:b"), {"role": "user", "content": [block("a:b")]}],
+        [(1, "call-id")],
+    ),
     (
         "text first",
         "anthropic",
-        [HI, use(), {"role": "user", "content": [{"type": "text", "text": "x"}, block()]}],
+        [
+            HI,
+            use(),
+            {"role": "user", "content": [{"type": "text", "text": "x"}, block()]},
+        ],
         [(2, "result-after-text")],
     ),
     (
         "blocks of another role",
         "anthropic",
-        [{"role": "user", "content": [*use()["content"], *parts(HI)]}, {"role": "assistant", "content": [block()]}],
+        [
+            {"role": "user", "content": [*use()["content"], *parts(HI)]},
+            {"role": "assistant", "content": [block()]},
+        ],
         [(0, "misplaced-block"), (1, "orphan-result"), (1, "misplaced-block")],
     ),
     ("nothing", "anthropic", [], []),
 ]
 
 
-@pytest.mark.parametrize(("api", "messages", "problems"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_each_rule_is_found_where_it_is_broken(api: str, messages: list[Any], problems: list[tuple[int, str]]) -> None:
+@pytest.mark.parametrize(
+    ("api", "messages", "problems"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_each_rule_is_found_where_it_is_broken(
+    api: str, messages: list[Any], problems: list[tuple[int, str]]
+) -> None:
     found = validate_messages(messages, api=api)
     assert [(problem.index, problem.rule) for problem in found] == problems
     assert all(f"message {p.index}" in str(p) and p.rule in str(p) for p in found)
 
 
-@pytest.mark.parametrize(("api", "messages", "problems"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_repair_mends_every_case(api: str, messages: list[Any], problems: list[tuple[int, str]]) -> None:
+@pytest.mark.parametrize(
+    ("api", "messages", "problems"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_repair_mends_every_case(
+    api: str, messages: list[Any], problems: list[tuple[int, str]]
+) -> None:
     before = copy.deepcopy(messages)
     mended = repair(messages)
-    native = any(p.get("type") in ("tool_use", "tool_result") for m in messages for p in parts(m))
+    native = any(
+        p.get("type") in ("tool_use", "tool_result") for m in messages for p in parts(m)
+    )
     assert validate_messages(mended.messages, api="anthropic") == []
     assert native or validate_messages(mended.messages, api="openai") == []
     assert messages == before
-    fine_as_it_is = not validate_messages(messages, api="anthropic") and (native or not problems)
+    fine_as_it_is = not validate_messages(messages, api="anthropic") and (
+        native or not problems
+    )
     if fine_as_it_is:
-        assert all(new is old for new, old in zip(mended.messages, messages, strict=True))
+        assert all(
+            new is old for new, old in zip(mended.messages, messages, strict=True)
+        )
         assert mended.actions == []
     else:
         assert mended.actions
@@ -143,7 +289,11 @@ def test_repair_mends_every_case(api: str, messages: list[Any], problems: list[t
 
 def test_responses_has_chats_rules_and_shorter_ids() -> None:
     def history(call_id: str) -> list[Any]:
-        called = {"id": call_id, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+        called = {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": "ls", "arguments": "{}"},
+        }
         return [
             {"role": "user", "content": "Look."},
             {"role": "assistant", "content": None, "tool_calls": [called]},
@@ -151,11 +301,15 @@ def test_responses_has_chats_rules_and_shorter_ids() -> None:
         ]
 
     assert validate_messages(history("c" * 64), api="openai_responses") == []
-    assert [problem.rule for problem in validate_messages(history("c" * 65), api="openai_responses")] == ["call-id"]
+    assert [
+        problem.rule
+        for problem in validate_messages(history("c" * 65), api="openai_responses")
+    ] == ["call-id"]
     assert validate_messages(history("c" * 65), api="openai") == []
-    assert [problem.rule for problem in validate_messages(history("c")[:2], api="openai_responses")] == [
-        "missing-result"
-    ]
+    assert [
+        problem.rule
+        for problem in validate_messages(history("c")[:2], api="openai_responses")
+    ] == ["missing-result"]
 
 
 def test_an_unknown_api_is_refused() -> None:
@@ -164,9 +318,17 @@ def test_an_unknown_api_is_refused() -> None:
 
 
 class TestRepair:
-    def test_a_call_without_result_gets_a_stub_and_a_result_without_call_goes(self) -> None:
+    def test_a_call_without_result_gets_a_stub_and_a_result_without_call_goes(
+        self,
+    ) -> None:
         mended = repair([HI, made(call("a"), call("b")), result("b"), result("z"), HI])
-        assert mended.messages == [HI, made(call("a"), call("b")), result("b"), result("a", STUB_RESULT), HI]
+        assert mended.messages == [
+            HI,
+            made(call("a"), call("b")),
+            result("b"),
+            result("a", STUB_RESULT),
+            HI,
+        ]
         assert mended.actions == [
             "message 3: result of 'z' removed: no open call has that id",
             "message 1: call 'a' got a stub result: it has none",
@@ -178,7 +340,12 @@ class TestRepair:
         assert repair_messages([HI, use("a")], in_flight=True) == [HI, use("a")]
 
     def test_open_calls_are_left_alone_in_a_list_that_needs_repair_too(self) -> None:
-        messages = [HI, {"role": "user", "content": ""}, made(call("a"), call("b")), result("b")]
+        messages = [
+            HI,
+            {"role": "user", "content": ""},
+            made(call("a"), call("b")),
+            result("b"),
+        ]
         mended = repair(messages, in_flight=True)
         assert mended.messages == [HI, *messages[2:]]
         assert mended.places == [0, 2, 3]
@@ -196,14 +363,21 @@ class TestRepair:
 
     def test_calls_the_user_spoke_after_are_not_in_flight(self) -> None:
         words = {"type": "text", "text": "stop"}
-        both = {"role": "assistant", "content": [*use("a")["content"], *use("b")["content"]]}
-        mended = repair_messages([HI, both, {"role": "user", "content": [block("a"), words]}], in_flight=True)
+        both = {
+            "role": "assistant",
+            "content": [*use("a")["content"], *use("b")["content"]],
+        }
+        mended = repair_messages(
+            [HI, both, {"role": "user", "content": [block("a"), words]}], in_flight=True
+        )
         stub = {"type": "tool_result", "tool_use_id": "b", "content": STUB_RESULT}
         assert mended[2:] == [{"role": "user", "content": [block("a"), stub, words]}]
 
     def test_that_a_call_failed_survives_a_change_of_form(self) -> None:
         failed = {**block("a"), "is_error": True}
-        mended = repair_messages([HI, made(call("a")), {"role": "user", "content": [failed]}])
+        mended = repair_messages(
+            [HI, made(call("a")), {"role": "user", "content": [failed]}]
+        )
         assert mended[2] == {**result("a"), "is_error": True}
         mended = repair_messages([HI, use("a"), {**result("a"), "is_error": True}])
         assert mended[2] == {"role": "user", "content": [failed]}
@@ -214,7 +388,9 @@ class TestRepair:
         assert mended.actions == ["message 3: result of 'a' moved to its call"]
 
     def test_the_opening_is_no_user_message(self) -> None:
-        first, *_ = repair_messages([{"role": "assistant", "content": "Hi! How can I help?"}, HI])
+        first, *_ = repair_messages(
+            [{"role": "assistant", "content": "Hi! How can I help?"}, HI]
+        )
         assert first == {"role": "user", "content": OPENING}
         assert not is_user_message(first)
 
@@ -229,7 +405,11 @@ class TestRepair:
             result(""),
         ]
         mended = repair_messages(messages)
-        assert [m["tool_call_id"] for m in mended if m["role"] == "tool"] == ["c0", "c0_2", "call_1"]
+        assert [m["tool_call_id"] for m in mended if m["role"] == "tool"] == [
+            "c0",
+            "c0_2",
+            "call_1",
+        ]
         assert [m["content"] for m in mended if m["role"] == "tool"] == ["1", "2", "ok"]
 
     def test_words_beside_results_stay(self) -> None:
@@ -237,7 +417,10 @@ class TestRepair:
             HI,
             use(),
             HI,
-            {"role": "user", "content": [block(), block("z"), {"type": "text", "text": "and this"}]},
+            {
+                "role": "user",
+                "content": [block(), block("z"), {"type": "text", "text": "and this"}],
+            },
         ]
         mended = repair_messages(messages)
         assert mended[2:] == [
@@ -248,14 +431,22 @@ class TestRepair:
 
     def test_words_that_stood_before_results_stand_after_them(self) -> None:
         text = {"type": "text", "text": "x"}
-        assert repair_messages([HI, use(), {"role": "user", "content": [text, block()]}])[2]["content"] == [
+        assert repair_messages(
+            [HI, use(), {"role": "user", "content": [text, block()]}]
+        )[2]["content"] == [
             block(),
             text,
         ]
 
     def test_forms_may_mix(self) -> None:
         mended = repair_messages(
-            [HI, made(call("a")), {"role": "user", "content": [block("a")]}, use("b"), result("b")]
+            [
+                HI,
+                made(call("a")),
+                {"role": "user", "content": [block("a")]},
+                use("b"),
+                result("b"),
+            ]
         )
         assert mended == [
             HI,
@@ -270,15 +461,30 @@ class TestRepair:
         [
             ({"role": "human", "content": "x"}, {"role": "user", "content": "x"}),
             ({"role": "user", "content": 7}, {"role": "user", "content": "7"}),
-            ({"role": "user", "content": ["x"]}, {"role": "user", "content": [{"type": "text", "text": "x"}]}),
+            (
+                {"role": "user", "content": ["x"]},
+                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            ),
             (
                 {"role": "user", "content": [{"text": "x"}]},
                 {"role": "user", "content": [{"text": "x", "type": "text"}]},
             ),
-            ({"role": "assistant", "content": "x", "tool_calls": None}, {"role": "assistant", "content": "x"}),
-            ({"role": "assistant", "content": "x", "tool_calls": ["?"]}, {"role": "assistant", "content": "x"}),
-            ({"role": "user", "content": [None, "x"]}, {"role": "user", "content": [{"type": "text", "text": "x"}]}),
-            ({"role": "user", "content": [block(), "x"]}, {"role": "user", "content": [{"type": "text", "text": "x"}]}),
+            (
+                {"role": "assistant", "content": "x", "tool_calls": None},
+                {"role": "assistant", "content": "x"},
+            ),
+            (
+                {"role": "assistant", "content": "x", "tool_calls": ["?"]},
+                {"role": "assistant", "content": "x"},
+            ),
+            (
+                {"role": "user", "content": [None, "x"]},
+                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            ),
+            (
+                {"role": "user", "content": [block(), "x"]},
+                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            ),
         ],
     )
     def test_shapes_are_corrected(self, dirty: Dirt, clean: Dirt) -> None:
@@ -301,13 +507,17 @@ class TestRepair:
         assert "message 1: removed" in mended.actions[-1]
 
     def test_a_call_block_without_a_name_becomes_text(self) -> None:
-        (_, mended) = repair_messages([HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}])
-        assert mended["content"] == [{"type": "text", "text": "[a tool call without a name was here]"}]
+        (_, mended) = repair_messages(
+            [HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]
+        )
+        assert mended["content"] == [
+            {"type": "text", "text": "[a tool call without a name was here]"}
+        ]
 
     def test_a_block_that_names_no_call_goes(self) -> None:
-        assert repair_messages([HI, use(), {"role": "user", "content": [{"type": "tool_result"}, block()]}])[2:] == [
-            {"role": "user", "content": [block()]}
-        ]
+        assert repair_messages(
+            [HI, use(), {"role": "user", "content": [{"type": "tool_result"}, block()]}]
+        )[2:] == [{"role": "user", "content": [block()]}]
 
 
 ids = st.sampled_from(["a", "b", "c", "", "x:y"])
@@ -315,7 +525,11 @@ texts = st.sampled_from(["", "hi", " ", "修复", "<system-reminder>r</system-re
 result_blocks = st.builds(block, ids)
 text_blocks = st.builds(lambda t: {"type": "text", "text": t}, texts)
 openai_messages = st.one_of(
-    st.builds(lambda r, t: {"role": r, "content": t}, st.sampled_from(["user", "assistant", "system", "robot"]), texts),
+    st.builds(
+        lambda r, t: {"role": r, "content": t},
+        st.sampled_from(["user", "assistant", "system", "robot"]),
+        texts,
+    ),
     st.builds(lambda c: made(*c), st.lists(st.builds(call, ids), max_size=3)),
     st.builds(result, ids, st.one_of(texts, st.none())),
 )
@@ -326,31 +540,46 @@ anthropic_messages = st.one_of(
         st.lists(text_blocks, max_size=2),
     ),
     st.builds(use, ids),
-    st.builds(lambda b: {"role": "user", "content": b}, st.lists(st.one_of(result_blocks, text_blocks), max_size=3)),
+    st.builds(
+        lambda b: {"role": "user", "content": b},
+        st.lists(st.one_of(result_blocks, text_blocks), max_size=3),
+    ),
 )
 
 
 @given(st.lists(openai_messages, max_size=12), st.booleans())
-def test_whatever_comes_in_a_valid_list_comes_out(messages: list[Dirt], in_flight: bool) -> None:
+def test_whatever_comes_in_a_valid_list_comes_out(
+    messages: list[Dirt], in_flight: bool
+) -> None:
     before = copy.deepcopy(messages)
     mended = repair_messages(messages, in_flight=in_flight)
     allowed = {"missing-result"} if in_flight else set()
     for api in ("openai", "anthropic"):
-        assert {problem.rule for problem in validate_messages(mended, api=api)} <= allowed
+        assert {
+            problem.rule for problem in validate_messages(mended, api=api)
+        } <= allowed
     assert repair_messages(mended, in_flight=in_flight) == mended
     assert messages == before
 
 
 call_groups = st.builds(
-    lambda made_ids, answered: [made(*map(call, made_ids)), *map(result, made_ids[:answered])],
+    lambda made_ids, answered: [
+        made(*map(call, made_ids)),
+        *map(result, made_ids[:answered]),
+    ],
     st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=3, unique=True),
     st.integers(0, 3),
 )
-histories = st.lists(st.one_of(call_groups, call_groups, st.lists(openai_messages, max_size=1)), max_size=5)
+histories = st.lists(
+    st.one_of(call_groups, call_groups, st.lists(openai_messages, max_size=1)),
+    max_size=5,
+)
 
 
 @given(histories.map(lambda groups: [HI, *chain.from_iterable(groups)]), st.booleans())
-def test_the_quick_way_mends_as_the_thorough_one_does(messages: list[Dirt], in_flight: bool) -> None:
+def test_the_quick_way_mends_as_the_thorough_one_does(
+    messages: list[Dirt], in_flight: bool
+) -> None:
     mended = repair(messages, in_flight=in_flight)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "_repair_plain", lambda *_, **__: None)
@@ -358,16 +587,37 @@ def test_the_quick_way_mends_as_the_thorough_one_does(messages: list[Dirt], in_f
 
 
 def test_only_the_unsound_part_is_touched() -> None:
-    messages = [HI, made(call("a")), result("a"), made(call("b")), HI, made(call("c")), result("c"), HI]
+    messages = [
+        HI,
+        made(call("a")),
+        result("a"),
+        made(call("b")),
+        HI,
+        made(call("c")),
+        result("c"),
+        HI,
+    ]
     mended = repair(messages)
     assert mended.places == [0, 1, 2, 3, None, 4, 5, 6, 7]
     assert mended.actions == ["message 3: call 'b' got a stub result: it has none"]
 
 
 def test_an_id_that_is_made_is_none_that_follows() -> None:
-    messages = [HI, *(m for name in ("a", "a", "a_2", "d") for m in (made(call(name)), result(name)))]
+    messages = [
+        HI,
+        *(
+            m
+            for name in ("a", "a", "a_2", "d")
+            for m in (made(call(name)), result(name))
+        ),
+    ]
     mended = repair(messages)
-    assert [m["tool_call_id"] for m in mended.messages if m["role"] == "tool"] == ["a", "a_2", "a_2_2", "d"]
+    assert [m["tool_call_id"] for m in mended.messages if m["role"] == "tool"] == [
+        "a",
+        "a_2",
+        "a_2_2",
+        "d",
+    ]
     assert mended.places == [0, 1, 2, None, None, None, None, 7, 8]
     assert validate_messages(mended.messages, api="anthropic") == []
 
@@ -382,7 +632,12 @@ def test_block_form_comes_out_valid_too(messages: list[Dirt]) -> None:
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=3),
-        lambda x: st.lists(x) | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "type"]), x),
+        lambda x: (
+            st.lists(x)
+            | st.dictionaries(
+                st.sampled_from(["role", "content", "tool_calls", "type"]), x
+            )
+        ),
     )
 )
 def test_garbage_is_reported_and_survived(garbage: Any) -> None:
@@ -402,7 +657,10 @@ def test_real_histories_come_out_valid() -> None:
 def test_new_ids_go_to_blocks_and_calls_and_pass_over_what_is_no_call() -> None:
     message: Any = {
         "role": "assistant",
-        "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "read", "input": {}}],
+        "content": [
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "name": "read", "input": {}},
+        ],
         "tool_calls": ["broken", {"function": {"name": "list", "arguments": "{}"}}],
     }
     named: Any = with_call_ids(message, ["a", "b"])

@@ -15,15 +15,17 @@ import httpx2
 from everthread import open_store
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import JournalWriter
-from everthread.conversation.events import Event
-from everthread.conversation.options import SessionOptions, SummarizerContext
-from everthread.core.pricing import normalize_usage
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.base import Incoming, Mode, Outcome, Outgoing, ProxyTurn
-from everthread.gateway.management.manager import ManagerSetup, ProxyManager
+from everthread.gateway.contracts import Incoming, Mode, Outcome, Outgoing, ProxyTurn
+from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.management.setup import ManagerSetup
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
+from everthread.thread.events import Event
+from everthread.thread.options import SessionOptions, SummarizerContext
+from everthread.thread.summary_wait import call_later
 from everthread.wire import anthropic, openai_chat, openai_responses
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
@@ -37,7 +39,11 @@ CODECS: dict[Api, Any] = {
     "openai_responses": openai_responses,
     "anthropic": anthropic,
 }
-NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-4-5"}
+NAMES: dict[Api, str] = {
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-5",
+    "anthropic": "claude-sonnet-4-5",
+}
 MANAGED: Any = "managed"
 
 
@@ -56,11 +62,11 @@ class Gate:
         *,
         markers: bool = False,
         recall: bool = False,
-        notice: bool = False,
         summarizer: Any = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         alone: bool = False,
+        timer: Any = call_later,
         **options: Any,
     ) -> ProxyManager:
         async def window(_api: Api, _model: str, _upstream: str, _betas: str) -> int:
@@ -74,10 +80,21 @@ class Gate:
 
         made = ProxyManager(
             ManagerSetup(
-                self.store, engine, "compressor", writer, window, SessionOptions(**options), cache_markers=markers,
-                listener=self.events.append, wall=wall, clock=clock, recall=recall, notice=notice, alone=alone,
+                self.store,
+                engine,
+                engine_key="compressor",
+                summarizer=writer,
+                window=window,
+                options=SessionOptions(**options),
+                cache_markers=markers,
+                listener=self.events.append,
+                wall=wall,
+                clock=clock,
+                recall=recall,
+                is_alone=lambda: alone,
+                timer=timer,
             )
-        )  # fmt: skip
+        )
         self.managers.append(made)
         return made
 
@@ -87,7 +104,12 @@ class Gate:
 
 @asynccontextmanager
 async def gate(
-    folder: Path, script: Any = None, *, window: int = 8_000, served: int | None = None, **more: Any
+    folder: Path,
+    script: Any = None,
+    *,
+    window: int = 8_000,
+    served: int | None = None,
+    **more: Any,
 ) -> AsyncIterator[Gate]:
     models = [ServedModel(name, served or window, **more) for name in NAMES.values()]
     store = open_store(folder / "store.db")
@@ -121,25 +143,40 @@ class Client:
 
     def body(self) -> dict[str, Any]:
         codec = CODECS[self.api]
-        frame = codec.encode_request(Request(self.model, [], self.system, self.tools, dict(self.extra)))
+        frame = codec.encode_request(
+            Request(self.model, [], self.system, self.tools, dict(self.extra))
+        )
         listed = "input" if self.api == "openai_responses" else "messages"
         return {**frame, listed: [*(frame.get(listed) or []), *self.messages]}
 
     def incoming(self, upstream: str = "http://upstream.test") -> Incoming:
         raw = json.dumps(self.body(), ensure_ascii=False).encode()
-        return Incoming(self.api, PATHS[self.api], self.headers, raw, raw, self.tenant, upstream, self.mode)
+        return Incoming(
+            self.api,
+            PATHS[self.api],
+            self.headers,
+            raw,
+            raw,
+            self.tenant,
+            upstream,
+            self.mode,
+        )
 
     def says(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
 
     def hears(self, reply: Reply) -> None:
         written = CODECS[self.api].encode_messages([reply.message], model=self.model)
-        self.messages += [message for message in written if message.get("role") != "user"]
+        self.messages += [
+            message for message in written if message.get("role") != "user"
+        ]
 
     def returns(self, call_id: str, text: str) -> None:
         message: Any = {"role": "tool", "tool_call_id": call_id, "content": text}
         if self.api == "openai_responses":
-            self.messages.append({"type": "function_call_output", "call_id": call_id, "output": text})
+            self.messages.append(
+                {"type": "function_call_output", "call_id": call_id, "output": text}
+            )
         else:
             self.messages += CODECS[self.api].encode_messages([message])
 
@@ -163,7 +200,11 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
     async with httpx2.AsyncClient(timeout=60) as http:
         while True:
             tries += 1
-            answer = await http.post(provider.url + incoming.path, content=sent.body, headers=_HEADERS | client.headers)
+            answer = await http.post(
+                provider.url + incoming.path,
+                content=sent.body,
+                headers=_HEADERS | client.headers,
+            )
             if answer.status_code < 400:
                 break
             again = await turn.recover(answer.status_code, answer.content)
@@ -177,10 +218,21 @@ async def ask(manager: ProxyManager, client: Client, provider: Provider) -> Exch
     usage = normalize_usage(reply.usage, api=client.api) if reply else None
     await turn.record(Outcome(answer.status_code, reply, usage))
     sent = replace(sent, headers=await turn.response_headers())
-    return Exchange(incoming, sent, answer.status_code, reply, answer.text if reply is None else "", tries)
+    return Exchange(
+        incoming,
+        sent,
+        answer.status_code,
+        reply,
+        answer.text if reply is None else "",
+        tries,
+    )
 
 
-_HEADERS = {"content-type": "application/json", "x-api-key": "k", "anthropic-version": "2023-06-01"}
+_HEADERS = {
+    "content-type": "application/json",
+    "x-api-key": "k",
+    "anthropic-version": "2023-06-01",
+}
 
 
 async def answer(manager: ProxyManager, client: Client, text: str = "Yes.") -> Outgoing:
@@ -206,8 +258,15 @@ async def running(folder: Path, work: Callable[[Gate], Any], **more: Any) -> Non
 
 
 def words(count: int, topic: str) -> str:
-    return " ".join(f"{topic} item {index} was entered and checked." for index in range(max(1, count // 8)))
+    return " ".join(
+        f"{topic} item {index} was entered and checked."
+        for index in range(max(1, count // 8))
+    )
 
 
 def thread_of(request: ProxyTurn | Outgoing) -> str:
-    return request.headers["x-everthread-thread"] if isinstance(request, Outgoing) else request.thread
+    return (
+        request.headers["x-everthread-thread"]
+        if isinstance(request, Outgoing)
+        else request.thread
+    )

@@ -1,7 +1,7 @@
-"""A PostgreSQL of a test's own, to be stopped."""
+"""Databases of either kind, and a PostgreSQL of a test's own, to be stopped."""
 
 from __future__ import annotations
 
-from tests.store.conftest import own_server
+from tests.store.conftest import kind, new_url, own_server, postgres, run_folder, url
 
-__all__ = ["own_server"]
+__all__ = ["kind", "new_url", "own_server", "postgres", "run_folder", "url"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +13,18 @@ import anthropic
 import openai
 
 from everthread.config import parse_config
+from everthread.core.messages import text_of
 from everthread.factory import open_store
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.gateway.auth import issue_key
-from everthread.gateway.base import Auth, Mode
+from everthread.gateway.contracts import Auth, Mode
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.models import KeyLimits
+from everthread.store.records import KeyLimits
 from everthread.store.store import Store
 
-CHAT, CLAUDE = "gpt-4o", "claude-sonnet-5"
+CHAT = "gpt-4o"
+CLAUDE = "claude-sonnet-5"
 UPSTREAM_KEY = "sk-upstream-0123456789-upstream"
 MIDNIGHT = 86_400 * 20_000.0
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -48,20 +51,45 @@ class House:
     clients: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     """By kind, address and key: making one costs more than all it is asked here."""
 
-    async def gateway(self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any) -> str:
-        known = more.pop("upstreams", None) or [Upstream("lab", self.provider.url, api_key=key)]
+    async def gateway(
+        self, auth: Auth = "keys", *, key: str | None = UPSTREAM_KEY, **more: Any
+    ) -> str:
+        known = more.pop("upstreams", None) or [
+            Upstream("lab", self.provider.url, api_key=key)
+        ]
         seconds = more.pop("manage_seconds", None)
         limits = f"  limits: {{manage_seconds: {seconds}}}\n" if seconds else ""
-        config = parse_config(f"gateway:\n  port: 0\n{limits}" + more.pop("settings", ""))
-        opened = open_gateway(config, auth=auth, store=self.store, upstreams=known, **more)
+        config = parse_config(
+            f"gateway:\n  port: 0\n{limits}" + more.pop("settings", "")
+        )
+        opened = open_gateway(
+            config, auth=auth, store=self.store, upstreams=known, **more
+        )
         self.urls.append((await self.stack.enter_async_context(opened)).url)
         return self.urls[-1]
 
-    async def key(self, tenant: str = "acme", *, scopes: tuple[str, ...] = ("proxy",), mode: Mode | None = None,
-                  **limits: Any) -> str:  # fmt: skip
-        token, new = issue_key(tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits))
+    async def key(
+        self,
+        tenant: str = "acme",
+        *,
+        scopes: tuple[str, ...] = ("proxy",),
+        mode: Mode | None = None,
+        **limits: Any,
+    ) -> str:
+        token, new = issue_key(
+            tenant=tenant, scopes=scopes, mode=mode, limits=KeyLimits(**limits)
+        )
         await self.store.create_key(new)
         return token
+
+    async def wait_for_texts(self, thread: str, count: int) -> list[str]:
+        """Return the texts of a thread once the store has `count` messages of it.
+
+        The gateway stores an answer after its client has it.
+        """
+        while len(messages := await self.store.history(thread)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return [text_of(message.body) for message in messages]
 
     def chat(self, url: str, key: str) -> openai.AsyncOpenAI:
         return cast("openai.AsyncOpenAI", self._client("chat", f"{url}/v1", key))
@@ -73,15 +101,31 @@ class House:
         known = self.clients.get((kind, url, key))
         if known is None:
             made = openai.AsyncOpenAI if kind == "chat" else anthropic.AsyncAnthropic
-            known = self.clients[kind, url, key] = made(base_url=url, api_key=key, max_retries=0)
+            known = self.clients[kind, url, key] = made(
+                base_url=url, api_key=key, max_retries=0
+            )
             self.stack.push_async_callback(known.close)
         return known
 
 
 @asynccontextmanager
-async def house(folder: Path, window: int = 128_000, script: Any = None) -> AsyncIterator[House]:
+async def house(
+    folder: Path, window: int = 128_000, script: Any = None
+) -> AsyncIterator[House]:
     """`window`: of the Claude model. `script`: what the provider answers."""
-    models = [ServedModel(CHAT, shows="max_model_len"), ServedModel(CLAUDE, window, shows="max_model_len")]
+    models = [
+        ServedModel(CHAT, shows="max_model_len"),
+        ServedModel(CLAUDE, window, shows="max_model_len"),
+    ]
+    async with open_house(folder, models, script) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_house(
+    folder: Path, models: Sequence[ServedModel], script: Any = None
+) -> AsyncIterator[House]:
+    """Serve these models; `script` is what the provider answers."""
     async with Provider(models, script) as provider, AsyncExitStack() as stack:
         store = open_store(folder / "gateway.db")
         stack.push_async_callback(store.close)

@@ -14,8 +14,8 @@ import anthropic
 import httpx2
 import openai
 
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Request
 from everthread.lab.provider import ServedModel
 from everthread.lab.provider.answers import Record
@@ -23,7 +23,11 @@ from everthread.lab.provider.faults import ANSWERED, FaultPlan, Kind
 from everthread.store.store import Store
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
-NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic": "claude-sonnet-5"}
+NAMES: dict[Api, str] = {
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-5",
+    "anthropic": "claude-sonnet-5",
+}
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 RATES: dict[Kind, float] = {
     "rate_limit": 0.03,
@@ -101,7 +105,9 @@ class Talker:
         self.history.append({"role": "user", "content": f"{FILLER * self.words}{mark}"})
         for attempt in range(200):
             try:
-                answer = await self.sdk.ask(self.urls(), self.api, self.history, stream=self.stream)
+                answer = await self.sdk.ask(
+                    self.urls(), self.api, self.history, stream=self.stream
+                )
             except FailedError as failed:
                 self.failures[failed.kind] += 1
                 if failed.problem:
@@ -110,7 +116,9 @@ class Talker:
             else:
                 self.history.append({"role": "assistant", "content": answer})
                 return
-        raise AssertionError(f"{mark} was never answered: {dict(self.failures)} {self.problems}")
+        raise AssertionError(
+            f"{mark} was never answered: {dict(self.failures)} {self.problems}"
+        )
 
     async def talk(self, turns: int, pause: float, seed: int) -> None:
         chance = random.Random(f"{seed} {self.number}")  # noqa: S311 - chance, not secrecy
@@ -134,11 +142,15 @@ class Sdk:
         for claude in self._claudes.values():
             await claude.close()
 
-    async def ask(self, url: str, api: Api, history: list[dict[str, str]], *, stream: bool) -> str:
+    async def ask(
+        self, url: str, api: Api, history: list[dict[str, str]], *, stream: bool
+    ) -> str:
         """A whole answer, else `FailedError`."""
         asking = {
-            "openai_chat": self._chat, "openai_responses": self._responses, "anthropic": self._messages,
-        }[api]  # fmt: skip
+            "openai_chat": self._chat,
+            "openai_responses": self._responses,
+            "anthropic": self._messages,
+        }[api]
         try:
             text, end = await asking(url, NAMES[api], list(history), stream=stream)
         except (openai.APIStatusError, anthropic.APIStatusError) as error:
@@ -148,43 +160,61 @@ class Sdk:
             raise FailedError(str(error.status_code), problem) from error
         except (openai.APIError, anthropic.APIError, httpx2.HTTPError) as error:
             raise FailedError(type(error).__name__) from error
-        except (ValueError, LookupError, TypeError) as error:  # JSON that breaks off, an answer that says nothing
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+        ) as error:  # JSON that breaks off, an answer that says nothing
             raise FailedError("unreadable") from error
         if end not in ENDS or not text:
             raise FailedError("cut")
         return text
 
-    async def _chat(self, url: str, model: str, history: Any, *, stream: bool) -> tuple[str, str | None]:
+    async def _chat(
+        self, url: str, model: str, history: Any, *, stream: bool
+    ) -> tuple[str, str | None]:
         create: Any = self._gpt(url).chat.completions.create
         if not stream:
             choice = (await create(model=model, messages=history)).choices[0]
             return choice.message.content or "", choice.finish_reason
-        text, end = "", None
+        text = ""
+        end = None
         async with await create(model=model, messages=history, stream=True) as chunks:
-            async for choice in (choice async for chunk in chunks for choice in chunk.choices):
+            async for choice in (
+                choice async for chunk in chunks for choice in chunk.choices
+            ):
                 text += choice.delta.content or ""
                 end = choice.finish_reason or end
         return text, end
 
-    async def _responses(self, url: str, model: str, history: Any, *, stream: bool) -> tuple[str, str | None]:
+    async def _responses(
+        self, url: str, model: str, history: Any, *, stream: bool
+    ) -> tuple[str, str | None]:
         create: Any = self._gpt(url).responses.create
         if not stream:
             answer = await create(model=model, input=history)
             return answer.output_text, answer.status
-        text, end = "", None
+        text = ""
+        end = None
         async with await create(model=model, input=history, stream=True) as events:
             async for event in events:
                 if event.type == "response.completed":
-                    text, end = event.response.output_text, event.response.status
+                    text = event.response.output_text
+                    end = event.response.status
         return text, end
 
-    async def _messages(self, url: str, model: str, history: Any, *, stream: bool) -> tuple[str, str | None]:
+    async def _messages(
+        self, url: str, model: str, history: Any, *, stream: bool
+    ) -> tuple[str, str | None]:
         create: Any = self._claude(url).messages.create
         if not stream:
             answer = await create(model=model, messages=history, max_tokens=200)
             return answer.content[0].text, answer.stop_reason
-        text, end = "", None
-        async with await create(model=model, messages=history, max_tokens=200, stream=True) as events:
+        text = ""
+        end = None
+        async with await create(
+            model=model, messages=history, max_tokens=200, stream=True
+        ) as events:
             async for event in events:
                 if event.type == "content_block_delta":
                     text += event.delta.text
@@ -195,7 +225,10 @@ class Sdk:
     def _gpt(self, url: str) -> openai.AsyncOpenAI:
         if url not in self._gpts:
             self._gpts[url] = openai.AsyncOpenAI(
-                base_url=f"{url}/v1", api_key=self._key, max_retries=0, timeout=self._timeout
+                base_url=f"{url}/v1",
+                api_key=self._key,
+                max_retries=0,
+                timeout=self._timeout,
             )
         return self._gpts[url]
 
@@ -212,7 +245,11 @@ class Sdk:
 
 def failed_open(metrics: str) -> list[str]:
     """Decisions that failed. A header that could not be told in time (`tells`) is none: it depends on the machine."""
-    lines = [line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total{")]
+    lines = [
+        line
+        for line in metrics.splitlines()
+        if line.startswith("everthread_failed_open_total{")
+    ]
     return [line for line in lines if 'step="tells"' not in line]
 
 
@@ -224,13 +261,19 @@ def whole(record: Record) -> bool:
 
 def wrong_requests(log: Iterable[Record]) -> list[tuple[int, str]]:
     """What the provider refused, and no fault told it to."""
-    return [(record.number, record.error) for record in log if record.error and not record.fault]
+    return [
+        (record.number, record.error)
+        for record in log
+        if record.error and not record.fault
+    ]
 
 
 def foreign_answers(log: Iterable[Record], talkers: Iterable[Talker]) -> list[str]:
     """What a client holds for an answer and was never said to it."""
     said = {
-        (mark_of(record.request), text_of(record.reply.message)) for record in log if record.request and record.reply
+        (mark_of(record.request), text_of(record.reply.message))
+        for record in log
+        if record.request and record.reply
     }
     return [
         answer["content"]
@@ -250,12 +293,19 @@ async def histories(store: Store) -> Threads:
     while rows := await store.list_threads(limit=100, offset=len(found)):
         for row in rows:
             stored = await store.history(row.first.id)
-            found[row.first.thread] = [(item.body["role"], text_of(item.body)) for item in stored]
+            found[row.first.thread] = [
+                (item.body["role"], text_of(item.body)) for item in stored
+            ]
     return found
 
 
 async def problems(
-    store: Store, log: Sequence[Record], talkers: Sequence[Talker], *, ends: bool = False, lost: int = 0
+    store: Store,
+    log: Sequence[Record],
+    talkers: Sequence[Talker],
+    *,
+    ends: bool = False,
+    lost: int = 0,
 ) -> dict[str, list[Any]]:
     """What is wrong, by kind; `ends`: answers that no client got may be in the store, at the end of a thread each;
     `lost`: of so many calls the usage may be missing, because who would have stored it was killed."""
@@ -263,7 +313,9 @@ async def problems(
     found: dict[str, list[Any]] = {
         "wrong requests": [*wrong_requests(log)],
         "answers of others": [*foreign_answers(log, talkers)],
-        "errors of ours": [problem for talker in talkers for problem in talker.problems],
+        "errors of ours": [
+            problem for talker in talkers for problem in talker.problems
+        ],
         "histories": _differing(threads, talkers, ends=ends),
         "usage": await _usage(store, threads, log, lost),
         "store": list((await store.check()).problems),
@@ -272,7 +324,9 @@ async def problems(
 
 
 async def compactions(store: Store) -> int:
-    return sum([len(await store.compactions(thread)) for thread in await histories(store)])
+    return sum(
+        [len(await store.compactions(thread)) for thread in await histories(store)]
+    )
 
 
 def _differing(threads: Threads, talkers: Iterable[Talker], *, ends: bool) -> list[Any]:
@@ -286,9 +340,20 @@ def _differing(threads: Threads, talkers: Iterable[Talker], *, ends: bool) -> li
         stored = by_client.pop(f"[c{talker.number}-0]", [])
         others = [history for history in stored if history != wanted]
         if ends:
-            others = [history for history in others if history[:-1] != wanted[: len(history) - 1]]
+            others = [
+                history
+                for history in others
+                if history[:-1] != wanted[: len(history) - 1]
+            ]
         if others or stored.count(wanted) != 1:
-            differing.append((talker.number, talker.api, len(wanted), [_shown(history) for history in stored]))
+            differing.append(
+                (
+                    talker.number,
+                    talker.api,
+                    len(wanted),
+                    [_shown(history) for history in stored],
+                )
+            )
     return [*differing, *by_client.items()]
 
 
@@ -296,18 +361,39 @@ def _shown(history: Said) -> list[str]:
     return [f"{role} {''.join(MARK.findall(text)[-1:])}" for role, text in history]
 
 
-async def _usage(store: Store, threads: Threads, log: Sequence[Record], lost: int) -> list[Any]:
+async def _usage(
+    store: Store, threads: Threads, log: Sequence[Record], lost: int
+) -> list[Any]:
     """Calls that are in the provider's log or in the store only. What broke off was used as far as it came."""
-    rows = [row for thread in threads for row in await store.usage(thread) if row.task == "main"]
+    rows = [
+        row
+        for thread in threads
+        for row in await store.usage(thread)
+        if row.task == "main"
+    ]
     told = Counter(_figures(row.usage) for row in rows if not row.estimated)
-    said = Counter(_figures(record.canonical_usage) for record in log if whole(record) and record.usage)
-    broken = Counter(record.prompt_tokens for record in log if not whole(record) or not record.usage)
+    said = Counter(
+        _figures(record.canonical_usage)
+        for record in log
+        if whole(record) and record.usage
+    )
+    broken = Counter(
+        record.prompt_tokens for record in log if not whole(record) or not record.usage
+    )
     surplus = Counter(sum(figures) - figures[1] for figures in (told - said).elements())
     guessed = sum(1 for row in rows if row.estimated)
     missing = said - told
-    wrong: list[Any] = [*(missing.items() if missing.total() > lost else ()), *(surplus - broken).items()]
+    wrong: list[Any] = [
+        *(missing.items() if missing.total() > lost else ()),
+        *(surplus - broken).items(),
+    ]
     return [*wrong, f"{guessed} estimates"] if guessed > broken.total() else wrong
 
 
 def _figures(usage: CanonicalUsage) -> tuple[int, int, int, int]:
-    return usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    return (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+    )

@@ -13,18 +13,20 @@ from typing import Any
 
 import httpx2
 
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.gateway.dashboard.access import SECRET, Access, Door
-from everthread.gateway.dashboard.app import Dashboard
-from everthread.gateway.dashboard.reader import PageReader
+from everthread.gateway.dashboard.access import SECRET, Access, LoginMode
+from everthread.gateway.dashboard.page_data import PageReader
+from everthread.gateway.dashboard.pages import Dashboard
 from everthread.gateway.dashboard.views import WindowSize
-from everthread.store.models import NewCompaction, NewMessage, NewSession, NewUsage
+from everthread.store.records import NewCompaction, NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
 
 MODEL = "claude-sonnet-4-5"
 HOST = "http://127.0.0.1"
-VOID = frozenset({"meta", "link", "input", "br", "line", "path", "polyline", "polygon", "hr", "img"})
+VOID = frozenset(
+    {"meta", "link", "input", "br", "line", "path", "polyline", "polygon", "hr", "img"}
+)
 SUMMARY = """[EVERTHREAD SUMMARY of earlier turns]
 ## Active Task
 Mend the rounding in the ledger.
@@ -55,11 +57,16 @@ class Page:
         return [given for name, given in self.tags if name == tag]
 
     def links(self, pattern: str) -> list[str]:
-        return [str(one["href"]) for one in self.of("a") if re.search(pattern, str(one.get("href")))]
+        return [
+            str(one["href"])
+            for one in self.of("a")
+            if re.search(pattern, str(one.get("href")))
+        ]
 
     def form(self, ending: str) -> dict[str, str]:
         """The hidden fields of the form whose action ends so."""
-        inside, fields = False, {}
+        inside = False
+        fields = {}
         for name, given in self.tags:
             if name == "form":
                 inside = str(given.get("action")).endswith(ending)
@@ -101,7 +108,9 @@ def read_page(answer: httpx2.Response) -> Page:
         assert len(ids) == len(set(ids)), "an id stands twice"
         labelled = {given.get("for") for given in page.of("label")}
         for given in page.of("input") + page.of("textarea"):
-            assert given.get("type") == "hidden" or given["id"] in labelled, f"nothing says what {given} is"
+            assert given.get("type") == "hidden" or given["id"] in labelled, (
+                f"nothing says what {given} is"
+            )
     return page
 
 
@@ -131,7 +140,9 @@ class Desk:
     _open: list[httpx2.AsyncClient] = field(default_factory=list)
 
     def browser(self) -> Browser:
-        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.pages), base_url=HOST)
+        http = httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(self.pages), base_url=HOST
+        )
         self._open.append(http)
         return Browser(http, self.pages)
 
@@ -142,9 +153,16 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(folder: Path, door: Door = "local", *, window: int = 20_000, **more: Any) -> AsyncIterator[Desk]:
+async def desk(
+    folder: Path, login: LoginMode = "local", *, window: int = 20_000, **more: Any
+) -> AsyncIterator[Desk]:
     store = open_store(folder / "pages.db")
-    access = Access(store, await store.shared_secret(SECRET), door=door, operator_key=more.pop("operator_key", None))
+    access = Access(
+        store,
+        await store.shared_secret(SECRET),
+        login=login,
+        operator_key=more.pop("operator_key", None),
+    )
 
     def size(model: str, learnt: int | None) -> WindowSize:
         return WindowSize(learnt or window, (learnt or window) // 2, "as the test says")
@@ -159,28 +177,69 @@ async def desk(folder: Path, door: Door = "local", *, window: int = 20_000, **mo
 def turn(number: int, *, words: int = 40) -> list[Any]:
     """A question, a call, its result, an answer."""
     arguments = f'{{"command": "pytest tests/test_part_{number}.py"}}'
-    call = {"id": f"c{number}", "type": "function", "function": {"name": "terminal", "arguments": arguments}}
+    call = {
+        "id": f"c{number}",
+        "type": "function",
+        "function": {"name": "terminal", "arguments": arguments},
+    }
     return [
-        {"role": "user", "content": f"Please mend src/ledger.py number {number} and keep to two decimals."},
-        {"role": "assistant", "content": f"I run the tests of part {number}.", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": f"c{number}", "name": "terminal",
-         "content": " ".join(f"line{number}x{n}" for n in range(words))},
-        {"role": "assistant", "content": f"Part {number} fails because of value {number * 7919 % 1000}."},
-    ]  # fmt: skip
+        {
+            "role": "user",
+            "content": f"Please mend src/ledger.py number {number} and keep to two decimals.",
+        },
+        {
+            "role": "assistant",
+            "content": f"I run the tests of part {number}.",
+            "tool_calls": [call],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": f"c{number}",
+            "name": "terminal",
+            "content": " ".join(f"line{number}x{n}" for n in range(words)),
+        },
+        {
+            "role": "assistant",
+            "content": f"Part {number} fails because of value {number * 7919 % 1000}.",
+        },
+    ]
 
 
 async def make_thread(
-    store: Store, *, turns: int = 8, tenant: str = "default", title: str = "", said: Sequence[Any] = ()
+    store: Store,
+    *,
+    turns: int = 8,
+    tenant: str = "default",
+    title: str = "",
+    said: Sequence[Any] = (),
 ) -> str:
     """A thread with a call for each turn, in one session."""
-    new = NewSession(tenant=tenant, platform="cli", title=title, model=MODEL, system="You are careful.")
+    new = NewSession(
+        tenant=tenant,
+        platform="cli",
+        title=title,
+        model=MODEL,
+        system="You are careful.",
+    )
     thread = (await store.create_session(new)).id
     bodies = [*said, *(message for number in range(turns) for message in turn(number))]
-    await store.append(thread, [NewMessage(body, created=1_700_000_000.0 + at) for at, body in enumerate(bodies)])
+    await store.append(
+        thread,
+        [
+            NewMessage(body, created=1_700_000_000.0 + at)
+            for at, body in enumerate(bodies)
+        ],
+    )
     for number in range(turns):
         used = CanonicalUsage(30, 40, 1_500 * number, 1_500)
         await store.record_usage(
-            NewUsage(thread, MODEL, used, cost=Decimal("0.01"), created=1_700_000_002.0 + 4 * number)
+            NewUsage(
+                thread,
+                MODEL,
+                used,
+                cost=Decimal("0.01"),
+                created=1_700_000_002.0 + 4 * number,
+            )
         )
     return thread
 
@@ -194,10 +253,26 @@ async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
     kept.append(NewMessage({"role": "user", "content": SUMMARY}, "summary", tokens=200))
     kept += [message.id for message in messages[-keep:]]
     record = NewCompaction(
-        covered=[message.id for message in middle], tokens_before=9_000, tokens_after=3_000, summary=SUMMARY,
-        author="journal", figures={"facts": 9, "present": 7, "added": 2, "checked": 4, "unverified": 1,
-                                   "phases": [{"name": "prune", "before": 9_000, "after": 8_000, "note": "old"}]},
-        reason="in-loop", duration=0.25, cost=Decimal(0),
-    )  # fmt: skip
-    made = await store.continue_session(tip, kept, seen=len(messages), compaction=record)
+        covered=[message.id for message in middle],
+        tokens_before=9_000,
+        tokens_after=3_000,
+        summary=SUMMARY,
+        author="journal",
+        figures={
+            "facts": 9,
+            "present": 7,
+            "added": 2,
+            "checked": 4,
+            "unverified": 1,
+            "phases": [
+                {"name": "prune", "before": 9_000, "after": 8_000, "note": "old"}
+            ],
+        },
+        reason="in-loop",
+        duration=0.25,
+        cost=Decimal(0),
+    )
+    made = await store.continue_session(
+        tip, kept, seen=len(messages), compaction=record
+    )
     return made.session.id

@@ -8,14 +8,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from everthread.core.types import Reply
+from everthread.factory.gateways import make_features
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Authenticator
-from everthread.gateway.base import Incoming, Limits, Manager, Mode, Outcome, Outgoing
+from everthread.gateway.contracts import (
+    Incoming,
+    Limits,
+    Manager,
+    Mode,
+    Outcome,
+    Outgoing,
+)
+from everthread.gateway.filters.compaction_answers import MakeItem
+from everthread.gateway.filters.telemetry import Telemetry
+from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from everthread.gateway.telemetry import Telemetry
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -35,13 +45,21 @@ class Heard:
 
     @property
     def names(self) -> dict[str, str]:
-        return {name.decode().lower(): value.decode("latin-1") for name, value in self.headers}
+        return {
+            name.decode().lower(): value.decode("latin-1")
+            for name, value in self.headers
+        }
 
 
-async def read_message(reader: asyncio.StreamReader, *, chunked: Callable[[bytes], None] | None = None) -> Heard:
+async def read_message(
+    reader: asyncio.StreamReader, *, chunked: Callable[[bytes], None] | None = None
+) -> Heard:
     head = await reader.readuntil(b"\r\n\r\n")
     line, *rest = head[:-4].split(b"\r\n")
-    fields = [(name, value.strip()) for name, _, value in (text.partition(b":") for text in rest)]
+    fields = [
+        (name, value.strip())
+        for name, _, value in (text.partition(b":") for text in rest)
+    ]
     heard = Heard(line, fields)
     if heard.names.get("transfer-encoding") == "chunked":
         while size := int(await reader.readline(), 16):
@@ -81,7 +99,9 @@ class RawUpstream:
         async with self._changed:
             await self._changed.wait_for(lambda: self.open <= number)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.open += 1
         try:
             while True:
@@ -104,7 +124,10 @@ def say(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Ans
     """A whole answer."""
 
     async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(status, [*headers, (b"content-length", str(len(body)).encode())]) + body)
+        writer.write(
+            head(status, [*headers, (b"content-length", str(len(body)).encode())])
+            + body
+        )
 
     return answer
 
@@ -133,7 +156,15 @@ class Plain:
         self.sent: list[tuple[Incoming, Outgoing]] = []
         self.told = asyncio.Event()
 
-    def locate(self, _api: str, _body: bytes) -> None:
+    def find_known(self, _origin: BodyOrigin, _body: bytes) -> None:
+        return None
+
+    def locate(
+        self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None
+    ) -> None:
+        return None
+
+    def forward_first(self, _incoming: Incoming) -> None:
         return None
 
     async def prepare(self, incoming: Incoming) -> PlainTurn:
@@ -143,10 +174,14 @@ class Plain:
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         return Outgoing(incoming.raw)
 
-    async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def instead(
+        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         return None
 
-    async def record(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
+    async def record(
+        self, incoming: Incoming, sent: Outgoing, outcome: Outcome
+    ) -> None:
         self.outcomes.append(outcome)
         self.sent.append((incoming, sent))
         self.told.set()
@@ -168,7 +203,7 @@ class PlainTurn:
     async def resume(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
         return None
 
-    async def withdraw(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
+    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:  # noqa: ARG002
         return None
 
     async def response_headers(self) -> Mapping[str, str]:
@@ -200,16 +235,30 @@ async def gateway(
     authenticator: Authenticator | None = None,
     telemetry: Telemetry | None = None,
     sites: SitePolicy | None = None,
+    make_item: MakeItem | None = None,
 ) -> AsyncIterator[tuple[str, Proxy]]:
     """The gateway's address, and its proxy."""
-    known = [Upstream("only", upstreams, mode=mode)] if isinstance(upstreams, str) else upstreams
-    proxy = Proxy(Routes(known), manager or Plain(), limits=limits, include_usage=include_usage, telemetry=telemetry)
+    known = (
+        [Upstream("only", upstreams, mode=mode)]
+        if isinstance(upstreams, str)
+        else upstreams
+    )
+    proxy = Proxy(
+        Routes(known),
+        manager or Plain(),
+        features=make_features(
+            include_usage=include_usage, make_item=make_item, telemetry=telemetry
+        ),
+        limits=limits,
+    )
     service = GatewayApp(proxy, authenticator=authenticator, sites=sites)
     async with Gateway(service, patience=1.0) as running:
         yield running.url, proxy
 
 
-async def ask(url: str, request: bytes, *, chunked: Callable[[bytes], None] | None = None) -> Heard:
+async def ask(
+    url: str, request: bytes, *, chunked: Callable[[bytes], None] | None = None
+) -> Heard:
     """What comes back for these bytes."""
     reader, writer = await connect(url)
     try:
@@ -225,6 +274,10 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def post(path: str, body: bytes, *headers: tuple[bytes, bytes]) -> bytes:
-    fields = [(b"Host", b"127.0.0.1"), *headers, (b"Content-Length", str(len(body)).encode())]
+    fields = [
+        (b"Host", b"127.0.0.1"),
+        *headers,
+        (b"Content-Length", str(len(body)).encode()),
+    ]
     lines = b"".join(name + b": " + value + b"\r\n" for name, value in fields)
     return b"POST " + path.encode() + b" HTTP/1.1\r\n" + lines + b"\r\n" + body

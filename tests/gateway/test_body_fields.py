@@ -8,20 +8,30 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.body import OuterFields, peek_field
-from everthread.gateway.errors import Refused
-from everthread.gateway.streaming import UsageChunkFilter, ask_for_usage
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.filters.usage_option import UsageChunkFilter, ask_for_usage
+from everthread.gateway.outer_fields import OuterFields, peek_field
 
-NAMES = st.sampled_from(["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"])
+NAMES = st.sampled_from(
+    ["model", "stream", "x", 'a"model', "\\", '"model":', "model\\"]
+)
 VALUES: Any = st.recursive(
     st.one_of(st.booleans(), st.none(), st.integers(), NAMES),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
 
-@given(body=st.dictionaries(NAMES, VALUES, max_size=4), indent=st.sampled_from([None, 1]), ascii_only=st.booleans())
-def test_it_is_what_a_parser_says(body: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
+@given(
+    body=st.dictionaries(NAMES, VALUES, max_size=4),
+    indent=st.sampled_from([None, 1]),
+    ascii_only=st.booleans(),
+)
+def test_it_is_what_a_parser_says(
+    body: dict[str, Any], indent: int | None, ascii_only: bool
+) -> None:
     text = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
     for name in ("model", "stream"):
         for found in (peek_field(text, name), OuterFields(text).find(name)):
@@ -35,10 +45,18 @@ def test_it_is_what_a_parser_says(body: dict[str, Any], indent: int | None, asci
     blank=st.sampled_from(["", " ", "\n\t"]),
     escaped=st.booleans(),
 )
-def test_a_field_that_stands_there_twice_is_refused(pairs: list[tuple[str, Any]], blank: str, escaped: bool) -> None:
+def test_a_field_that_stands_there_twice_is_refused(
+    pairs: list[tuple[str, Any]], blank: str, escaped: bool
+) -> None:
     """However it is written; one that does not matter may stand there twice."""
-    keys = [json.dumps(name).replace("o", "\\u006f") if escaped else json.dumps(name) for name, _ in pairs]
-    fields = [f"{blank}{key}{blank}:{blank}{json.dumps(value)}" for key, (_, value) in zip(keys, pairs, strict=True)]
+    keys = [
+        json.dumps(name).replace("o", "\\u006f") if escaped else json.dumps(name)
+        for name, _ in pairs
+    ]
+    fields = [
+        f"{blank}{key}{blank}:{blank}{json.dumps(value)}"
+        for key, (_, value) in zip(keys, pairs, strict=True)
+    ]
     text = f"{blank}{{{','.join(fields)}{blank}}}{blank}".encode()
     names = [name for name, _ in pairs]
     hidden = escaped and "model" in names
@@ -49,7 +67,9 @@ def test_a_field_that_stands_there_twice_is_refused(pairs: list[tuple[str, Any]]
         return
     assert not hidden
     assert all(names.count(name) <= 1 for name in ("model", "stream"))
-    assert outer.streams == any(name == "stream" and value is True for name, value in pairs)
+    assert outer.streams == any(
+        name == "stream" and value is True for name, value in pairs
+    )
 
 
 @given(st.binary(max_size=80).map(lambda raw: b'{"model":' + raw))
@@ -62,10 +82,14 @@ def test_what_is_no_json_harms_nobody(body: bytes) -> None:
 
 @given(
     body=st.dictionaries(NAMES, VALUES, max_size=4),
-    options=st.sampled_from([None, {}, {"include_usage": False}, {"include_usage": True}, {"other": 1}]),
+    options=st.sampled_from(
+        [None, {}, {"include_usage": False}, {"include_usage": True}, {"other": 1}]
+    ),
     absent=st.booleans(),
 )
-def test_asking_for_usage_adds_that_and_nothing_else(body: dict[str, Any], options: Any, absent: bool) -> None:
+def test_asking_for_usage_adds_that_and_nothing_else(
+    body: dict[str, Any], options: Any, absent: bool
+) -> None:
     sent = body if absent else {**body, "stream_options": options}
     asked = ask_for_usage(json.dumps(sent).encode())
     silent = absent or (options is not None and "include_usage" not in options)
@@ -73,7 +97,10 @@ def test_asking_for_usage_adds_that_and_nothing_else(body: dict[str, Any], optio
     if asked is not None:
         assert json.loads(asked) == {
             **sent,
-            "stream_options": {**(sent.get("stream_options") or {}), "include_usage": True},
+            "stream_options": {
+                **(sent.get("stream_options") or {}),
+                "include_usage": True,
+            },
         }
 
 
@@ -103,7 +130,9 @@ def test_only_the_extra_chunk_is_taken_out(
 ) -> None:
     """However the bytes are cut."""
     data = b"".join([*before, EXTRA, *after]) + rest
-    stream, found, at = UsageChunkFilter(), b"", 0
+    stream = UsageChunkFilter()
+    found = b""
+    at = 0
     while at < len(data):
         size = cuts[at % len(cuts)]
         found += stream.feed(data[at : at + size])

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.gateway.auth import Caller
-from everthread.gateway.body import ExcessError, OuterFields, slice_body
 from everthread.gateway.encoding import readable_encodings
-from everthread.gateway.errors import Refused
-from everthread.gateway.quotas import charged_model
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.filters.charging import charged_model
+from everthread.gateway.json_slices import ExcessError, slice_body
+from everthread.gateway.outer_fields import OuterFields
 from tests.gateway.house import CHAT as CHAT_MODEL
 from tests.gateway.house import house
 from tests.gateway.raw import JSON, Heard, Plain, ask, gateway, post, raw_upstream, say
@@ -28,16 +29,24 @@ CHAT = "/v1/chat/completions"
 @pytest.mark.parametrize(
     "body",
     [
-        json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}] * 10_001}).encode(),
+        json.dumps(
+            {"model": "m", "messages": [{"role": "user", "content": "x"}] * 10_001}
+        ).encode(),
         b'{"model": "m", "messages": [' + b"{}," * 400_000 + b"{}]}",
         b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}",
-        b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 400_000 + b"1]}]}",
-        json.dumps({"model": "m" * 301, "messages": [{"role": "user", "content": "Hello"}]}).encode(),
+        b'{"model": "m", "messages": [{"role": "user", "content": ['
+        + b"1," * 400_000
+        + b"1]}]}",
     ],
 )
-async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body: bytes) -> None:
+async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(
+    body: bytes,
+) -> None:
     manager = Plain()
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, proxy):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, manager) as (url, proxy),
+    ):
         answer = await ask(url, post(CHAT, body))
     assert answer.status == 200, answer.body
     assert (upstream.heard[0].body == body, manager.prepared) == (True, [])
@@ -48,11 +57,30 @@ async def test_what_would_keep_the_others_waiting_is_passed_on_and_says_so(body:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b'{"model": "m", "messages": [' + b'"",' * 41_000 + b'""]}', "more than 40,000 messages"),
-        (b'{"model": "m", "messages": [{"role": "user", "content": [' + b"1," * 51_000 + b"1]}]}", "50,000 values"),
-        (b'{"model": "m", "messages": [], "tools": [' + b"1," * 51_000 + b"1]}", "`tools` has more than 50,000 values"),
-        (b'{"model": "m", "messages": []' + b"".join(b',"k%d":1' % n for n in range(1_001)) + b"}", "1,000 fields"),
-        (b'{"model": "m", "messages": ["' + b"\\ud800" * 1_000_001 + b'"]}', "1,000,000 escapes"),
+        (
+            b'{"model": "m", "messages": [' + b'"",' * 41_000 + b'""]}',
+            "more than 40,000 messages",
+        ),
+        (
+            b'{"model": "m", "messages": [{"role": "user", "content": ['
+            + b"1," * 51_000
+            + b"1]}]}",
+            "50,000 values",
+        ),
+        (
+            b'{"model": "m", "messages": [], "tools": [' + b"1," * 51_000 + b"1]}",
+            "`tools` has more than 50,000 values",
+        ),
+        (
+            b'{"model": "m", "messages": []'
+            + b"".join(b',"k%d":1' % n for n in range(1_001))
+            + b"}",
+            "1,000 fields",
+        ),
+        (
+            b'{"model": "m", "messages": ["' + b"\\ud800" * 1_000_001 + b'"]}',
+            "1,000,000 escapes",
+        ),
     ],
 )
 def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) -> None:
@@ -60,26 +88,46 @@ def test_a_part_of_many_tiny_values_is_not_looked_into(body: bytes, why: str) ->
         slice_body(body, "openai_chat")
 
 
-async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(tmp_path: Path) -> None:
+async def test_a_request_with_a_part_of_many_values_goes_on_as_it_came(
+    tmp_path: Path,
+) -> None:
     """The attack: ten megabytes of numbers in one message kept everybody waiting for twenty seconds."""
-    body = json.dumps({"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}).encode()
+    body = json.dumps(
+        {"model": CHAT_MODEL, "messages": [{"role": "user", "content": [1] * 51_000}]}
+    ).encode()
     async with house(tmp_path) as home:
-        url, key = await home.gateway(), await home.key()
-        answer = await ask(url, post(CHAT, body, (b"authorization", f"Bearer {key}".encode())))
-    assert "one of its messages has more than 50,000 values" in answer.names["x-everthread-notice"]
+        url = await home.gateway()
+        key = await home.key()
+        answer = await ask(
+            url, post(CHAT, body, (b"authorization", f"Bearer {key}".encode()))
+        )
+    assert (
+        "one of its messages has more than 50,000 values"
+        in answer.names["x-everthread-notice"]
+    )
 
 
 def test_commas_in_texts_are_no_values() -> None:
-    text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "1," * 400_000}]}).encode()
+    text = json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "1," * 400_000}]}
+    ).encode()
     assert not OuterFields(text).is_excessive
     assert len(slice_body(text, "openai_chat").elements) == 1
-    assert OuterFields(b'{"a":"' + b'\\",' * 400_000).is_excessive  # no JSON, and not to be looked at again and again
+    assert OuterFields(
+        b'{"a":"' + b'\\",' * 400_000
+    ).is_excessive  # no JSON, and not to be looked at again and again
 
 
 def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
     """The attack: 60 MB of short fields took seven seconds; the model is still the one that is charged."""
     fields = b",".join(b'"k%d":1' % number for number in range(500_000))
-    body = b"{" + fields + b', "model": "gpt-4o", "messages": [], ' + fields.replace(b"k", b"l") + b"}"
+    body = (
+        b"{"
+        + fields
+        + b', "model": "gpt-4o", "messages": [], '
+        + fields.replace(b"k", b"l")
+        + b"}"
+    )
     tracemalloc.start()
     try:
         outer = OuterFields(body)
@@ -92,7 +140,11 @@ def test_a_million_outer_fields_are_not_read_one_by_one() -> None:
 
 def test_escaped_names_are_looked_for_once() -> None:
     """The attack: millions of short names in escapes, each of which was decoded."""
-    body = b'{"model": "m", "messages": ["\\ud800", {' + b'"\\u0041b": 1, ' * 300_000 + b'"b": 1}]}'
+    body = (
+        b'{"model": "m", "messages": ["\\ud800", {'
+        + b'"\\u0041b": 1, ' * 300_000
+        + b'"b": 1}]}'
+    )
     counted = sys.getprofile()
     calls = 0
 
@@ -111,25 +163,45 @@ def test_escaped_names_are_looked_for_once() -> None:
 async def test_a_body_that_swells_is_passed_on_as_it_came() -> None:
     packed = gzip.compress(b'{"model": "m", "messages": [' + b" " * 20_000_000 + b"]}")
     manager = Plain()
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
         answer = await ask(url, post(CHAT, packed, (b"content-encoding", b"gzip")))
-    assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (200, True, [])
+    assert (answer.status, upstream.heard[0].body == packed, manager.prepared) == (
+        200,
+        True,
+        [],
+    )
     assert "times as large" in answer.names["x-everthread-notice"]
 
 
-@pytest.mark.parametrize(("name", "packed"), [(b"br", b"brotli"), (b"gzip", gzip.compress(b"") * 5_000)])
-async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(name: bytes, packed: bytes) -> None:
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+@pytest.mark.parametrize(
+    ("name", "packed"), [(b"br", b"brotli"), (b"gzip", gzip.compress(b"") * 5_000)]
+)
+async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(
+    name: bytes, packed: bytes
+) -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         answer = await ask(url, post(CHAT, packed, (b"content-encoding", name)))
     assert (answer.status, upstream.heard[0].body == packed) == (200, True)
-    assert answer.names["x-everthread-notice"] == "passed on unmanaged: its body cannot be decoded here"
+    assert (
+        answer.names["x-everthread-notice"]
+        == "passed on unmanaged: its body cannot be decoded here"
+    )
 
 
 @pytest.mark.parametrize(
     ("body", "fine"),
     [
         (b'{"model": "a", "messages": []}', True),
-        (b'{"model": "a", "messages": [{"model": "b", "input": {"model": "c"}}]}', True),
+        (
+            b'{"model": "a", "messages": [{"model": "b", "input": {"model": "c"}}]}',
+            True,
+        ),
         (b'{"model": "a", "messages": [{"content": "\\"model\\": \\"b\\""}]}', True),
         (b'{"model": "a", "metadata": {"mod\\u00e9l": "b"}}', True),
         (b'{"model": "dear", "messages": [], "model": "cheap"}', False),
@@ -140,13 +212,18 @@ async def test_a_body_that_cannot_be_decoded_is_passed_on_and_says_so(name: byte
         (b"no json", True),
     ],
 )
-async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool) -> None:
+async def test_a_field_that_matters_stands_there_once(
+    body: bytes, *, fine: bool
+) -> None:
     if fine:
         OuterFields(body)
         return
     with pytest.raises(Refused, match="twice"):
         OuterFields(body)
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         answer = await ask(url, post(CHAT, body))
     assert (answer.status, upstream.heard) == (400, [])
     assert json.loads(answer.body)["error"]["code"] == "duplicate_field"
@@ -162,7 +239,9 @@ async def test_a_field_that_matters_stands_there_once(body: bytes, *, fine: bool
         (b"", b"identity"),
     ],
 )
-def test_upstreams_are_asked_for_encodings_that_are_read_here(accepted: bytes, asked: bytes) -> None:
+def test_upstreams_are_asked_for_encodings_that_are_read_here(
+    accepted: bytes, asked: bytes
+) -> None:
     assert readable_encodings(accepted) == asked
 
 
@@ -174,6 +253,9 @@ class Spent:
 
     def admit(self) -> None:
         """Everybody."""
+
+    def authorize(self, usage: CanonicalUsage, model: str) -> None:
+        """Everything."""
 
     def spend(self, usage: CanonicalUsage, model: str) -> None:
         self.calls.append((usage.total_tokens, model))
@@ -190,15 +272,28 @@ async def test_the_model_that_answered_is_charged(path: str) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
     answer: dict[str, Any] = {"id": "x", "model": "gpt-4o", "usage": usage}
     if path == CHAT:
-        answer["choices"] = [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}]
+        answer["choices"] = [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hi"},
+                "finish_reason": "stop",
+            }
+        ]
 
     async def reply(request: Heard, writer: asyncio.StreamWriter) -> None:
         assert request.names["accept-encoding"] == "gzip"
         packed = gzip.compress(json.dumps(answer).encode())
         await say(200, [*JSON, (b"content-encoding", b"gzip")], packed)(request, writer)
 
-    async with raw_upstream(reply) as upstream, gateway(upstream.url, authenticator=Keys()) as (url, _):
-        body = json.dumps({"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}).encode()
-        assert (await ask(url, post(path, body, *JSON, (b"accept-encoding", b"gzip, br")))).status == 200
+    async with (
+        raw_upstream(reply) as upstream,
+        gateway(upstream.url, authenticator=Keys()) as (url, _),
+    ):
+        body = json.dumps(
+            {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}
+        ).encode()
+        assert (
+            await ask(url, post(path, body, *JSON, (b"accept-encoding", b"gzip, br")))
+        ).status == 200
     assert account.calls == [(9, "gpt-4o")]
     assert charged_model("gpt-4o", "a-model-nobody-knows") == "gpt-4o"

@@ -10,13 +10,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.raw import JSON, STREAM, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say
+from tests.gateway.raw import (
+    JSON,
+    STREAM,
+    Heard,
+    Plain,
+    ask,
+    chunk,
+    gateway,
+    head,
+    post,
+    raw_upstream,
+    say,
+)
 
-PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings?x=%2f&y"]
-TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).map(lambda text: f"x-{text}".encode())
+CONVERSATIONS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
+PATHS = [*CONVERSATIONS, "/v1/messages/count_tokens", "/v1/embeddings?x=%2f&y"]
+TOKEN = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).map(
+    lambda text: f"x-{text}".encode()
+)
 VALUE = st.binary(max_size=20).map(lambda raw: bytes(33 + byte % 94 for byte in raw))
 BODIES = st.one_of(
-    st.binary(max_size=300), st.dictionaries(st.text(max_size=5), st.text()).map(lambda d: json.dumps(d).encode())
+    st.binary(max_size=300),
+    st.dictionaries(st.text(max_size=5), st.text()).map(
+        lambda d: json.dumps(d).encode()
+    ),
 )
 """Also what is no JSON: it is the upstream's to refuse."""
 
@@ -46,7 +64,10 @@ async def test_whole_answers(
     replied: list[tuple[bytes, bytes]],
 ) -> None:
     theirs = [*JSON, (b"authorization", b"Bearer sk-client"), *fields]
-    async with raw_upstream(say(status, replied, answer)) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(say(status, replied, answer)) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         heard = await ask(url, post(path, sent, *theirs))
         (request,) = upstream.heard
     assert request.line == b"POST " + path.encode() + b" HTTP/1.1"
@@ -55,11 +76,21 @@ async def test_whole_answers(
     assert heard.status == status
     assert heard.body == answer
     assert shown(heard.headers)[: len(replied)] == replied
-    assert [name for name, _ in shown(heard.headers)[len(replied) :]] == [b"x-request-id", b"x-everthread-request"]
+    notice = [] if path in CONVERSATIONS else [b"x-everthread-notice"]
+    assert [name for name, _ in shown(heard.headers)[len(replied) :]] == [
+        b"content-security-policy",
+        b"x-content-type-options",
+        *notice,
+        b"x-request-id",
+        b"x-everthread-request",
+    ]
 
 
 @settings(max_examples=40)
-@given(pieces=st.lists(st.binary(min_size=1, max_size=60), max_size=6), path=st.sampled_from(PATHS))
+@given(
+    pieces=st.lists(st.binary(min_size=1, max_size=60), max_size=6),
+    path=st.sampled_from(PATHS),
+)
 async def test_streams_piece_by_piece(pieces: list[bytes], path: str) -> None:
     """The next piece is sent when the client heard the one before: nothing is held back."""
     heard = asyncio.Semaphore(0)
@@ -82,17 +113,28 @@ async def test_compressed_bodies_go_through_as_they_are(path: str) -> None:
     packed = gzip.compress(b'{"model": "m", "messages": []}')
     answer = gzip.compress(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
     said = say(200, [*JSON, (b"content-encoding", b"gzip")], answer)
-    async with raw_upstream(said) as upstream, gateway(upstream.url, manager) as (url, _):
-        heard = await ask(url, post(path, packed, *JSON, (b"content-encoding", b"gzip")))
+    async with (
+        raw_upstream(said) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
+        heard = await ask(
+            url, post(path, packed, *JSON, (b"content-encoding", b"gzip"))
+        )
         assert upstream.heard[0].body == packed
         assert upstream.heard[0].names["content-encoding"] == "gzip"
     assert heard.body == answer
-    assert [incoming.body for incoming in manager.prepared] in ([], [b'{"model": "m", "messages": []}'])
+    assert [incoming.body for incoming in manager.prepared] in (
+        [],
+        [b'{"model": "m", "messages": []}'],
+    )
 
 
 async def test_a_body_in_an_unknown_encoding_is_forwarded_unread() -> None:
     manager = Plain()
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
         await ask(url, post("/v1/messages", b"\x0b\x02", (b"content-encoding", b"br")))
         assert upstream.heard[0].body == b"\x0b\x02"
     assert manager.prepared == []
@@ -114,6 +156,11 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
 async def test_uploads_stream_through() -> None:
     """A path nobody looks into has no limit: its body is never held as a whole."""
     big = b"0123456789" * 300_000
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
-        await ask(url, post("/v1/files", big, (b"content-type", b"multipart/form-data")))
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        await ask(
+            url, post("/v1/files", big, (b"content-type", b"multipart/form-data"))
+        )
         assert upstream.heard[0].body == big

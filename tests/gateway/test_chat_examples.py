@@ -12,7 +12,8 @@ from examples.telegram_bot import Bot
 from examples.webhook import Webhook, signed_headers
 from tests.gateway.api.house import house
 
-SECRET, NOW = "both sides know it", 1_000_000.0
+SECRET = "both sides know it"
+NOW = 1_000_000.0
 
 
 class Telegram:
@@ -29,7 +30,11 @@ class Telegram:
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         asked = json.loads(request.content)
         if request.url.path.endswith("getUpdates"):
-            found = [update for update in self.updates if update["update_id"] >= asked["offset"]]
+            found = [
+                update
+                for update in self.updates
+                if update["update_id"] >= asked["offset"]
+            ]
             return httpx2.Response(200, json={"ok": True, "result": found})
         self.sent.append((asked["chat_id"], asked["text"]))
         return httpx2.Response(200, json={"ok": True, "result": {}})
@@ -40,7 +45,9 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
     transport = httpx2.MockTransport(telegram.answer)
     async with (
         house(f"sqlite:///{tmp_path / 's.db'}") as here,
-        httpx2.AsyncClient(transport=transport, base_url="https://telegram.example/botx/") as client,
+        httpx2.AsyncClient(
+            transport=transport, base_url="https://telegram.example/botx/"
+        ) as client,
     ):
         bot = Bot(client, here.of("ann"), {7, 8}, tmp_path / "bot.json")
         telegram.write(1, chat=70, user=7, text="Hello")
@@ -48,26 +55,44 @@ async def test_a_telegram_chat_is_a_thread(tmp_path: Path) -> None:
         telegram.write(3, chat=70, user=7, text="Again")
         telegram.write(4, chat=90, user=9, text="A stranger")
         await bot.poll()
-        assert [text for chat, text in telegram.sent if chat == 70] == ["re: Hello", "re: Again"]
-        assert [text for chat, text in telegram.sent if chat == 80] == ["re: Good morning"]
+        assert [text for chat, text in telegram.sent if chat == 70] == [
+            "re: Hello",
+            "re: Again",
+        ]
+        assert [text for chat, text in telegram.sent if chat == 80] == [
+            "re: Good morning"
+        ]
         assert not [text for chat, text in telegram.sent if chat == 90]
         # Another process goes on, and what Telegram sends again is the same turn.
         later = Bot(client, here.of("ann"), {7}, tmp_path / "bot.json")
         later._state["offset"] = 3
         await later.poll()
         threads = json.loads((tmp_path / "bot.json").read_text())["threads"]
-        assert await here.history(threads["70"]) == ["Hello", "re: Hello", "Again", "re: Again"]
+        assert await here.history(threads["70"]) == [
+            "Hello",
+            "re: Hello",
+            "Again",
+            "re: Again",
+        ]
 
 
 async def test_a_signed_message_is_answered_once(tmp_path: Path) -> None:
     async with house(f"sqlite:///{tmp_path / 's.db'}") as here:
-        hook = Webhook(here.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW)
+        hook = Webhook(
+            here.of("ann"), SECRET, tmp_path / "hook.json", clock=lambda: NOW
+        )
         transport = httpx2.ASGITransport(app=hook.app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://hook.example") as service:
-            body = json.dumps({"event": "e-1", "chat": "room-7", "text": "Hello"}).encode()
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://hook.example"
+        ) as service:
+            body = json.dumps(
+                {"event": "e-1", "chat": "room-7", "text": "Hello"}
+            ).encode()
             thread = ""
             for _ in range(2):
-                answer = await service.post("/", content=body, headers=signed_headers(SECRET, NOW, body))
+                answer = await service.post(
+                    "/", content=body, headers=signed_headers(SECRET, NOW, body)
+                )
                 assert (answer.status_code, answer.json()["text"]) == (200, "re: Hello")
                 expected = signed_headers(SECRET, NOW, answer.content)
                 assert expected.items() <= dict(answer.headers).items()
@@ -82,6 +107,12 @@ async def test_a_signed_message_is_answered_once(tmp_path: Path) -> None:
                 (body, signed_headers(SECRET, NOW + 301, body)),
                 (body, {**good, "x-everthread-timestamp": "soon"}),
             ]:
-                assert (await service.post("/", content=content, headers=headers)).status_code == 401
+                assert (
+                    await service.post("/", content=content, headers=headers)
+                ).status_code == 401
             none = b"[]"
-            assert (await service.post("/", content=none, headers=signed_headers(SECRET, NOW, none))).status_code == 400
+            assert (
+                await service.post(
+                    "/", content=none, headers=signed_headers(SECRET, NOW, none)
+                )
+            ).status_code == 400

@@ -13,7 +13,9 @@ from tests.gateway.house import house
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_conversation_comes_back_smaller_with_a_receipt(api: Api, tmp_path: Path) -> None:
+async def test_a_conversation_comes_back_smaller_with_a_receipt(
+    api: Api, tmp_path: Path
+) -> None:
     client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
     for turn in range(12):
         client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
@@ -22,7 +24,9 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(api: Api, tmp_pa
     field = "input" if api == "openai_responses" else "messages"
     async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
-        answer = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 8_000})
+        answer = await http.post(
+            f"{url}/v1/compact", json={**client.body(), "window": 8_000}
+        )
         assert answer.status_code == 200, answer.text
         made = answer.json()
         assert made["receipt"]["changed"] is True
@@ -32,16 +36,24 @@ async def test_a_conversation_comes_back_smaller_with_a_receipt(api: Api, tmp_pa
         assert made[field][-1] == client.messages[-1]
         assert len(await place.store.history(made["handle"])) == len(client.messages)
         assert not place.provider.log, "no provider is asked"
-        again = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})
+        again = await http.post(
+            f"{url}/v1/compact", json={**client.body(), "window": 900_000}
+        )
         receipt = again.json()["receipt"]
         assert again.json()[field] == client.body()[field]
         assert receipt["changed"] is False
-        assert receipt["reason"].startswith("the conversation is too short to compact: 25 messages")
+        assert receipt["reason"].startswith(
+            "the conversation is too short to compact: 25 messages"
+        )
         assert "in a window of 900,000" in receipt["reason"]
 
 
 async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> None:
-    kept = {"model": "gpt-5", "input": [{"role": "user", "content": "And now?"}], "previous_response_id": "resp_1"}
+    kept = {
+        "model": "gpt-5",
+        "input": [{"role": "user", "content": "And now?"}],
+        "previous_response_id": "resp_1",
+    }
     chat = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
     async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
@@ -52,6 +64,11 @@ async def test_a_history_that_may_not_be_compacted_says_why(tmp_path: Path) -> N
         assert refused.status_code == 400
         many = b'{"model": "m", "messages": [' + b"1," * 400_000 + b"1]}"
         assert (await http.post(f"{url}/v1/compact", content=many)).status_code == 413
-        off = await place.gateway("none", key=None, settings="compression: {enabled: false}\n")
+        off = await place.gateway(
+            "none", key=None, settings="compression: {enabled: false}\n"
+        )
         answer = await http.post(f"{off}/v1/compact", json=chat)
-        assert answer.json()["receipt"]["reason"] == "compression is disabled (compression.enabled: false)"
+        assert (
+            answer.json()["receipt"]["reason"]
+            == "compression is disabled (compression.enabled: false)"
+        )

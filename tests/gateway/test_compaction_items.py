@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.gateway.management.compaction_items import asks_compaction, expand_items, make_item, read_item
+from everthread.gateway.management.compaction_items import (
+    asks_compaction,
+    expand_items,
+    make_item,
+    read_item,
+)
 from everthread.lab.provider import Provider, ServedModel
 from everthread.wire.common import SseParser
 from tests.gateway.clients import words
@@ -24,17 +30,31 @@ FACT = "The harbour master's boat is called Wilhelmina."
 
 def history() -> list[Any]:
     """More than half of a window of 8,000 tokens."""
-    items: list[Any] = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "Noted."}]
+    items: list[Any] = [
+        {"role": "user", "content": FACT},
+        {"role": "assistant", "content": "Noted."},
+    ]
     for turn in range(8):
-        items.append({"role": "user", "content": f"Ledger {turn}: {words(600, f'ledger {turn}')}"})
+        items.append(
+            {
+                "role": "user",
+                "content": f"Ledger {turn}: {words(600, f'ledger {turn}')}",
+            }
+        )
         items.append({"role": "assistant", "content": f"Noted {turn}."})
     return items
 
 
 @asynccontextmanager
-async def served(folder: Path, *, compacts: bool) -> AsyncIterator[tuple[House, str, httpx2.AsyncClient]]:
+async def served(
+    folder: Path, *, compacts: bool
+) -> AsyncIterator[tuple[House, str, httpx2.AsyncClient]]:
     models = [ServedModel("gpt-5", 16_000, shows="max_model_len", compacts=compacts)]
-    async with house(folder) as place, Provider(models) as provider, httpx2.AsyncClient(timeout=120) as http:
+    async with (
+        house(folder) as place,
+        Provider(models) as provider,
+        httpx2.AsyncClient(timeout=120) as http,
+    ):
         place.provider = provider
         yield place, await place.gateway("none", key=None), http
 
@@ -43,33 +63,60 @@ async def test_what_the_upstream_makes_is_passed_through(tmp_path: Path) -> None
     async with served(tmp_path, compacts=True) as (place, url, http):
         asked = {"model": "gpt-5", "input": [*history(), TRIGGER]}
         answer = await http.post(f"{url}/v1/responses", json=asked)
-        assert answer.headers["x-everthread-notice"] == "passed on unmanaged: compaction_trigger"
+        assert (
+            answer.headers["x-everthread-notice"]
+            == "passed on unmanaged: compaction_trigger"
+        )
         [item] = answer.json()["output"]
         assert place.provider.log[-1].body == asked
-        at_path = await http.post(f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()})
+        at_path = await http.post(
+            f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()}
+        )
         assert at_path.json()["id"].startswith("resp_lab")
+        thread = answer.headers["x-everthread-thread"]
+        while len(await place.store.usage(thread)) < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # recorded after the client has the answer
         more = {"model": "gpt-5", "input": [item, {"role": "user", "content": "Go on"}]}
-        assert (await http.post(f"{url}/v1/responses", json=more)).status_code == 200
-        assert place.provider.log[-1].body == more
+        following = await http.post(f"{url}/v1/responses", json=more)
+        assert following.headers["x-everthread-thread"] == thread
+        sent = place.provider.log[-1].body
+        assert sent["input"] == more["input"]
+        assert [tool["name"] for tool in sent["tools"]] == ["recall"], (
+            "the model can look up what the item replaces"
+        )
 
 
 @pytest.mark.parametrize("way", ["whole", "stream", "path"])
-async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(way: str, tmp_path: Path) -> None:
+async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(
+    way: str, tmp_path: Path
+) -> None:
     async with served(tmp_path, compacts=False) as (place, url, http):
         if way == "path":
-            answer = await http.post(f"{url}/v1/responses/compact", json={"model": "gpt-5", "input": history()})
+            answer = await http.post(
+                f"{url}/v1/responses/compact",
+                json={"model": "gpt-5", "input": history()},
+            )
         else:
-            body = {"model": "gpt-5", "input": [*history(), TRIGGER], "stream": way == "stream"}
+            body = {
+                "model": "gpt-5",
+                "input": [*history(), TRIGGER],
+                "stream": way == "stream",
+            }
             answer = await http.post(f"{url}/v1/responses", json=body)
         assert answer.status_code == 200, answer.text
         if way == "stream":
-            events = [json.loads(event.data) for event in SseParser().feed(answer.content)]
-            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            events = [
+                json.loads(event.data) for event in SseParser().feed(answer.content)
+            ]
+            assert [event["sequence_number"] for event in events] == list(
+                range(len(events))
+            )
             made = events[-1]["response"]
         else:
             made = answer.json()
         [item] = made["output"]
         assert item["type"] == "compaction"
+        thread = (await place.store.list_threads())[0].first.id
         again: dict[str, Any] = {
             "model": "gpt-5",
             "input": [item, {"role": "user", "content": "What is the boat called?"}],
@@ -78,19 +125,75 @@ async def test_where_the_upstream_makes_none_it_is_made_here_and_expanded(way: s
         assert following.status_code == 200, following.text
         sent = place.provider.log[-1].body["input"]
         assert "everthread1." not in json.dumps(sent)
+        assert following.headers["x-everthread-thread"] == thread
         assert FACT in json.dumps(sent), "the first words of the user stay"
         assert sent[-1] == again["input"][-1]
         assert len(sent) < len(history())
-        again["input"] += [*following.json()["output"], {"role": "user", "content": "Thanks"}]
+        again["input"] += [
+            *following.json()["output"],
+            {"role": "user", "content": "Thanks"},
+        ]
         last = await http.post(f"{url}/v1/responses", json=again)
-        assert place.provider.log[-1].body["input"][: len(sent)] == sent, "the same each time"
-        assert last.headers["x-everthread-thread"] == following.headers["x-everthread-thread"]
+        assert place.provider.log[-1].body["input"][: len(sent)] == sent, (
+            "the same each time"
+        )
+        assert (
+            last.headers["x-everthread-thread"]
+            == following.headers["x-everthread-thread"]
+        )
 
 
-async def test_a_websocket_is_answered_at_once_and_never_reaches_the_upstream(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/v1/responses", "/backend-api/codex/responses"])
+async def test_codex_keeps_its_thread_through_compactions_that_the_upstream_lacks(
+    path: str, tmp_path: Path
+) -> None:
+    """Codex keeps its instructions and the user's messages, and puts the item after them."""
+    async with served(tmp_path, compacts=False) as (place, url, http):
+        developer = {
+            "type": "message",
+            "role": "developer",
+            "content": words(400, "rules"),
+        }
+        task = {"type": "message", "role": "user", "content": FACT}
+        said: list[Any] = []
+        threads = set()
+
+        async def ask(*more: Any) -> Any:
+            body = {"model": "gpt-5", "input": [developer, task, *said, *more]}
+            headers = {"session_id": "codex-1", "user-agent": "codex_exec/0.166"}
+            answer = await http.post(f"{url}{path}", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            return answer
+
+        for _ in range(3):
+            for turn in range(5):
+                answer = await ask()
+                threads.add(answer.headers["x-everthread-thread"])
+                said += answer.json()["output"]
+                text = f"Ledger {turn}: {words(400, f'ledger {turn} {len(threads)}')}"
+                said.append({"type": "message", "role": "user", "content": text})
+            [item] = (await ask(TRIGGER)).json()["output"]
+            said = [item]
+        said.append({"type": "message", "role": "user", "content": "The end."})
+        threads.add((await ask()).headers["x-everthread-thread"])
+        sent = place.provider.log[-1].body["input"]
+        assert [one for one in sent if one.get("role") == "developer"] == [developer]
+        assert [one.get("content") for one in sent].count(FACT) == 1
+        assert len(threads) == 1
+        [row] = await place.store.list_threads()
+        assert row.compactions == 3
+
+
+async def test_a_websocket_is_answered_at_once_and_never_reaches_the_upstream(
+    tmp_path: Path,
+) -> None:
     async with served(tmp_path, compacts=True) as (place, url, http):
-        asked = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
-                 "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
+        asked = {
+            "connection": "upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        }
         for path in ("/v1/responses", "/responses"):
             assert (await http.get(f"{url}{path}", headers=asked)).status_code == 426
         assert place.provider.log == []
@@ -105,8 +208,23 @@ def test_an_item_that_is_not_ours_is_left_alone() -> None:
     assert read_item({"type": "compaction"}, KEY) is None
     forged = {**item, "encrypted_content": "everthread1.ä.x"}
     assert read_item(forged, KEY) is None
-    text = json.dumps({"input": [forged, item, {"role": "user", "content": "x"}]})
-    assert json.loads(expand_items(text, KEY) or "")["input"] == [forged, *values, {"role": "user", "content": "x"}]
-    assert expand_items(json.dumps({"input": [forged]}), KEY) is None
-    assert not asks_compaction(json.dumps({"input": [TRIGGER, {"role": "user", "content": "x"}]}).encode())
+    body = {"input": [forged, item, {"role": "user", "content": "x"}]}
+    expanded = expand_items(json.dumps(body).encode(), KEY)
+    assert expanded is not None
+    assert json.loads(expanded.body)["input"] == [
+        forged,
+        *values,
+        {"role": "user", "content": "x"},
+    ]
+    assert expanded.end == 2
+    item = make_item([*values, {"role": "user", "content": "more"}], KEY)
+    kept = {"input": [*values, item, {"role": "user", "content": "x"}]}
+    expanded = expand_items(json.dumps(kept).encode(), KEY)
+    assert expanded is not None
+    said = [one["content"] for one in json.loads(expanded.body)["input"]]
+    assert said == ["hi", "more", "x"], "what the client keeps is not repeated"
+    assert expand_items(json.dumps({"input": [forged]}).encode(), KEY) is None
+    assert not asks_compaction(
+        json.dumps({"input": [TRIGGER, {"role": "user", "content": "x"}]}).encode()
+    )
     assert not asks_compaction(b'{"input": "compaction_trigger"}')

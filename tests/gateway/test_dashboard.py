@@ -12,12 +12,32 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing import CanonicalUsage
-from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.gateway.dashboard.page_charts import DAY_SECONDS, draw_days
+from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
+from everthread.gateway.dashboard.savings import CostComparison, compare_thread
 from everthread.gateway.dashboard.text import summary_sections
-from everthread.gateway.dashboard.views import saving_of
-from everthread.store.models import CallRow, CompactionRecord, NewCompaction, NewUsage, Rewrite
-from tests.gateway.pages import MODEL, SUMMARY, Browser, Desk, compact_thread, desk, make_thread
+from everthread.gateway.quotas import utc_day
+from everthread.store.records import (
+    CallRow,
+    CompactionRecord,
+    ContextEntry,
+    NewCompaction,
+    NewRewrite,
+    NewUsage,
+    ProxiedContext,
+    Rewrite,
+    UsageRow,
+)
+from tests.gateway.pages import (
+    MODEL,
+    SUMMARY,
+    Browser,
+    Desk,
+    compact_thread,
+    desk,
+    make_thread,
+)
 from tests.store.test_proxied import extend, point
 
 Work = Callable[[Desk, Browser], Awaitable[None]]
@@ -31,14 +51,38 @@ def see(folder: Path, work: Work, **more: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> None:
+def test_a_compaction_that_was_made_ahead_counts_from_the_call_that_it_makes_smaller() -> (
+    None
+):
     prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
     calls = [
-        CallRow("t", float(at), "gpt-4o", "main", "default", "agent", prompt, 10, 0, 0, Decimal(1))
+        CallRow(
+            "t",
+            float(at),
+            "gpt-4o",
+            "main",
+            "default",
+            "agent",
+            prompt,
+            10,
+            0,
+            0,
+            Decimal(1),
+        )
         for at, prompt in enumerate(prompts)
     ]
-    made = CompactionRecord(1, "t", "s", "s", 0.5, None, NewCompaction(tokens_before=100_000, tokens_after=10_000))
-    found = saving_of(calls, [made], price=lambda *_: None, window=lambda _: 100_000, ttl=300)
+    made = CompactionRecord(
+        1,
+        "t",
+        "s",
+        "s",
+        0.5,
+        None,
+        NewCompaction(tokens_before=100_000, tokens_after=10_000),
+    )
+    found = compare_thread(
+        calls, [made], price=lambda *_: None, window=lambda _: 100_000, ttl=300
+    )
     assert found.outgrown == tuple(calls[3:])
     assert found.calls == 3
 
@@ -47,7 +91,9 @@ def test_a_learnt_output_cap_is_not_taken_for_the_window(tmp_path: Path) -> None
     async def work(here: Desk, me: Browser) -> None:
         thread = await make_thread(here.store)
         before = (await me.get(f"/dashboard/threads/{thread}")).words
-        await here.store.learn_limit("http://lab.test", MODEL, 4_321, source="stated", kind="output")
+        await here.store.learn_limit(
+            "http://lab.test", MODEL, 4_321, source="stated", kind="output"
+        )
         assert (await me.get(f"/dashboard/threads/{thread}")).words == before
         await here.store.learn_limit("http://lab.test", MODEL, 54_321, source="stated")
         assert "54,321" in (await me.get(f"/dashboard/threads/{thread}")).words
@@ -60,9 +106,14 @@ def test_an_empty_store_has_pages_too(tmp_path: Path) -> None:
         assert "No conversation yet" in (await me.get("/")).words
         assert "Nothing was found" in (await me.get("/?q=apple")).words
         overview = await me.get("/dashboard/overview")
-        assert "Nothing was used" in overview.words
-        assert "Nothing failed in this time" in overview.words
-        for path in ("/dashboard/threads/nobody", "/dashboard/threads/nobody/compactions/1", "/dashboard/nowhere"):
+        for page in (await me.get("/"), overview):
+            assert "everthread wrap claude" in page.words
+            assert "everthread replay --latest" in page.words
+        for path in (
+            "/dashboard/threads/nobody",
+            "/dashboard/threads/nobody/compactions/1",
+            "/dashboard/nowhere",
+        ):
             assert (await me.get(path)).status == 404
         assert (await me.http.get("/dashboard")).headers["location"] == "/"
 
@@ -79,16 +130,23 @@ def test_threads_are_listed_and_found(tmp_path: Path) -> None:
             f"/dashboard/threads/{first}",
             f"/dashboard/threads/{other}",
         ] or (
-            set(listed.links("/dashboard/threads/")) == {f"/dashboard/threads/{first}", f"/dashboard/threads/{other}"}
+            set(listed.links("/dashboard/threads/"))
+            == {f"/dashboard/threads/{first}", f"/dashboard/threads/{other}"}
         )
         assert "The ledger" in listed.words
-        assert "Please mend src/ledger.py number 0" in listed.words, "without a title its first words name a thread"
+        assert "Please mend src/ledger.py number 0" in listed.words, (
+            "without a title its first words name a thread"
+        )
         assert "12.0k of 20k (60 %)" in listed.words.replace("12k", "12.0k")
         found = await me.get("/?q=line3x7")
-        assert found.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
+        assert found.links("/dashboard/threads/[0-9a-f]+$") == [
+            f"/dashboard/threads/{first}"
+        ]
         assert "line3x7" in found.words
         assert len(found.links("/messages/")) == 1
-        assert re.search(r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words), found.words
+        assert re.search(
+            r"before #\d+ \S.* #\d+ .*line3x7.*after #\d+ \S", found.words
+        ), found.words
 
     see(tmp_path, work)
 
@@ -97,42 +155,88 @@ def test_a_thread_is_shown_with_all_its_parts(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
         thread = await make_thread(here.store, title="The ledger")
         tip = await compact_thread(here.store, thread)
-        await here.store.record_usage(NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02")))
+        await here.store.record_usage(
+            NewUsage(tip, MODEL, CanonicalUsage(4_000, 50), cost=Decimal("0.02"))
+        )
         page = await me.get(f"/dashboard/threads/{thread}")
-        for words in ("System prompt", "Summary", "User’s words", "Recent conversation", "Tool results", "Free"):
+        for words in (
+            "System prompt",
+            "Summary",
+            "User’s words",
+            "Recent conversation",
+            "Tool results",
+            "Free",
+        ):
             assert words in page.words
         assert "4,050 of 20,000 tokens, as the provider counted" in page.words
-        (chart,) = [given for given in page.of("svg") if given.get("id") == "calls-chart"]
+        (chart,) = [
+            given for given in page.of("svg") if given.get("id") == "calls-chart"
+        ]
         assert chart["data-count"] == "9"
-        assert '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>' in page.text
+        assert (
+            '<g class="mark"><title>compaction: 9,000 to 3,000 tokens</title>'
+            in page.text
+        )
         assert "9k → 3k tokens" in page.words
-        assert "compaction" in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
-        assert "pytest tests/test_part_7.py" in page.words.split("Commands, as they went last")[1].split("Pinned")[0]
+        assert (
+            "compaction"
+            in page.words.split("Why the cache missed")[1].split("Heaviest")[0]
+        )
+        assert (
+            "pytest tests/test_part_7.py"
+            in page.words.split("Last outcome of each command")[1].split("Pinned")[0]
+        )
         for fate in ("in view", "in the user’s words", "in the journal", "recallable"):
             assert fate in page.words, fate
-        assert page.text.count("<details id=") == len([tag for tag in page.of("li") if "left" in str(tag.get("class"))])
+        assert page.text.count("<details id=") == len(
+            [tag for tag in page.of("li") if "left" in str(tag.get("class"))]
+        )
 
     see(tmp_path, work)
 
 
-def test_a_compaction_is_opened_and_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_compaction_is_opened_and_undone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work(here: Desk, me: Browser) -> None:
         thread = await make_thread(here.store)
         await compact_thread(here.store, thread)
         (where,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
         page = await me.get(where)
         assert "Compaction 1: 9k → 3k tokens" in page.words
-        assert "24messages left view" in page.words.replace("\n", "")
-        for words in ("Active Task", "What the User Said", "written by journal", "of these in no source", "prune"):
+        assert "24messages left the prompt" in page.words.replace("\n", "")
+        for words in (
+            "Active Task",
+            "What the User Said",
+            "written by journal",
+            "1 of them occur in no message",
+            "Old tool results shortened",
+        ):
             assert words in page.words
-        line = next(part for part in page.text.split("<li") if "tests/test_part_2.py</code>" in part)
-        assert f"/dashboard/threads/{thread}/messages/" in line, "a line of a summary names its source"
-        undone = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"), follow_redirects=True)
+        line = next(
+            part
+            for part in page.text.split("<li")
+            if "tests/test_part_2.py</code>" in part
+        )
+        assert f"/dashboard/threads/{thread}/messages/" in line, (
+            "a line of a summary names its source"
+        )
+        undone = await me.post(
+            f"/dashboard/threads/{thread}/undo",
+            page.form("/undo"),
+            follow_redirects=True,
+        )
         assert "The compaction was undone" in undone.words
         assert (await here.store.session(thread)).live
-        assert (await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))).status == 409
-        assert "undo" not in str([given.get("action") for given in (await me.get(where)).of("form")])
-        branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
+        assert (
+            await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
+        ).status == 409
+        assert "undo" not in str(
+            [given.get("action") for given in (await me.get(where)).of("form")]
+        )
+        branched = await me.post(
+            f"/dashboard/threads/{thread}/branch", page.form("/branch")
+        )
         assert branched.status == 303
         made = branched.headers["location"].split("/")[-1].split("?")[0]
         assert (await here.store.session(made)).kind == "branch"
@@ -151,7 +255,10 @@ def test_a_thread_in_a_turn_is_not_changed(tmp_path: Path) -> None:
         form = (await me.get(where)).form("/undo")
         lease = await here.store.acquire(thread, "somebody", 60)
         assert lease is not None
-        assert "a turn of this thread is under way" in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
+        assert (
+            "a turn of this thread is under way"
+            in (await me.post(f"/dashboard/threads/{thread}/undo", form)).words
+        )
         assert await here.store.get_compression_tip(thread) == tip
 
     see(tmp_path, work)
@@ -162,15 +269,21 @@ def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
         thread = await make_thread(here.store)
         form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
         where = f"/dashboard/threads/{thread}/pin"
-        said = await me.post(where, form | {"text": "Never touch the audit log."}, follow_redirects=True)
+        said = await me.post(
+            where, form | {"text": "Never touch the audit log."}, follow_redirects=True
+        )
         assert "Pinned: every later compaction" in said.words
-        assert [pin.text for pin in await here.store.pins(thread)] == ["Never touch the audit log."]
+        assert [pin.text for pin in await here.store.pins(thread)] == [
+            "Never touch the audit log."
+        ]
         first = (await here.store.history(thread, limit=1))[0]
         page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
         assert (await me.post(where, page.form("/pin"))).status == 303
         assert len(await here.store.pins(thread)) == 2
         shown = await me.get(f"/dashboard/threads/{thread}")
-        assert (await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))).status == 303
+        assert (
+            await me.post(f"/dashboard/threads/{thread}/unpin", shown.form("/unpin"))
+        ).status == 303
         assert len(await here.store.pins(thread)) == 1
         assert (await me.post(where, form | {"text": " "})).status == 409
         assert (await me.post(where, form | {"text": "x" * 70_000})).status == 413
@@ -181,19 +294,37 @@ def test_texts_and_messages_are_pinned(tmp_path: Path) -> None:
 def test_a_proxied_thread_shows_what_stands_for_its_beginning(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
         for number in range(1, 5):
-            await extend(here.store, point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number))
-        text = SUMMARY.replace("\n", "\\n")
-        replacement = f'{{"role":"user","content":"said d1"}},{{"role":"user","content":"{text}"}}'.encode()
-        rewrite = Rewrite("t", "e", "d3", 0, 3, "s3", "", "A", replacement)
-        await here.store.put_rewrite(rewrite, NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY))
+            await extend(
+                here.store,
+                point(
+                    f"d{number}", f"d{number - 1}" if number > 1 else "", length=number
+                ),
+            )
+        rewrite = Rewrite(
+            "t", "e", "d3", 0, 3, "s3", "", "A", b'{"role":"user","content":"said d1"}'
+        )
+        made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
+        summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
+        context = ProxiedContext(
+            [ContextEntry(0), summary, ContextEntry(3)], [1, 2], given=4, inherited=0
+        )
+        await here.store.commit_rewrite(
+            NewRewrite(rewrite, made, context, scope="", digest="d4")
+        )
         page = await me.get("/dashboard/threads/A")
-        assert [tag for tag in page.of("span") if "view" in str(tag.get("class")).split()] != []
-        fates = [str(tag["class"]).split()[1] for tag in page.of("span") if str(tag.get("class")).startswith("tag ")]
+        assert [
+            tag for tag in page.of("span") if "view" in str(tag.get("class")).split()
+        ] != []
+        fates = [
+            str(tag["class"]).split()[1]
+            for tag in page.of("span")
+            if str(tag.get("class")).startswith("tag ")
+        ]
         assert fates == ["view", "recall", "recall", "view"]
         (where,) = page.links("/compactions/")
         opened = await me.get(where)
         assert "Undo this compaction" in opened.words
-        assert "2messages left view" in opened.words.replace("\n", "")
+        assert "2messages left the prompt" in opened.words.replace("\n", "")
 
     see(tmp_path, work)
 
@@ -204,18 +335,91 @@ def test_an_overview_adds_up(tmp_path: Path) -> None:
         tip = await compact_thread(here.store, thread)
         for _ in range(3):
             used = CanonicalUsage(100, 50, 3_000)
-            await here.store.record_usage(NewUsage(tip, MODEL, used, cost=Decimal("0.002")))
+            await here.store.record_usage(
+                NewUsage(tip, MODEL, used, cost=Decimal("0.002"))
+            )
         other = await make_thread(here.store, tenant="b", turns=1)
-        await here.store.record_usage(NewUsage(other, "nobodys-model", CanonicalUsage(10, 10)))
+        await here.store.record_usage(
+            NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
+        )
         page = await me.get("/dashboard/overview?days=1")
-        assert "4calls in" in page.words.replace("\n", "")
-        assert "saved by compaction" in page.words
-        for words in ("By model", "By client", "By tenant", "By day", "Slowest compactions", "nobodys-model"):
+        words = page.words.replace("\n", "")
+        assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
+        assert "stored, searchable1 compaction took 6k tokens" in words
+        assert "with the whole history" in words
+        for words in (
+            "By model",
+            "By client",
+            "By tenant",
+            "By day",
+            "Slowest compactions",
+            "nobodys-model",
+        ):
             assert words in page.words
-        assert "1 calls without a known price" in page.words
+        assert "1 call without a known price" in page.words
         assert (await me.get("/dashboard/overview?days=x")).status == 200
 
     see(tmp_path, work)
+
+
+def test_calls_beyond_the_window_lead_with_or_without_a_price(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store, turns=8)
+        tip = await compact_thread(here.store, thread)
+        for _ in range(3):
+            used = CanonicalUsage(18_000, 50)
+            await here.store.record_usage(NewUsage(tip, "nobodys-model", used))
+        used = CanonicalUsage(16_000, 50)
+        await here.store.record_usage(NewUsage(tip, "nobodys-model", used))
+        page = await me.get(f"/dashboard/threads/{thread}")
+        words = page.words.replace("\n", "")
+        assert "1 callbeyond the windowof 12 in all" in words
+        assert "24 left the prompt; search and recall find them" in words
+        assert "saved" not in words.partition("What fills the window")[0]
+        overview = await me.get("/dashboard/overview")
+        words = overview.words.replace("\n", "")
+        assert "1 callbeyond the window1 conversation continued" in words
+        assert "cli1" in words, "by client"
+        assert "unknowncost4 calls without a known price" in words
+
+    see(tmp_path, work)
+
+
+def test_branches_are_listed_under_their_conversation(tmp_path: Path) -> None:
+    async def work(here: Desk, me: Browser) -> None:
+        thread = await make_thread(here.store, turns=2, title="The `ledger` work")
+        first = (await here.store.history(thread))[1]
+        branch = await here.store.branch(thread, first.id)
+        twig = await here.store.branch(branch.id, first.id)
+        page = await me.get("/")
+        assert page.text.count('<ol class="branches">') == 1
+        nested = page.text.partition('<ol class="branches">')[2].partition("</ol>")[0]
+        assert branch.id in nested
+        assert twig.id in nested
+        assert thread in page.text.partition('<ol class="branches">')[0]
+        assert "The <code>ledger</code> work" in page.text
+
+    see(tmp_path, work)
+
+
+def test_days_are_drawn_without_gaps() -> None:
+    since = 1_700_000_000.0 // DAY_SECONDS * DAY_SECONDS
+    names = [utc_day(since + number * DAY_SECONDS) for number in (1, 4)]
+    rows = [
+        UsageRow(name, calls=2, input=100, cache_read=300, cost=Decimal(1))
+        for name in names
+    ]
+    savings = CostComparison(by={"day": {names[0]: 0.5}})
+    drawn = draw_days(rows, savings, since)
+    assert [chart.title for chart in drawn] == [
+        "Prompt tokens by day",
+        "Dollars by day",
+        "Share of the prompts read from the cache",
+    ]
+    assert 'data-count="4"' in drawn[0].drawn
+    assert "saved by compaction" in drawn[1].drawn
+    assert 'data-count="2"' in drawn[2].drawn
+    assert draw_days(rows[:1], savings, since) == []
 
 
 def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -223,16 +427,34 @@ def test_settings_are_tried_and_nothing_is_changed(tmp_path: Path) -> None:
 
     async def trial(request: TrialRequest) -> TrialResult:
         asked.append(request)
-        runs = [TrialRun(name, [100, 200, 300], [2], 0.5, (3, 2, 1)) for name in ("as configured", "with these")]
-        return TrialResult([*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"])
+        runs = [
+            TrialRun(name, [100, 200, 300], [2], 0.5, (3, 2, 1))
+            for name in ("as configured", "with these")
+        ]
+        return TrialResult(
+            [*runs, TrialRun("without", [100], [], None, refused=True)], ["a note"]
+        )
 
     async def work(here: Desk, me: Browser) -> None:
         thread = await make_thread(here.store)
         form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
         assert (form["threshold"], form["ratio"]) == ("50", "20")
-        page = await me.post(f"/dashboard/threads/{thread}/try", form | {"threshold": "30", "ratio": "999"})
-        assert (asked[0].threshold, asked[0].ratio, len(asked[0].said)) == (0.30, 0.80, 32)
-        for words in ("with these", "1, then refused", "$0.5000", "a note", "compression.threshold 0.30"):
+        page = await me.post(
+            f"/dashboard/threads/{thread}/try",
+            form | {"threshold": "30", "ratio": "999"},
+        )
+        assert (asked[0].threshold, asked[0].ratio, len(asked[0].said)) == (
+            0.30,
+            0.80,
+            32,
+        )
+        for words in (
+            "with these",
+            "1, then refused",
+            "$0.5000",
+            "a note",
+            "compression.threshold 0.30",
+        ):
             assert words in page.words
         assert await here.store.get_compression_tip(thread) == thread
 
@@ -263,7 +485,10 @@ def test_changes_are_told_while_they_happen(tmp_path: Path) -> None:
 
 
 def test_a_line_names_the_message_it_came_from() -> None:
-    sources = [(number, f"Please mend src/mod_{number}.py and keep to two decimals.") for number in range(1, 9)]
+    sources = [
+        (number, f"Please mend src/mod_{number}.py and keep to two decimals.")
+        for number in range(1, 9)
+    ]
     text = "[A SUMMARY of src/mod_3.py]\n## Active Task\nMend src/mod_3.py, two decimals.\n- nothing known here\n"
     marker, task = summary_sections(text, sources)
     assert marker.lines[0].sources == ()

@@ -11,48 +11,78 @@ import pytest
 
 from everthread.errors import NothingToUndoError
 from everthread.gateway.observability import REFUSED
-from everthread.store.models import NewCompaction, Rewrite
+from everthread.store.records import (
+    ContextEntry,
+    NewCompaction,
+    NewRewrite,
+    ProxiedContext,
+    Rewrite,
+)
 from tests.gateway.house import house
 from tests.gateway.pages import SUMMARY, desk, make_thread
 from tests.gateway.test_recall import FACT, talking
 
 
-async def test_the_next_requests_go_without_it_until_another_is_due(tmp_path: Path) -> None:
-    async with talking(tmp_path, "openai_chat", streams=False) as talk, httpx2.AsyncClient(timeout=60) as http:
+async def test_the_next_requests_go_without_it_until_another_is_due(
+    tmp_path: Path,
+) -> None:
+    async with (
+        talking(tmp_path, "openai_chat", streams=False) as talk,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         await talk.fill()
         [row] = await talk.house.store.list_threads()
         thread = row.first.id
         answer = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
         assert answer.status_code == 200, answer.text
-        [receipt] = (await http.get(f"{talk.url}/api/threads/{thread}/compactions")).json()["items"]
+        [receipt] = (
+            await http.get(f"{talk.url}/api/threads/{thread}/compactions")
+        ).json()["items"]
         assert receipt["tokens_before"] > receipt["tokens_after"] > 0
         assert receipt["messages"] > 0
         assert receipt["reverted"]
         assert "taken back" in answer.json()["text"]
         for question in ("And now?", "And then?"):
             await talk.ask(question)
-            assert talk.messages() == [_as_parts(message) for message in talk.client.body()["messages"][:-1]]
+            assert talk.messages() == [
+                _as_parts(message) for message in talk.client.body()["messages"][:-1]
+            ]
             assert talk.told["x-everthread-compactions"] == "0"
             assert FACT in json.dumps(talk.sent())
         again = await http.post(f"{talk.url}/api/threads/{thread}/undo", json={})
         assert again.status_code >= 400, "there is nothing left to take back"
         records = await talk.house.store.compactions(thread)
         assert [record.reverted is not None for record in records] == [True]
-        await talk.ask(f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}")
+        await talk.ask(
+            f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}"
+        )
         await talk.ask("And at last?")
-        assert talk.told["x-everthread-compactions"] == "1", "it has grown, and another one is due"
+        assert talk.told["x-everthread-compactions"] == "1", (
+            "it has grown, and another one is due"
+        )
 
 
 def _as_parts(message: dict[str, object]) -> dict[str, object]:
     content = message.get("content")
-    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+    return (
+        {**message, "content": [{"type": "text", "text": content}]}
+        if isinstance(content, str)
+        else message
+    )
 
 
-async def test_failures_that_were_passed_through_are_stored_and_shown(tmp_path: Path) -> None:
+async def test_failures_that_were_passed_through_are_stored_and_shown(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
-        body = {"model": "nobody-knows-it", "messages": [{"role": "user", "content": "hi"}]}
-        assert (await http.post(f"{url}/v1/chat/completions", json=body)).status_code == 404
+        body = {
+            "model": "nobody-knows-it",
+            "messages": [{"role": "user", "content": "hi"}],
+        }
+        assert (
+            await http.post(f"{url}/v1/chat/completions", json=body)
+        ).status_code == 404
         while not await place.store.failures():  # noqa: ASYNC110 - stored behind the answer
             await asyncio.sleep(0.05)
         assert await place.store.failures(tenant="default") == [(REFUSED, 1)]
@@ -67,19 +97,47 @@ async def test_the_page_takes_it_back(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         thread = await make_thread(here.store, turns=4)
         said = await here.store.history(thread)
-        first = Rewrite("default", "chat compressor", "digest", 0, 8, "skeleton", "", thread, b'{"role":"user"}')
-        await here.store.put_rewrite(first, NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY))
+        first = Rewrite(
+            "default",
+            "chat compressor",
+            "digest",
+            0,
+            8,
+            "skeleton",
+            "",
+            thread,
+            b'{"role":"user"}',
+        )
+        made = NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY)
+        summary = ContextEntry(None, {"role": "user", "content": SUMMARY})
+        context = ProxiedContext(
+            [summary], range(len(said)), given=len(said), inherited=0
+        )
+        compaction = NewRewrite(first, made, context, scope="", digest="")
+        await here.store.commit_rewrite(compaction)
         [record] = await here.store.compactions(thread)
         me = await here.browser().enter()
         page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
-        assert (await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))).status == 303
+        assert (
+            await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
+        ).status == 303
         assert "undone" in (await me.get(f"/dashboard/threads/{thread}")).words
-        assert await here.store.find_rewrites("default", "chat compressor", ["digest"]) == []
-        assert await here.store.find_similar_rewrites("default", "chat compressor", ["skeleton"]) == []
-        assert [one.id for one in await here.store.history(thread)] == [one.id for one in said]
+        assert (
+            await here.store.find_rewrites("default", "chat compressor", ["digest"])
+            == []
+        )
+        assert (
+            await here.store.find_similar_rewrites(
+                "default", "chat compressor", ["skeleton"]
+            )
+            == []
+        )
+        assert [one.id for one in await here.store.history(thread)] == [
+            one.id for one in said
+        ]
         shown = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         assert "undone" in shown.words, "it can still be read"
-        await here.store.put_rewrite(first, NewCompaction(tokens_before=900, tokens_after=300, summary=SUMMARY))
+        await here.store.commit_rewrite(compaction)
         await here.store.undo(thread)
         with pytest.raises(NothingToUndoError):
             await here.store.undo(thread)

@@ -17,13 +17,22 @@ import pytest
 
 from everthread.config import parse_config
 from everthread.errors import ConfigError
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.gateway.auth import issue_key
 from everthread.gateway.dashboard.text import clean
 from everthread.gateway.router import Upstream
-from everthread.store.models import NewMessage, NewSession
+from everthread.store.records import NewMessage, NewSession
 from tests.gateway.house import CHAT, HELLO, house
-from tests.gateway.pages import Browser, Desk, Page, compact_thread, desk, make_thread, read_page, turn
+from tests.gateway.pages import (
+    Browser,
+    Desk,
+    Page,
+    compact_thread,
+    desk,
+    make_thread,
+    read_page,
+    turn,
+)
 
 Work = Callable[[Desk, Browser], Awaitable[None]]
 HOSTILE = (
@@ -46,8 +55,18 @@ def see(folder: Path, work: Work, **more: Any) -> None:
 
 async def every_page(me: Browser, thread: str) -> list[Page]:
     first = await me.get(f"/dashboard/threads/{thread}")
-    paths = ["/", "/?q=alert", "/dashboard/overview", *first.links("/messages/")[:3], *first.links("/compactions/")[:2]]
-    return [first, *[await me.get(path) for path in paths], await me.get(f"/dashboard/threads/{thread}/try")]
+    paths = [
+        "/",
+        "/?q=alert",
+        "/dashboard/overview",
+        *first.links("/messages/")[:3],
+        *first.links("/compactions/")[:2],
+    ]
+    return [
+        first,
+        *[await me.get(path) for path in paths],
+        await me.get(f"/dashboard/threads/{thread}/try"),
+    ]
 
 
 def test_hostile_words_stay_words(tmp_path: Path) -> None:
@@ -55,19 +74,49 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
         await me.enter()
         said: list[Any] = [
             {"role": "user", "content": HOSTILE},
-            {"role": "assistant", "content": CONTROLS, "tool_calls": [
-                {"id": "x", "type": "function", "function": {"name": HOSTILE, "arguments": f'{{"a": "{HOSTILE}'}}]},
-            {"role": "tool", "tool_call_id": "x", "name": HOSTILE, "content": [{"type": "text", "text": HOSTILE}]},
-            {"role": "user", "content": None}, {"role": HOSTILE, "content": {"odd": HOSTILE}},
-        ]  # fmt: skip
+            {
+                "role": "assistant",
+                "content": CONTROLS,
+                "tool_calls": [
+                    {
+                        "id": "x",
+                        "type": "function",
+                        "function": {
+                            "name": HOSTILE,
+                            "arguments": f'{{"a": "{HOSTILE}',
+                        },
+                    }
+                ],
+            },
+            {
+                "role": "tool",
+                "tool_call_id": "x",
+                "name": HOSTILE,
+                "content": [{"type": "text", "text": HOSTILE}],
+            },
+            {"role": "user", "content": None},
+            {"role": HOSTILE, "content": {"odd": HOSTILE}},
+        ]
         thread = await make_thread(here.store, title=HOSTILE, said=said, turns=4)
         await compact_thread(here.store, thread)
         for page in await every_page(me, thread):
             assert page.status == 200
-            assert not re.search(r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text)
-            assert not any(name.startswith("on") or name == "style" for _, given in page.tags for name in given)
-            assert all(given.get("src") or given.get("type") == "application/json" for given in page.of("script"))
-            assert not any(str(given.get("href")).startswith("javascript") for given in page.of("a"))
+            assert not re.search(
+                r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text
+            )
+            assert not any(
+                name.startswith("on") or name == "style"
+                for _, given in page.tags
+                for name in given
+            )
+            assert all(
+                given.get("src") or given.get("type") == "application/json"
+                for given in page.of("script")
+            )
+            assert not any(
+                str(given.get("href")).startswith("javascript")
+                for given in page.of("a")
+            )
             assert "49" not in page.words.split("7*7")[-1][:3]
             assert not set("\x00\x1b\x7f\u202e\u2066\x85") & set(page.text)
 
@@ -75,7 +124,10 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
 
 
 def test_special_characters_are_named() -> None:
-    assert clean(CONTROLS) == "a␀b␛[31mred␡⟦U+202E⟧evil⟦U+2066⟧⟦U+200B⟧nothing⟦U+0085⟧\nend\ufffd"
+    assert (
+        clean(CONTROLS)
+        == "a␀b␛[31mred␡⟦U+202E⟧evil⟦U+2066⟧⟦U+200B⟧nothing⟦U+0085⟧\nend\ufffd"
+    )
 
 
 def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
@@ -83,8 +135,16 @@ def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
 ) -> None:
     async def work(here: Desk, me: Browser) -> None:
         await me.enter()
-        said: list[Any] = [{"role": "user", "content": f"{'x ' * 1_490}OPENAI_API_KEY={SECRET} and go on " + "y " * 99}]
-        thread = await make_thread(here.store, said=said, turns=3, title=f"my key {SECRET}")
+        said: list[Any] = [
+            {
+                "role": "user",
+                "content": f"{'x ' * 1_490}OPENAI_API_KEY={SECRET} and go on "
+                + "y " * 99,
+            }
+        ]
+        thread = await make_thread(
+            here.store, said=said, turns=3, title=f"my key {SECRET}"
+        )
         await compact_thread(here.store, thread)
         for page in [*await every_page(me, thread), await me.get("/?q=OPENAI_API_KEY")]:
             assert SECRET[:20] not in page.text
@@ -95,7 +155,9 @@ def test_secrets_are_hidden_until_somebody_asks_and_that_is_logged(
         shown = await me.post(f"{where}/reveal", hidden.form("/reveal"))
         assert SECRET in shown.words
         assert shown.headers["cache-control"] == "no-store"
-        assert (await me.get(f"{where}/reveal")).status == 404, "nothing is revealed by an address"
+        assert (await me.get(f"{where}/reveal")).status == 404, (
+            "nothing is revealed by an address"
+        )
 
     with caplog.at_level(logging.WARNING):
         see(tmp_path, work)
@@ -126,13 +188,19 @@ def test_a_link_works_once(tmp_path: Path) -> None:
     see(tmp_path, work, announce=announced.append)
 
 
-@pytest.mark.parametrize("door", ["local", "keys", "operator", "off"])
-def test_a_stranger_sees_nothing(tmp_path: Path, door: Any) -> None:
+@pytest.mark.parametrize("login", ["local", "keys", "operator", "off"])
+def test_a_stranger_sees_nothing(tmp_path: Path, login: Any) -> None:
     async def work(here: Desk, me: Browser) -> None:
         thread = await make_thread(here.store, title="Confidential")
         first = (await here.store.history(thread, limit=1))[0]
-        paths = ["/?q=ledger", "/dashboard/overview", f"/dashboard/threads/{thread}", "/dashboard/live",
-                 f"/dashboard/threads/{thread}/messages/{first.id}", f"/dashboard/threads/{thread}/try"]  # fmt: skip
+        paths = [
+            "/?q=ledger",
+            "/dashboard/overview",
+            f"/dashboard/threads/{thread}",
+            "/dashboard/live",
+            f"/dashboard/threads/{thread}/messages/{first.id}",
+            f"/dashboard/threads/{thread}/try",
+        ]
         for forged in ("", "x.y", "e30.00", "a" * 5_000, "é"):
             cookies = {"cookie": f"{here.pages.access.cookie}={forged}".encode()}
             for path in paths:
@@ -141,18 +209,20 @@ def test_a_stranger_sees_nothing(tmp_path: Path, door: Any) -> None:
                 assert "ledger" not in page.words.replace("q=ledger", "")
                 assert "Confidential" not in page.text
         for change in ("pin", "undo", "branch", f"messages/{first.id}/reveal"):
-            assert (await me.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})).status == 401
-        assert (await me.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})).status == 403
+            assert (
+                await me.post(f"/dashboard/threads/{thread}/{change}", {"text": "x"})
+            ).status == 401
+        assert (
+            await me.post("/dashboard/login", {"key": "et_0123456789ab_" + "x" * 43})
+        ).status == 403
 
-    see(tmp_path, work, door=door)
+    see(tmp_path, work, login=login)
 
 
 def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
-        ours, theirs = (
-            await make_thread(here.store, tenant="a"),
-            await make_thread(here.store, tenant="b", title="Secret plan"),
-        )
+        ours = await make_thread(here.store, tenant="a")
+        theirs = await make_thread(here.store, tenant="b", title="Secret plan")
         await compact_thread(here.store, theirs)
         token, new = issue_key(tenant="a")
         await here.store.create_key(new)
@@ -163,24 +233,46 @@ def test_a_key_sees_its_tenant_and_ends_when_it_is_revoked(tmp_path: Path) -> No
         first = (await here.store.history(theirs, limit=1))[0]
         record = (await here.store.compactions(theirs))[0]
         for path in (
-            f"/dashboard/threads/{theirs}", f"/dashboard/threads/{theirs}/compactions/{record.id}",
-            f"/dashboard/threads/{theirs}/messages/{first.id}", f"/dashboard/threads/{theirs}/try",
-            f"/dashboard/threads/{ours}/messages/{first.id}", f"/dashboard/threads/{ours}/compactions/{record.id}",
+            f"/dashboard/threads/{theirs}",
+            f"/dashboard/threads/{theirs}/compactions/{record.id}",
+            f"/dashboard/threads/{theirs}/messages/{first.id}",
+            f"/dashboard/threads/{theirs}/try",
+            f"/dashboard/threads/{ours}/messages/{first.id}",
+            f"/dashboard/threads/{ours}/compactions/{record.id}",
             f"/dashboard/live?thread={theirs}",
-        ):  # fmt: skip
+        ):
             assert (await me.get(path)).status == 404, path
-        for change in ("undo", "pin", "unpin", "branch", "try", f"messages/{first.id}/reveal"):
-            form = csrf | {"text": "mine", "compaction": str(record.id), "message": str(first.id)}
-            assert (await me.post(f"/dashboard/threads/{theirs}/{change}", form)).status == 404, change
-        assert (await me.post(f"/dashboard/threads/{ours}/branch", csrf | {"message": str(first.id)})).status == 404
-        assert (await me.get("/?q=ledger")).links("/threads/[0-9a-f]+$") == [f"/dashboard/threads/{ours}"]
+        for change in (
+            "undo",
+            "pin",
+            "unpin",
+            "branch",
+            "try",
+            f"messages/{first.id}/reveal",
+        ):
+            form = csrf | {
+                "text": "mine",
+                "compaction": str(record.id),
+                "message": str(first.id),
+            }
+            assert (
+                await me.post(f"/dashboard/threads/{theirs}/{change}", form)
+            ).status == 404, change
+        assert (
+            await me.post(
+                f"/dashboard/threads/{ours}/branch", csrf | {"message": str(first.id)}
+            )
+        ).status == 404
+        assert (await me.get("/?q=ledger")).links("/threads/[0-9a-f]+$") == [
+            f"/dashboard/threads/{ours}"
+        ]
         overview = await me.get("/dashboard/overview?days=366")
         assert "By tenant" not in overview.words
         assert "Secret plan" not in overview.text
         await here.store.revoke_key(new.id)
         assert (await me.get("/dashboard/overview")).status == 401
 
-    see(tmp_path, work, door="keys")
+    see(tmp_path, work, login="keys")
 
 
 def test_the_operators_key_sees_all(tmp_path: Path) -> None:
@@ -188,10 +280,12 @@ def test_the_operators_key_sees_all(tmp_path: Path) -> None:
         for tenant in ("a", "b"):
             await make_thread(here.store, tenant=tenant)
         assert (await me.post("/dashboard/login", {"key": "wrong"})).status == 403
-        assert (await me.post("/dashboard/login", {"key": "a-key-of-the-operator"})).status == 200
+        assert (
+            await me.post("/dashboard/login", {"key": "a-key-of-the-operator"})
+        ).status == 200
         assert len((await me.get("/")).links("/dashboard/threads/")) == 2
 
-    see(tmp_path, work, door="operator", operator_key="a-key-of-the-operator")
+    see(tmp_path, work, login="operator", operator_key="a-key-of-the-operator")
 
 
 def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
@@ -199,15 +293,25 @@ def test_a_change_needs_our_own_page(tmp_path: Path) -> None:
         await me.enter()
         thread = await make_thread(here.store)
         where = f"/dashboard/threads/{thread}/pin"
-        form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
+        form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {
+            "text": "x"
+        }
         other = await here.browser().enter()
         theirs = (await other.get("/")).form("/logout")["csrf"]
         for token in ("", "0" * 64, theirs, "é"):
             assert (await me.post(where, form | {"csrf": token})).status == 403
-        for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}):
+        for headers in (
+            {"origin": "https://evil.example"},
+            {"sec-fetch-site": "cross-site"},
+            {"origin": "null"},
+        ):
             assert (await me.post(where, form, headers=headers)).status == 403
-            assert (await me.post("/dashboard/login", {"key": "x"}, headers=headers)).status == 403
-        assert (await me.post(where, form, headers={"origin": "http://127.0.0.1"})).status == 303
+            assert (
+                await me.post("/dashboard/login", {"key": "x"}, headers=headers)
+            ).status == 403
+        assert (
+            await me.post(where, form, headers={"origin": "http://127.0.0.1"})
+        ).status == 303
 
     see(tmp_path, work)
 
@@ -219,7 +323,9 @@ def test_a_token_of_a_form_signs_no_cookie(tmp_path: Path) -> None:
         [(name, value)] = me.http.cookies.items()
         claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
         forged = f'{name}="csrf {claims["nonce"]}.{token}"'
-        stranger = await here.browser().get("/dashboard/overview", headers={"cookie": forged})
+        stranger = await here.browser().get(
+            "/dashboard/overview", headers={"cookie": forged}
+        )
         assert stranger.status == 401
 
     see(tmp_path, work)
@@ -228,7 +334,12 @@ def test_a_token_of_a_form_signs_no_cookie(tmp_path: Path) -> None:
 def test_another_name_that_leads_here_is_refused(tmp_path: Path) -> None:
     async def work(_here: Desk, me: Browser) -> None:
         await me.enter()
-        for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""):
+        for name in (
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example:80",
+            "",
+        ):
             answer = await me.http.get("/", headers={"host": name})
             assert answer.status_code == 403
             assert "Threads" not in answer.text
@@ -244,7 +355,12 @@ def test_every_answer_has_a_strict_policy(tmp_path: Path) -> None:
         await me.enter()
         thread = await make_thread(here.store)
         sheet = str((await me.get("/")).of("link")[-1]["href"])
-        for page in [stranger, *await every_page(me, thread), await me.get("/nowhere"), await me.get(sheet)]:
+        for page in [
+            stranger,
+            *await every_page(me, thread),
+            await me.get("/nowhere"),
+            await me.get(sheet),
+        ]:
             policy = page.headers["content-security-policy"]
             assert policy.startswith("default-src 'none'")
             assert "unsafe" not in policy
@@ -272,7 +388,9 @@ def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
         first = await me.get(f"/dashboard/threads/{thread}?page=1")
         assert "page 1 of 67" in first.words
         last = (await here.store.history(thread, start=2_000, limit=1))[0]
-        whole = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
+        whole = await me.get(
+            f"/dashboard/threads/{thread}/messages/{last.id}?start=900000"
+        )
         assert len(whole.text.encode()) <= PAGES
         assert "shown 900,000 to 1,000,000" in whole.words
 
@@ -282,9 +400,19 @@ def test_pages_stay_small_however_much_was_said(tmp_path: Path) -> None:
 def test_a_thousand_threads_are_listed_page_by_page(tmp_path: Path) -> None:
     async def work(here: Desk, me: Browser) -> None:
         await me.enter()
-        await asyncio.gather(*(here.store.create_session(NewSession(title=f"thread {n}")) for n in range(1_000)))
-        first, last = await me.get("/"), await me.get("/?page=20")
-        assert len(first.links("/dashboard/threads/")) == len(last.links("/dashboard/threads/")) == 50
+        await asyncio.gather(
+            *(
+                here.store.create_session(NewSession(title=f"thread {n}"))
+                for n in range(1_000)
+            )
+        )
+        first = await me.get("/")
+        last = await me.get("/?page=20")
+        assert (
+            len(first.links("/dashboard/threads/"))
+            == len(last.links("/dashboard/threads/"))
+            == 50
+        )
         assert len(first.text.encode()) <= PAGES
         assert last.links("page=21") == []
         assert (await me.get("/?page=21")).links("/dashboard/threads/") == []
@@ -297,27 +425,44 @@ def test_the_static_files_are_small() -> None:
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 200_000
 
 
-def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_serves_them_at_its_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         async with house(tmp_path) as here:
-            url, key = await here.gateway("keys"), await here.key("acme")
+            url = await here.gateway("keys")
+            key = await here.key("acme")
             async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
-                assert "Give a key of this gateway once" in read_page(await http.get("/")).words
-                assert (await http.post("/", json={})).status_code == 401, "anything but reading goes on as it did"
+                assert (
+                    "Give a key of this gateway once"
+                    in read_page(await http.get("/")).words
+                )
+                assert (await http.post("/", json={})).status_code == 401, (
+                    "anything but reading goes on as it did"
+                )
                 signed = await http.post("/dashboard/login", data={"key": key})
                 assert signed.status_code == 200
                 page = read_page(await http.get("/"))
                 assert f"ANTHROPIC_BASE_URL={url}" in page.words
-                assert "Nothing failed in this time" in read_page(await http.get("/dashboard/overview")).words
+                assert (
+                    "No call in this period"
+                    in read_page(await http.get("/dashboard/overview")).words
+                )
                 shown = {
                     "authorization": f"Bearer {key}",
                     "cookie": f"a=1; {signed.headers['set-cookie'].split(';')[0]}",
                 }
                 asked = {"model": CHAT, "messages": HELLO}
-                assert (await http.post("/v1/chat/completions", json=asked, headers=shown)).status_code == 200
-                assert here.provider.log[-1].headers["cookie"] == "a=1", "what opens the pages stays here"
+                assert (
+                    await http.post("/v1/chat/completions", json=asked, headers=shown)
+                ).status_code == 200
+                assert here.provider.log[-1].headers["cookie"] == "a=1", (
+                    "what opens the pages stays here"
+                )
                 (thread,) = await here.store.list_threads(tenant="acme")
-                assert thread.first.client == "python-httpx2", "a client is known by its own name"
+                assert thread.first.client == "python-httpx2", (
+                    "a client is known by its own name"
+                )
             off = await here.gateway("passthrough", key=None)
             async with httpx2.AsyncClient(base_url=off, timeout=60) as http:
                 assert "Its pages are off" in read_page(await http.get("/")).words
@@ -326,11 +471,15 @@ def test_a_gateway_serves_them_at_its_root(tmp_path: Path, monkeypatch: pytest.M
             async with open_gateway(closed, store=here.store, upstreams=lab) as gateway:
                 assert gateway.page() is None
                 async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as http:
-                    assert "text/html" not in (await http.get("/")).headers.get("content-type", "")
+                    assert "text/html" not in (await http.get("/")).headers.get(
+                        "content-type", ""
+                    )
             monkeypatch.setenv("PAGE_KEY", "short")
             with pytest.raises(ConfigError, match="fewer than 16 characters"):
                 async with open_gateway(
-                    parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"), store=here.store, upstreams=lab
+                    parse_config("gateway: {port: 0, dashboard: {key_env: PAGE_KEY}}"),
+                    store=here.store,
+                    upstreams=lab,
                 ):
                     pass
 

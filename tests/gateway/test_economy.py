@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.types import Reply
+from everthread.gateway.contracts import Outcome
 from everthread.gateway.management.manager import ProxyManager
 from everthread.testing import SteppedClock
-from tests.gateway.clients import Client, Gate, ask, gate, thread_of, words
+from tests.gateway.clients import Client, Gate, ask, gate, running, thread_of, words
 
 TTL = 300.0
 
@@ -23,7 +31,9 @@ async def fill(place: Gate, manager: ProxyManager, client: Client, share: float)
     return tokens
 
 
-async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(tmp_path: Path) -> None:
+async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(
+    tmp_path: Path,
+) -> None:
     wall = SteppedClock(1_760_000_000.0)
     async with gate(tmp_path, lambda _: words(60, "answer")) as place:
         assert place.provider is not None
@@ -39,16 +49,72 @@ async def test_after_a_long_pause_the_history_is_rewritten_below_the_threshold(t
         client.says("Back again.")
         late = await ask(manager, client, place.provider)
         assert late.sent.headers["x-everthread-compactions"] == "1"
-        assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
+        assert (
+            "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
+        )
         before, after = map(int, late.sent.headers["x-everthread-tokens"].split("/"))
         assert after < before < place.window / 2
         (record,) = await place.store.compactions(thread_of(late.sent))
         assert record.record.reason == "cold-cache"
-        assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
+        assert (
+            record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
+        )
 
         client.says("And on.")
-        other = await ask(place.manager(wall=wall, background=False), client, place.provider)
-        assert other.sent.headers["x-everthread-compactions"] == "1", "in every process, from then on"
+        other = await ask(
+            place.manager(wall=wall, background=False), client, place.provider
+        )
+        assert other.sent.headers["x-everthread-compactions"] == "1", (
+            "in every process, from then on"
+        )
+
+
+class Alarm:
+    """The idle timer that was set last; a test lets it ring."""
+
+    def __init__(self) -> None:
+        self.then: Callable[[], None] | None = None
+        self.seconds = 0.0
+
+    def __call__(self, seconds: float, then: Callable[[], None]) -> Alarm:
+        self.seconds = seconds
+        self.then = then
+        return self
+
+    def cancel(self) -> None:
+        self.then = None
+
+
+async def test_an_idle_thread_is_compacted_before_its_cache_expires(
+    tmp_path: Path,
+) -> None:
+    wall = SteppedClock(1_760_000_000.0)
+    alarm = Alarm()
+    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
+        assert place.provider is not None
+        client = Client("anthropic", extra={"max_tokens": 400})
+        manager = place.manager(wall=wall, background=False, idle=True, timer=alarm)
+        await fill(place, manager, client, 0.7)
+        assert alarm.then is not None
+        assert alarm.seconds == 0.8 * TTL
+        wall.advance(alarm.seconds)
+        alarm.then()
+        await manager.settle()
+        client.says("Back again.")
+        late = await ask(manager, client, place.provider)
+        assert late.sent.headers["x-everthread-compactions"] == "1"
+        (record,) = await place.store.compactions(thread_of(late.sent))
+        assert record.record.reason == "idle"
+
+
+async def test_without_the_setting_no_idle_timer_is_set(tmp_path: Path) -> None:
+    alarm = Alarm()
+    async with gate(tmp_path, lambda _: words(60, "answer")) as place:
+        assert place.provider is not None
+        client = Client("anthropic", extra={"max_tokens": 400})
+        manager = place.manager(background=False, timer=alarm)
+        await fill(place, manager, client, 0.7)
+        assert alarm.then is None
 
 
 async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
@@ -64,21 +130,73 @@ async def test_switched_off_only_the_threshold_counts(tmp_path: Path) -> None:
         assert exchange.sent.headers["x-everthread-compactions"] == "0"
 
 
-async def test_what_the_last_rewrite_left_counts_when_the_next_is_weighed(tmp_path: Path) -> None:
+async def test_what_the_last_rewrite_left_counts_when_the_next_is_weighed(
+    tmp_path: Path,
+) -> None:
     """Twenty messages are kept, so that it leaves much more than a tail and a summary: soon again would cost more."""
     async with gate(tmp_path, lambda _: words(1_200, "answer"), window=40_000) as place:
         assert place.provider is not None
         client = Client("anthropic", extra={"max_tokens": 4_000})
         manager = place.manager(markers=True, background=False)
-        made, waited = 0, 0
+        made = 0
+        waited = 0
         for turn in range(100):
             client.says(f"Note {turn}.")
             sent = (await ask(manager, client, place.provider)).sent
             made = int(sent.headers["x-everthread-compactions"])
             if made == 1 and turn % 3 == 0:
-                manager = place.manager(markers=True, background=False)  # another process goes on with what is known
-            waited += made == 1 and "not worth it yet" in sent.headers.get("x-everthread-plan", "")
+                manager = place.manager(
+                    markers=True, background=False
+                )  # another process goes on with what is known
+            waited += made == 1 and "not worth it yet" in sent.headers.get(
+                "x-everthread-plan", ""
+            )
             if made == 2:
                 break
         assert made == 2
         assert waited > 5
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
+@pytest.mark.parametrize(("window", "least"), [(12_000, 8), (64_000, 20)])
+async def test_one_compaction_buys_a_number_of_calls(
+    tmp_path: Path, model: str, window: int, least: int
+) -> None:
+    """Whatever the model's cache costs: at 12,000 tokens every third call of gpt-4o compacted."""
+    result = {12_000: 220, 64_000: 700}[window]
+
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat", extra={"model": model})
+        client.says("Read all of it.")
+        compacted: list[int] = []
+        for number in range(5 * least):
+            turn = await manager.prepare(client.incoming())
+            if turn.sent.headers.get("x-everthread-receipt"):
+                compacted.append(number)
+            tokens = int(
+                turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")[1]
+            )
+            calls: Any = [
+                {
+                    "id": f"c{number}",
+                    "type": "function",
+                    "function": {"name": "read", "arguments": "{}"},
+                }
+            ]
+            reply = Reply(
+                {"role": "assistant", "content": None, "tool_calls": calls},
+                "tool_calls",
+            )
+            await turn.record(
+                Outcome(
+                    200, reply, CanonicalUsage(input_tokens=tokens, output_tokens=20)
+                )
+            )
+            await manager.settle()
+            client.hears(reply)
+            client.returns(f"c{number}", words(result, f"page {number}"))
+        assert len(compacted) >= 2
+        assert min(later - earlier for earlier, later in pairwise(compacted)) >= least
+
+    await running(tmp_path, run, window=window)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.gateway.encoding import decode_body, decoder
-from everthread.gateway.errors import Refused
+from everthread.gateway.error_answers import Refused
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -26,9 +26,15 @@ def raw_deflate(data: bytes) -> bytes:
 
 
 FORMS: dict[str, list[Callable[[bytes], bytes]]] = {
-    "gzip": [gzip.compress, lambda data: gzip.compress(data[:5]) + gzip.compress(data[5:])],
+    "gzip": [
+        gzip.compress,
+        lambda data: gzip.compress(data[:5]) + gzip.compress(data[5:]),
+    ],
     "deflate": [zlib.compress, raw_deflate],
-    "zstd": [zstd.compress, lambda data: zstd.compress(data[:5]) + zstd.compress(data[5:])],
+    "zstd": [
+        zstd.compress,
+        lambda data: zstd.compress(data[:5]) + zstd.compress(data[5:]),
+    ],
     "identity": [bytes],
 }
 
@@ -41,15 +47,20 @@ def test_in_pieces_as_at_once(data: bytes, size: int) -> None:
             assert decode_body(packed, f" {name.upper()}", len(data)) == data
             reader = decoder(name, len(data))
             assert reader
-            if form is not raw_deflate or size > 1:  # one byte cannot tell which of two formats it begins
+            if (
+                form is not raw_deflate or size > 1
+            ):  # one byte cannot tell which of two formats it begins
                 pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
                 assert b"".join(map(reader.feed, pieces)) == data
 
 
 @pytest.mark.parametrize(
-    ("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)]
+    ("name", "pack"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)],
 )
-def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes], bytes]) -> None:
+def test_what_grows_beyond_the_limit_is_refused(
+    name: str, pack: Callable[[bytes], bytes]
+) -> None:
     packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
     with pytest.raises(Refused) as refused:
@@ -59,7 +70,10 @@ def test_what_grows_beyond_the_limit_is_refused(name: str, pack: Callable[[bytes
 
 
 def test_a_frame_that_needs_much_memory_is_left_alone() -> None:
-    options: dict[int, int] = {zstd.CompressionParameter.window_log: 27, zstd.CompressionParameter.content_size_flag: 0}
+    options: dict[int, int] = {
+        zstd.CompressionParameter.window_log: 27,
+        zstd.CompressionParameter.content_size_flag: 0,
+    }
     packer = zstd.ZstdCompressor(options=options)
     packed = packer.compress(b"x") + packer.flush()
     assert decode_body(packed, "zstd", 1_000) is None
@@ -81,8 +95,12 @@ def test_what_cannot_be_read_is_left_alone(body: bytes, name: str) -> None:
     assert decode_body(body, name, 1_000) is None
 
 
-@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
-def test_a_body_of_very_many_members_is_not_read(name: str, pack: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    ("name", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)]
+)
+def test_a_body_of_very_many_members_is_not_read(
+    name: str, pack: Callable[[bytes], bytes]
+) -> None:
     """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
     assert decode_body(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
     assert decode_body(pack(b"") * 5_000, name, 100) is None

@@ -10,18 +10,29 @@ from pathlib import Path
 import httpx2
 
 from everthread import open_store
-from everthread.gateway.base import THREAD_HEADER
+from everthread.gateway.contracts import THREAD_HEADER
 from tests.gateway.raw import JSON, raw_upstream
 from tests.gateway.raw import say as give
 from tests.store.talk import texts
 from tests.torture.fleet import Fleet
 
 CHAT = "/v1/chat/completions"
-ANSWER = json.dumps({
-    "id": "c1", "object": "chat.completion", "model": "gpt-4o", "created": 1,
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
-}).encode()  # fmt: skip
+ANSWER = json.dumps(
+    {
+        "id": "c1",
+        "object": "chat.completion",
+        "model": "gpt-4o",
+        "created": 1,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "yes"},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+    }
+).encode()
 
 
 def set_room(process: int, largest: int) -> None:
@@ -31,7 +42,11 @@ def set_room(process: int, largest: int) -> None:
 
 
 def failures(metrics: str) -> float:
-    lines = [line for line in metrics.splitlines() if line.startswith("everthread_failed_open_total")]
+    lines = [
+        line
+        for line in metrics.splitlines()
+        if line.startswith("everthread_failed_open_total")
+    ]
     return sum(float(line.split()[-1]) for line in lines)
 
 
@@ -75,9 +90,14 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
             await until_stored(home, before, ["stored", "yes"])
             set_room(process, 1)
             for number in range(3):
-                assert THREAD_HEADER not in (await ask(f"lost {number}")).headers, "it was never stored"
+                assert THREAD_HEADER not in (await ask(f"lost {number}")).headers, (
+                    "it was never stored"
+                )
             await until_ready(http, "the store takes nothing")
-            body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "lost too"}]}
+            body = {
+                "model": "gpt-4o",
+                "messages": [{"role": "user", "content": "lost too"}],
+            }
             assert (await http.post("/v1/compact", json=body)).status_code == 503
             while failures((await http.get("/metrics")).text) < 3:  # noqa: ASYNC110 - counted after the answers
                 await asyncio.sleep(0.05)
@@ -88,7 +108,10 @@ async def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
     store = open_store(home / "everthread.db")
     try:
         assert (await store.check()).problems == ()
-        said = {row.first.id: texts(await store.history(row.first.id)) for row in await store.list_threads()}
+        said = {
+            row.first.id: texts(await store.history(row.first.id))
+            for row in await store.list_threads()
+        }
     finally:
         await store.close()
     assert said == {before: ["stored", "yes"], after: ["stored again", "yes"]}

@@ -17,77 +17,195 @@ from hypothesis import strategies as st
 from everthread.config import parse_config
 from everthread.core.types import Api
 from everthread.factory import open_store
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
 from tests.gateway.clients import PATHS
 from tests.gateway.load import NAMES, models
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
 ANY = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
-)  # fmt: skip
+)
 FIELDS = (
-    "role", "content", "type", "text", "tool_calls", "tool_call_id", "tool_use_id", "id", "name", "input", "arguments",
-    "function", "output", "call_id", "thinking", "signature", "summary", "encrypted_content", "source", "image_url",
-    "cache_control", "phase", "status",
-)  # fmt: skip
-WORDS = st.sampled_from([
-    "user", "assistant", "system", "tool", "developer", "text", "tool_use", "tool_result", "thinking", "image",
-    "message", "function_call", "function_call_output", "reasoning", "input_text", "output_text", "item_reference",
-    "call_1", "{}", "ephemeral",
-])  # fmt: skip
+    "role",
+    "content",
+    "type",
+    "text",
+    "tool_calls",
+    "tool_call_id",
+    "tool_use_id",
+    "id",
+    "name",
+    "input",
+    "arguments",
+    "function",
+    "output",
+    "call_id",
+    "thinking",
+    "signature",
+    "summary",
+    "encrypted_content",
+    "source",
+    "image_url",
+    "cache_control",
+    "phase",
+    "status",
+)
+WORDS = st.sampled_from(
+    [
+        "user",
+        "assistant",
+        "system",
+        "tool",
+        "developer",
+        "text",
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "image",
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "input_text",
+        "output_text",
+        "item_reference",
+        "call_1",
+        "{}",
+        "ephemeral",
+    ]
+)
 PARTS = st.recursive(
     WORDS | SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+    ),
     max_leaves=10,
 )
-CHANGES = st.lists(st.tuples(st.integers(0, 10**6), PARTS | ANY | st.just(...)), min_size=0, max_size=4)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 10**6), PARTS | ANY | st.just(...)), min_size=0, max_size=4
+)
 """Which place of a right body becomes what; an ellipsis takes it out."""
 RIGHT: dict[Api, dict[str, Any]] = {
     "openai_chat": {
         "messages": [
             {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "text", "text": "there."}]},
-            {"role": "assistant", "content": None, "tool_calls": [
-                {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Look"},
+                    {"type": "text", "text": "there."},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "look", "arguments": "{}"},
+                    }
+                ],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": "A mirror."},
             {"role": "user", "content": "And then?"},
         ],
-        "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
-        "max_completion_tokens": 50, "stream": False, "stream_options": None,
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "look", "parameters": {"type": "object"}},
+            }
+        ],
+        "max_completion_tokens": 50,
+        "stream": False,
+        "stream_options": None,
     },
     "openai_responses": {
         "instructions": "Be brief.",
         "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "Look there."}]},
-            {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "call_1", "output": "A mirror."},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A mirror."}]},
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Look there."}],
+            },
+            {
+                "type": "function_call",
+                "call_id": "call_1",
+                "name": "look",
+                "arguments": "{}",
+            },
+            {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": "A mirror.",
+            },
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "A mirror."}],
+            },
             {"role": "user", "content": "And then?"},
         ],
-        "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
-        "max_output_tokens": 50, "stream": False, "previous_response_id": None, "context_management": None,
+        "tools": [
+            {"type": "function", "name": "look", "parameters": {"type": "object"}}
+        ],
+        "max_output_tokens": 50,
+        "stream": False,
+        "previous_response_id": None,
+        "context_management": None,
     },
     "anthropic": {
-        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "system": [
+            {
+                "type": "text",
+                "text": "Be brief.",
+                "cache_control": {"type": "ephemeral"},
+            }
+        ],
         "messages": [
             {"role": "user", "content": "Look there."},
-            {"role": "assistant", "content": [
-                {"type": "text", "text": "Yes."}, {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}]},
-            {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "A mirror."}]},
-                {"type": "text", "text": "And then?"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Yes."},
+                    {"type": "tool_use", "id": "call_1", "name": "look", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "call_1",
+                        "content": [{"type": "text", "text": "A mirror."}],
+                    },
+                    {"type": "text", "text": "And then?"},
+                ],
+            },
         ],
         "tools": [{"name": "look", "input_schema": {"type": "object"}}],
-        "max_tokens": 50, "stream": False, "metadata": {"user_id": "u"},
+        "max_tokens": 50,
+        "stream": False,
+        "metadata": {"user_id": "u"},
     },
-}  # fmt: skip
+}
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """Every container of a body with a key or an index in it."""
-    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items: Any = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [place for key, inner in items for place in [(value, key), *places(inner)]]
 
 
@@ -108,7 +226,7 @@ def changed(api: Api, changes: list[tuple[int, Any]]) -> dict[str, Any]:
 async def running(folder: Path) -> AsyncIterator[tuple[Provider, str]]:
     async with Provider(models(4_000)) as provider:
         config = parse_config(
-            f"gateway: {{port: 0, responses_state: emulate, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+            f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
             f"store: {{url: 'sqlite:///{folder / 'gateway.db'}'}}"
         )
         async with open_gateway(config) as gateway:
@@ -129,13 +247,22 @@ def written(body: Any, how: int) -> tuple[bytes, dict[str, str]]:
 
 @settings(max_examples=3)
 @given(asked=st.lists(st.tuples(CHANGES, st.integers(0, 20)), min_size=15, max_size=15))
-async def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp_path_factory: Any) -> None:
+async def test_no_body_is_a_fault_of_the_proxy(
+    asked: list[tuple[Any, int]], tmp_path_factory: Any
+) -> None:
     """The provider's own refusals come back as they are; what is ours is below 500."""
-    async with running(tmp_path_factory.mktemp("fuzz")) as (provider, url), httpx2.AsyncClient(timeout=60) as http:
+    async with (
+        running(tmp_path_factory.mktemp("fuzz")) as (provider, url),
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         for changes, how in asked:
             for api, path in PATHS.items():
                 raw, more = written({"model": NAMES[api], **changed(api, changes)}, how)
-                headers = {"content-type": "application/json", "x-api-key": "any", **more}
+                headers = {
+                    "content-type": "application/json",
+                    "x-api-key": "any",
+                    **more,
+                }
                 before = len(provider.log)
                 answer = await http.post(f"{url}{path}", content=raw, headers=headers)
                 if answer.headers.get("request-id") == "req_lab":
@@ -147,7 +274,9 @@ async def test_no_body_is_a_fault_of_the_proxy(asked: list[tuple[Any, int]], tmp
         assert 'failed_open_total{step="answered"' not in metrics
 
 
-async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(tmp_path: Path) -> None:
+async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
         for said in ([], [{"role": "user", "content": "Hello"}]):
             for api, path in PATHS.items():
@@ -157,6 +286,8 @@ async def test_a_request_that_says_nothing_keeps_no_other_from_being_stored(tmp_
                 assert answer.status_code == (200 if said else 400), answer.text
     store = open_store(tmp_path / "gateway.db")
     try:
-        assert [row.messages for row in await store.list_threads()] == [2]  # the same words are one thread
+        assert [row.messages for row in await store.list_threads()] == [
+            2
+        ]  # the same words are one thread
     finally:
         await store.close()

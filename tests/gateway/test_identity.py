@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import WireError
-from everthread.gateway.base import Outcome
-from everthread.gateway.body import slice_body, splice_text
-from everthread.gateway.management.events import Branched
-from everthread.gateway.management.identity import build_history, identify
+from everthread.gateway.contracts import Outcome
+from everthread.gateway.json_slices import slice_body, splice
+from everthread.gateway.management.gateway_events import Branched
+from everthread.thread.history import build_history, identify, is_cleared
 from everthread.wire import openai_responses
 from tests.chains import canonical_chain
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
@@ -42,9 +42,13 @@ async def test_a_longer_request_is_the_same_thread(api: Api, tmp_path: Path) -> 
         threads = set()
         for turn in range(6):
             client.says(f"Question {turn}")
-            threads.add(thread_of(await answer(managers[turn % 2], client, f"Answer {turn}")))
+            threads.add(
+                thread_of(await answer(managers[turn % 2], client, f"Answer {turn}"))
+            )
         assert len(threads) == 1
-        said = [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")]
+        said = [
+            f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")
+        ]
         assert await stored(place, threads.pop()) == said
 
     await running(tmp_path, run)
@@ -56,14 +60,32 @@ async def test_looks_do_not_matter(tmp_path: Path) -> None:
         client = Client("anthropic")
         client.says("Question")
         first = await answer(manager, client)
-        blocks: list[Any] = [{"type": "text", "text": "Question ", "cache_control": {"type": "ephemeral"}}]
-        reminder = {"type": "text", "text": "<system-reminder>It is late.</system-reminder>"}
+        blocks: list[Any] = [
+            {
+                "type": "text",
+                "text": "Question ",
+                "cache_control": {"type": "ephemeral"},
+            }
+        ]
+        reminder = {
+            "type": "text",
+            "text": "<system-reminder>It is late.</system-reminder>",
+        }
         client.messages[0] = {"content": [reminder, *blocks], "role": "user"}
-        client.messages[1] = {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
-        client.system, client.extra = "Another system prompt", {"temperature": 0}
+        client.messages[1] = {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "Yes."}],
+        }
+        client.system = "Another system prompt"
+        client.extra = {"temperature": 0}
         client.says("Next")
         assert thread_of(await answer(manager, client)) == thread_of(first)
-        assert await stored(place, thread_of(first)) == ["Question", "Yes.", "Next", "Yes."]
+        assert await stored(place, thread_of(first)) == [
+            "Question",
+            "Yes.",
+            "Next",
+            "Yes.",
+        ]
 
     await running(tmp_path, run)
 
@@ -83,7 +105,12 @@ async def test_an_answer_may_come_back_without_its_thinking(tmp_path: Path) -> N
             client.says("Next")
             later = await answer(place.manager(), client)
             assert thread_of(later) == thread_of(turn)
-            assert await stored(place, thread_of(turn)) == ["Question", "Yes.", "Next", "Yes."]
+            assert await stored(place, thread_of(turn)) == [
+                "Question",
+                "Yes.",
+                "Next",
+                "Yes.",
+            ]
 
     await running(tmp_path, run)
 
@@ -95,10 +122,14 @@ async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
         client.says("Question")
         raw = json.dumps({**client.body(), "input": "Question"}).encode()
         incoming = client.incoming()
-        only = type(incoming)("openai_responses", incoming.path, {}, raw, raw, "t", incoming.upstream)
+        only = type(incoming)(
+            "openai_responses", incoming.path, {}, raw, raw, "t", incoming.upstream
+        )
         turn = await manager.prepare(only)
         assert turn.sent.body is raw
-        await turn.record(Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop")))
+        await turn.record(
+            Outcome(200, Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        )
         client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
         client.says("Next")
         assert thread_of(await answer(manager, client)) == thread_of(turn)
@@ -110,7 +141,9 @@ async def test_a_text_for_an_input_is_a_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_changed_words_of_the_user_are_a_branch(restarted: bool, tmp_path: Path) -> None:
+async def test_changed_words_of_the_user_are_a_branch(
+    restarted: bool, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_chat")
@@ -125,23 +158,39 @@ async def test_changed_words_of_the_user_are_a_branch(restarted: bool, tmp_path:
         branch = await answer(place.manager() if restarted else manager, other, "Fine.")
         assert thread_of(branch) != thread_of(first)
         shared = ["Question 0", "Answer 0", "Question 1", "Answer 1"]
-        assert await stored(place, thread_of(branch)) == [*shared, "Something else", "Fine."]
-        assert await stored(place, thread_of(first)) == [*shared, "Question 2", "Answer 2"]
+        assert await stored(place, thread_of(branch)) == [
+            *shared,
+            "Something else",
+            "Fine.",
+        ]
+        assert await stored(place, thread_of(first)) == [
+            *shared,
+            "Question 2",
+            "Answer 2",
+        ]
         [told] = place.of(Branched)
         assert (told.parent, told.length) == (thread_of(first), 4)
         client.says("Go on")
-        assert thread_of(await answer(manager, client)) == thread_of(first), "the thread goes on beside its branch"
+        assert thread_of(await answer(manager, client)) == thread_of(first), (
+            "the thread goes on beside its branch"
+        )
 
     await running(tmp_path, run)
 
 
-async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(tmp_path: Path) -> None:
+async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_otherwise(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
-        one, two = Client("openai_chat"), Client("openai_chat")
+        one = Client("openai_chat")
+        two = Client("openai_chat")
         one.says("Hi")
         two.says("Hi")
-        threads = [thread_of(await answer(manager, client, text)) for client, text in ((one, "Hello."), (two, "Hey."))]
+        threads = [
+            thread_of(await answer(manager, client, text))
+            for client, text in ((one, "Hello."), (two, "Hey."))
+        ]
         assert threads[0] == threads[1]
         one.says("I am one")
         two.says("I am two")
@@ -154,15 +203,21 @@ async def test_the_same_question_again_is_no_branch_until_somebody_goes_on_other
 
 
 @pytest.mark.parametrize("differs", ["tenant", "header", "claude"])
-async def test_tenants_and_client_sessions_are_apart(differs: str, tmp_path: Path) -> None:
+async def test_tenants_and_client_sessions_are_apart(
+    differs: str, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
-        one, two = Client("openai_chat"), Client("openai_chat")
+        one = Client("openai_chat")
+        two = Client("openai_chat")
         if differs == "tenant":
             two.tenant = "other"
         else:
-            name = {"header": "x-session-id", "claude": "x-claude-code-session-id"}[differs]
-            one.headers, two.headers = {name: "1"}, {name: "2"}
+            name = {"header": "x-session-id", "claude": "x-claude-code-session-id"}[
+                differs
+            ]
+            one.headers = {name: "1"}
+            two.headers = {name: "2"}
         threads = []
         for client in (one, two):
             client.says("Hi")
@@ -184,17 +239,25 @@ async def test_a_named_session_is_one_thread_whatever_is_sent(tmp_path: Path) ->
         second = await answer(place.manager(), client)
         assert thread_of(second) == thread_of(first)
         assert await stored(place, thread_of(first)) == ["Hi", "Yes.", "Afresh", "Yes."]
-        stranger = Client("openai_chat", headers={"x-everthread-session": thread_of(first)}, tenant="other")
+        stranger = Client(
+            "openai_chat",
+            headers={"x-everthread-session": thread_of(first)},
+            tenant="other",
+        )
         stranger.says("Let me in")
         assert thread_of(await answer(manager, stranger)) != thread_of(first)
-        again = Client("openai_chat", headers={"x-everthread-session": thread_of(first)})
+        again = Client(
+            "openai_chat", headers={"x-everthread-session": thread_of(first)}
+        )
         again.says("By its own id")
         assert thread_of(await answer(manager, again)) == thread_of(first)
 
     await running(tmp_path, run)
 
 
-async def test_of_two_processes_with_different_continuations_one_branches(tmp_path: Path) -> None:
+async def test_of_two_processes_with_different_continuations_one_branches(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
         client = Client("openai_chat")
         client.says("Hi")
@@ -202,13 +265,22 @@ async def test_of_two_processes_with_different_continuations_one_branches(tmp_pa
         await answer(managers[0], client)
         clients = [copy.deepcopy(client) for _ in range(2)]
         for index, each in enumerate(clients):
-            await managers[index].prepare(client.incoming())  # both know the thread's last point
+            await managers[index].prepare(
+                client.incoming()
+            )  # both know the thread's last point
             each.says(f"I am {index}")
-        await asyncio.gather(*(answer(manager, each) for manager, each in zip(managers, clients, strict=True)))
+        await asyncio.gather(
+            *(
+                answer(manager, each)
+                for manager, each in zip(managers, clients, strict=True)
+            )
+        )
         for manager, each in zip(managers, clients, strict=True):
             each.says("Next")
             thread = thread_of(await answer(manager, each))
-            assert await stored(place, thread) == [str(message["content"]) for message in each.messages]
+            assert await stored(place, thread) == [
+                str(message["content"]) for message in each.messages
+            ]
 
     await running(tmp_path, run)
 
@@ -231,11 +303,31 @@ async def test_ids_and_metadata_do_not_make_another_thread(tmp_path: Path) -> No
                 "status": "done",
             }
         ]
-        reply = openai_responses.decode_reply({"status": "completed", "output": items, "id": "resp_1"}, model="gpt-5")
+        reply = openai_responses.decode_reply(
+            {"status": "completed", "output": items, "id": "resp_1"}, model="gpt-5"
+        )
         await turn.record(Outcome(200, reply))
-        client.messages[0] = {**client.messages[0], "id": "msg_1", "metadata": {"turn": 1}}
-        client.messages.append({"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{ }"})
-        client.messages.append({"type": "function_call_output", "call_id": "c1", "output": "found", "metadata": {}})
+        client.messages[0] = {
+            **client.messages[0],
+            "id": "msg_1",
+            "metadata": {"turn": 1},
+        }
+        client.messages.append(
+            {
+                "type": "function_call",
+                "call_id": "c1",
+                "name": "look",
+                "arguments": "{ }",
+            }
+        )
+        client.messages.append(
+            {
+                "type": "function_call_output",
+                "call_id": "c1",
+                "output": "found",
+                "metadata": {},
+            }
+        )
         later = await answer(place.manager(), client)
         assert thread_of(later) == thread_of(turn)
         assert not place.of(Branched)
@@ -246,12 +338,17 @@ async def test_ids_and_metadata_do_not_make_another_thread(tmp_path: Path) -> No
 async def test_a_reminder_behind_the_last_message_moves_along(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
         managers = [place.manager(), place.manager()]
-        client, threads = Client("openai_chat"), set()
+        client = Client("openai_chat")
+        threads = set()
         for number in range(4):
             client.says(f"Question {number}")
             reminder = {"role": "system", "content": f"Answer in full, {number}."}
-            sent = await answer(managers[number % 2], Reminded(client, reminder), f"Answer {number}")
-            client.hears(Reply({"role": "assistant", "content": f"Answer {number}"}, "stop"))
+            sent = await answer(
+                managers[number % 2], Reminded(client, reminder), f"Answer {number}"
+            )
+            client.hears(
+                Reply({"role": "assistant", "content": f"Answer {number}"}, "stop")
+            )
             assert json.loads(sent.body)["messages"][-1] == reminder
             threads.add(thread_of(sent))
         assert len(threads) == 1
@@ -282,11 +379,19 @@ class Ended(Client):
         whole = self.messages
         if not self.rules:
             return super().body()
-        at = max(at for at, message in enumerate(whole) if message.get("role") == "user")
+        at = max(
+            at for at, message in enumerate(whole) if message.get("role") == "user"
+        )
         said = whole[at]["content"]
         kind = "input_text" if self.api == "openai_responses" else "text"
-        blocks = [{"type": kind, "text": said}, {"type": kind, "text": self.rules.strip()}]
-        ended = {"role": "user", "content": blocks if self.as_block else said + self.rules}
+        blocks = [
+            {"type": kind, "text": said},
+            {"type": kind, "text": self.rules.strip()},
+        ]
+        ended = {
+            "role": "user",
+            "content": blocks if self.as_block else said + self.rules,
+        }
         self.messages = [*whole[:at], ended, *whole[at + 1 :]]
         body = super().body()
         self.messages = whole
@@ -301,11 +406,14 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
 ) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
-        client, threads = Ended(api), set()
+        client = Ended(api)
+        threads = set()
         client.as_block = as_block
         for number in range(5):
             client.says(f"Question {number}\n\nwith a second part")
-            sent = await answer(manager if remembered else place.manager(), client, f"Answer {number}")
+            sent = await answer(
+                manager if remembered else place.manager(), client, f"Answer {number}"
+            )
             threads.add(thread_of(sent))
         if remembered:  # some leave it away once the history is long
             client.rules = ""
@@ -323,9 +431,12 @@ async def test_a_reminder_in_the_newest_user_message_moves_along(
     await running(tmp_path, run)
 
 
-async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(tmp_path: Path) -> None:
+async def test_an_answer_without_its_thinking_behind_words_without_their_reminder_is_the_same(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
-        client, threads = Ended("anthropic"), set()
+        client = Ended("anthropic")
+        threads = set()
         for number in range(3):
             client.says(f"Question {number}")
             turn = await place.manager().prepare(client.incoming())
@@ -340,7 +451,9 @@ async def test_an_answer_without_its_thinking_behind_words_without_their_reminde
 
 
 @pytest.mark.parametrize("differs", ["answer", "end", "tenant", "session"])
-async def test_words_that_only_begin_alike_are_not_the_same_conversation(differs: str, tmp_path: Path) -> None:
+async def test_words_that_only_begin_alike_are_not_the_same_conversation(
+    differs: str, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         first = Client("openai_chat")
         first.says(f"Question{RULES}")
@@ -348,7 +461,15 @@ async def test_words_that_only_begin_alike_are_not_the_same_conversation(differs
         other = Client("openai_chat", tenant="u" if differs == "tenant" else "t")
         other.headers = {"x-session-id": "another"} if differs == "session" else {}
         other.says("Question")
-        other.hears(Reply({"role": "assistant", "content": "No" if differs == "answer" else "Answer"}, "stop"))
+        other.hears(
+            Reply(
+                {
+                    "role": "assistant",
+                    "content": "No" if differs == "answer" else "Answer",
+                },
+                "stop",
+            )
+        )
         other.says("Go on" if differs == "end" else f"Go on{RULES}")
         assert thread_of(await answer(place.manager(), other)) != thread
 
@@ -356,18 +477,25 @@ async def test_words_that_only_begin_alike_are_not_the_same_conversation(differs
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-async def test_calls_that_come_back_as_text_are_the_same_answer(remembered: bool, tmp_path: Path) -> None:
+async def test_calls_that_come_back_as_text_are_the_same_answer(
+    remembered: bool, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager()
         client = Client("openai_chat")
         client.says("How is the weather in Rome?")
         threads = set()
         for number in range(3):
-            turn = await (manager if remembered else place.manager()).prepare(client.incoming())
+            turn = await (manager if remembered else place.manager()).prepare(
+                client.incoming()
+            )
             threads.add(thread_of(turn))
             function = {"name": "weather", "arguments": '{"in": "Rome"}'}
             call: Any = {"id": f"c{number}", "type": "function", "function": function}
-            reply = Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+            reply = Reply(
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                "tool_calls",
+            )
             await turn.record(Outcome(200, reply))
             text = f'Calling tools: [{{"id": "c{number}", "name": "weather", "arguments": {{"in": "Rome"}}}}]'
             client.messages.append({"role": "assistant", "content": text})
@@ -378,31 +506,44 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(remembered: bool
     await running(tmp_path, run)
 
 
-async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(tmp_path: Path) -> None:
+async def test_a_shortened_answer_is_the_same_and_another_one_a_branch(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
         told = f"The ledger has four parts, namely {words(60, 'part')}"
         client = Client("anthropic")
         client.says("What is in the ledger?")
         first = await answer(place.manager(), client, told)
-        short, other = deepcopy(client), deepcopy(client)
-        short.messages[1] = {"role": "assistant", "content": "The ledger has four parts, namely item … [shortened]"}
+        short = deepcopy(client)
+        other = deepcopy(client)
+        short.messages[1] = {
+            "role": "assistant",
+            "content": "The ledger has four parts, namely item … [shortened]",
+        }
         short.says("And then?")
         assert thread_of(await answer(place.manager(), short)) == thread_of(first)
-        other.messages[1] = {"role": "assistant", "content": "There is no ledger at all, I am afraid."}
+        other.messages[1] = {
+            "role": "assistant",
+            "content": "There is no ledger at all, I am afraid.",
+        }
         other.says("And then?")
         assert thread_of(await answer(place.manager(), other)) != thread_of(first)
 
     await running(tmp_path, run)
 
 
-async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same(tmp_path: Path) -> None:
+async def test_an_answer_whose_thoughts_and_marks_a_client_takes_out_is_the_same(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
         client = Client("openai_chat")
         client.says("Where does the ledger listen?")
         threads = set()
         for number in range(3):
             thought = f"<think>They ask again, for the {number}. time.</think>"
-            said = f"{thought}\n**The ledger** listens on port `844{number}`, as before."
+            said = (
+                f"{thought}\n**The ledger** listens on port `844{number}`, as before."
+            )
             threads.add(thread_of(await answer(place.manager(), client, said)))
             client.messages[-1] = {
                 "role": "assistant",
@@ -431,7 +572,9 @@ async def test_a_beginning_of_what_is_stored_is_known(tmp_path: Path) -> None:
         late.says("Two")
         turn = await place.manager().prepare(late.incoming())
         await turn.record(Outcome(500))
-        assert (await turn.response_headers())["x-everthread-thread"] == thread_of(first)
+        assert (await turn.response_headers())["x-everthread-thread"] == thread_of(
+            first
+        )
         assert not place.of(Branched)
         assert len(await place.store.list_threads(tenant="t")) == 1
 
@@ -451,18 +594,31 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
 
     async def run(place: Gate) -> None:
         managers = [place.manager(threshold_tokens=400) for _ in range(2)]
-        clients = [Client("openai_chat", tenant=dice.choice("ab"), system=f"S{index}") for index in range(5)]
+        clients = [
+            Client("openai_chat", tenant=dice.choice("ab"), system=f"S{index}")
+            for index in range(5)
+        ]
         for step in range(40):
             index = dice.randrange(len(clients))
             client = clients[index]
             if len(client.messages) > 3 and dice.random() < 0.15:
-                client.messages = client.messages[: 2 * dice.randrange(1, len(client.messages) // 2)]
+                client.messages = client.messages[
+                    : 2 * dice.randrange(1, len(client.messages) // 2)
+                ]
             client.says(dice.choice(SAYINGS))
             text = f"{client.tenant}{index} {dice.choice(('yes', 'no'))} {words(80, f'{client.tenant}{index}')}"
             sent = await answer(dice.choice(managers), client, text)
             foreign = {name for name in ("a", "b") if name != client.tenant}
-            assert not any(f"{name}{number} item".encode() in sent.body for name in foreign for number in range(5))
-            own = {int(word[1:]) for word in sent.body.decode().split() if word[:1] in "ab" and word[1:].isdigit()}
+            assert not any(
+                f"{name}{number} item".encode() in sent.body
+                for name in foreign
+                for number in range(5)
+            )
+            own = {
+                int(word[1:])
+                for word in sent.body.decode().split()
+                if word[:1] in "ab" and word[1:].isdigit()
+            }
             assert own <= {index}, f"step {step}: another client's words went upstream"
         for index, client in enumerate(clients):
             client.says(f"Last words of {index}")
@@ -479,23 +635,41 @@ async def test_interleaved_conversations_are_never_mixed(seed: int) -> None:
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.sampled_from([None, 0, 2]))
-def test_a_body_is_sliced_where_its_messages_are(texts: list[str], indent: int | None) -> None:
+def test_a_body_is_sliced_where_its_messages_are(
+    texts: list[str], indent: int | None
+) -> None:
     values = [{"role": "user", "content": text} for text in texts]
-    body = {"model": "m", "tools": [{"messages": ["no"]}], "messages": values, "stream": True}
+    body = {
+        "model": "m",
+        "tools": [{"messages": ["no"]}],
+        "messages": values,
+        "stream": True,
+    }
     raw = json.dumps(body, indent=indent).encode()
     sliced = slice_body(raw, "openai_chat")
     assert [element.value for element in sliced.elements] == values
-    assert [json.loads(sliced.of(element)) for element in sliced.elements] == values
+    assert [json.loads(element.raw) for element in sliced.elements] == values
     assert {**sliced.fields, "messages": values} == body
-    whole = splice_text(sliced.text, [(*sliced.spans["model"], '"n"')])
+    whole = splice(sliced.body, [(*sliced.spans["model"], '"n"')])
     assert json.loads(whole) == {**body, "model": "n"}
 
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"[]", b"{}", b'{"messages":[]', b'{"messages":[1,]}', b'{"messages":[]} x', b'{"messages":[],"messages":[]}',
-     b'{"messages":"text"}', b'{"messages":[] "a":1}', b'{"a":1,}', b"{1:2}"],
-)  # fmt: skip
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"messages":[]',
+        b'{"messages":[1,]}',
+        b'{"messages":[]} x',
+        b'{"messages":[],"messages":[]}',
+        b'{"messages":"text"}',
+        b'{"messages":[] "a":1}',
+        b'{"a":1,}',
+        b"{1:2}",
+    ],
+)
 def test_what_is_no_request_is_refused_in_a_sentence(raw: bytes) -> None:
     with pytest.raises(WireError, match="the request"):
         slice_body(raw, "openai_chat")
@@ -504,7 +678,28 @@ def test_what_is_no_request_is_refused_in_a_sentence(raw: bytes) -> None:
 def test_the_chain_is_the_canonical_one() -> None:
     client = Client("anthropic")
     client.says("One")
-    client.messages.append({"role": "assistant", "content": [{"type": "text", "text": "Two"}]})
+    client.messages.append(
+        {"role": "assistant", "content": [{"type": "text", "text": "Two"}]}
+    )
     client.returns("call_1", "three")
     found = build_history(identify("anthropic", value) for value in client.messages)
     assert list(found.digests) == canonical_chain(client.messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_placeholder"),
+    [
+        ("[Old tool result content cleared]", True),
+        (
+            "<tool_output_masked>\n001/0000 Eltham\n…\nOutput too large. Full output available at: /tmp/o.txt\n</x>",
+            True,
+        ),
+        (f"Full output saved to: /tmp/o.txt\n{'preview ' * 100}", True),
+        ("The full output of the pump is 40 litres a minute.", False),
+        (f"{'line ' * 2_000} Full output available at: /tmp/o.txt", False),
+    ],
+)
+def test_a_result_that_the_client_moved_elsewhere_is_a_placeholder(
+    text: str, is_placeholder: bool
+) -> None:
+    assert is_cleared(text) is is_placeholder

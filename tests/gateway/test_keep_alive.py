@@ -10,10 +10,23 @@ import anthropic
 import openai
 import pytest
 
-from everthread.gateway.base import Incoming, Limits, Outgoing
+from everthread.gateway.contracts import Incoming, Limits, Outgoing
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.streaming import COMMENT
-from tests.gateway.raw import JSON, STREAM, Answering, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say
+from tests.gateway.raw import (
+    JSON,
+    STREAM,
+    Answering,
+    Heard,
+    Plain,
+    ask,
+    chunk,
+    gateway,
+    head,
+    post,
+    raw_upstream,
+    say,
+)
 from tests.gateway.test_proxy_overflow import BLOCK, ERROR_EVENT, START, TOO_LONG
 
 MESSAGES = "/v1/messages"
@@ -33,10 +46,21 @@ class Slow(Plain):
     async def outgoing(self, _incoming: Incoming) -> Outgoing:
         if not self.hold:
             await self.go.wait()
-        return Outgoing(b'{"stream":true,"n":1}', rewritten=True, headers={"x-everthread-thread": "t"}, hold=self.hold)
+        return Outgoing(
+            b'{"stream":true,"n":1}',
+            rewritten=True,
+            headers={"x-everthread-thread": "t"},
+            hold=self.hold,
+        )
 
-    async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
-        return Outgoing(b'{"stream":true,"n":2}', rewritten=True, hold=True) if b'"n":1' in sent.body else None
+    async def instead(
+        self, _incoming: Incoming, sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
+        return (
+            Outgoing(b'{"stream":true,"n":2}', rewritten=True, hold=True)
+            if b'"n":1' in sent.body
+            else None
+        )
 
     def heard(self, piece: bytes) -> None:
         if COMMENT in piece:
@@ -45,7 +69,11 @@ class Slow(Plain):
 
 def streaming(*events: bytes) -> Answering:
     async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + b"".join(map(chunk, events)) + b"0\r\n\r\n")
+        writer.write(
+            head(200, [*STREAM, (b"x-request-id", b"theirs")])
+            + b"".join(map(chunk, events))
+            + b"0\r\n\r\n"
+        )
 
     return answer
 
@@ -61,13 +89,17 @@ async def test_a_compaction_that_takes_long_begins_the_stream() -> None:
     ):
         sent = post(MESSAGES, STREAMED, *JSON, (b"accept-encoding", b"gzip"))
         found = await ask(url, sent, chunked=manager.heard)
-        assert upstream.heard[0].names["accept-encoding"] == "identity", "comments cannot go between gzip"
+        assert upstream.heard[0].names["accept-encoding"] == "identity", (
+            "comments cannot go between gzip"
+        )
         assert proxy.metrics.value("keepalives") >= 1
     assert found.status == 200
     assert found.names["content-type"].startswith("text/event-stream")
     assert found.chunks[0] == COMMENT
     late = b": x-everthread-thread: t\n\n"
-    assert found.body.replace(COMMENT, b"") == late + START + BLOCK, "what was not known for the headers"
+    assert found.body.replace(COMMENT, b"") == late + START + BLOCK, (
+        "what was not known for the headers"
+    )
 
 
 async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
@@ -82,6 +114,21 @@ async def test_who_asked_for_no_stream_hears_nothing_early() -> None:
     assert (found.status, found.body) == (400, TOO_LONG)
 
 
+async def test_a_stream_of_gemini_gets_no_comments() -> None:
+    """Google's SDK reads a comment as data and fails."""
+    manager = Slow()
+    asyncio.get_running_loop().call_later(0.15, manager.go.set)
+    event = b'data: {"candidates": []}\n\n'
+    path = "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse"
+    async with (
+        raw_upstream(streaming(event)) as upstream,
+        gateway(upstream.url, manager, limits=QUICK) as (url, proxy),
+    ):
+        found = await ask(url, post(path, b'{"contents": []}', *JSON))
+        assert proxy.metrics.value("keepalives") == 0
+    assert found.body == event
+
+
 async def begun(proxy: Proxy, manager: Slow) -> None:
     """Until a client heard a comment."""
     while not proxy.metrics.value("keepalives"):  # noqa: ASYNC110  nobody tells when a client hears something
@@ -92,13 +139,21 @@ async def begun(proxy: Proxy, manager: Slow) -> None:
 async def stream_through(url: str, api: str) -> None:
     said: Any = [{"role": "user", "content": "Hi"}]
     if api == "messages":
-        async with anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as claude:
-            async for _ in await claude.messages.create(model="m", messages=said, max_tokens=9, stream=True):
+        async with anthropic.AsyncAnthropic(
+            base_url=url, api_key="k", max_retries=0
+        ) as claude:
+            async for _ in await claude.messages.create(
+                model="m", messages=said, max_tokens=9, stream=True
+            ):
                 pass
         return
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+    async with openai.AsyncOpenAI(
+        base_url=f"{url}/v1", api_key="k", max_retries=0
+    ) as client:
         if api == "chat":
-            stream: Any = await client.chat.completions.create(model="m", messages=said, stream=True)
+            stream: Any = await client.chat.completions.create(
+                model="m", messages=said, stream=True
+            )
         else:
             stream = await client.responses.create(model="m", input=said, stream=True)
         async for _ in stream:
@@ -127,16 +182,25 @@ async def test_while_a_stream_is_held_its_own_first_lines_go(again: bool) -> Non
 
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
         if json.loads(request.body)["n"] == 2:
-            await (streaming(START, BLOCK) if again else say(400, JSON, TOO_LONG))(request, writer)
+            await (streaming(START, BLOCK) if again else say(400, JSON, TOO_LONG))(
+                request, writer
+            )
             return
         writer.write(head(200, [*STREAM, (b"x-request-id", b"theirs")]) + chunk(START))
         await manager.go.wait()
         writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager, limits=LATER) as (url, _),
+    ):
         found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
         assert len(upstream.heard) == 2
-    assert (found.status, found.names["x-request-id"], found.names["x-everthread-thread"]) == (200, "theirs", "t")
+    assert (
+        found.status,
+        found.names["x-request-id"],
+        found.names["x-everthread-thread"],
+    ) == (200, "theirs", "t")
     said = found.body.replace(COMMENT, b"")
     if again:
         assert said == START + BLOCK, "nothing of the first try reached the client"
@@ -153,7 +217,10 @@ async def test_a_stream_that_is_held_and_says_something_is_as_it_came() -> None:
         await manager.go.wait()
         writer.write(chunk(BLOCK) + b"0\r\n\r\n")
 
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, limits=LATER) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager, limits=LATER) as (url, _),
+    ):
         found = await ask(url, post(MESSAGES, STREAMED, *JSON), chunked=manager.heard)
     assert [piece for piece in found.chunks if piece != COMMENT] == [START, BLOCK]
     assert len(manager.errors) == 0

@@ -18,12 +18,12 @@ import pytest
 from everthread.config import parse_config
 from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
-from everthread.factory.gateway import upstreams_of, with_own_key
+from everthread.factory.gateways import upstreams_of, with_own_key
 from everthread.gateway import auth
 from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator, issue_key
-from everthread.gateway.base import Auth
+from everthread.gateway.contracts import Auth
 from everthread.gateway.router import Upstream
-from everthread.store.models import KeyLimits, SearchQuery
+from everthread.store.records import KeyLimits, SearchQuery
 from tests.gateway.house import (
     CHAT,
     CLAUDE,
@@ -37,29 +37,50 @@ from tests.gateway.house import (
 )
 
 
-async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(tmp_path: Path) -> None:
+async def test_who_shows_a_key_is_let_in_and_the_upstream_sees_its_own(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path) as here:
-        url, key = await here.gateway(), await here.key()
+        url = await here.gateway()
+        key = await here.key()
         await ask_chat(here.chat(url, key))
         await ask_claude(here.claude(url, key))
         asked = {"model": CLAUDE, "max_tokens": 100, "messages": HELLO}
         async with httpx2.AsyncClient(timeout=60) as http:
-            assert (await http.post(f"{url}/v1/messages", json=asked, headers={"x-api-key": key})).is_success
-        shown = [(one.headers.get("authorization"), one.headers.get("x-api-key")) for one in here.provider.log]
-        assert shown == [(f"Bearer {UPSTREAM_KEY}", None), (None, UPSTREAM_KEY), (None, UPSTREAM_KEY)]
-        assert {thread.first.tenant for thread in await here.store.list_threads()} == {"acme"}
+            assert (
+                await http.post(
+                    f"{url}/v1/messages", json=asked, headers={"x-api-key": key}
+                )
+            ).is_success
+        shown = [
+            (one.headers.get("authorization"), one.headers.get("x-api-key"))
+            for one in here.provider.log
+        ]
+        assert shown == [
+            (f"Bearer {UPSTREAM_KEY}", None),
+            (None, UPSTREAM_KEY),
+            (None, UPSTREAM_KEY),
+        ]
+        assert {thread.first.tenant for thread in await here.store.list_threads()} == {
+            "acme"
+        }
         off = await ask_chat(here.chat(url, await here.key("quiet", mode="off")))
         assert off.choices[0].message.content
-        assert not await here.store.list_threads(tenant="quiet"), "the key's mode stands before the upstream's"
+        assert not await here.store.list_threads(tenant="quiet"), (
+            "the key's mode stands before the upstream's"
+        )
 
 
-async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protocol(tmp_path: Path) -> None:
+async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protocol(
+    tmp_path: Path,
+) -> None:
     clock = Clock()
     async with house(tmp_path) as here:
         door = KeyAuthenticator(here.store, clock=clock)
         here.stack.push_async_callback(door.close)
         url = await here.gateway(authenticator=door)
-        revoked, known = await here.key(), await here.key()
+        revoked = await here.key()
+        known = await here.key()
         await ask_chat(here.chat(url, revoked))
         await here.store.revoke_key(revoked.split("_")[1])
         clock.now += KEY_CACHE_SECONDS
@@ -71,11 +92,16 @@ async def test_who_shows_none_an_unknown_or_a_revoked_one_is_told_in_its_protoco
             with pytest.raises(anthropic.AuthenticationError) as claude:
                 await ask_claude(here.claude(url, wrong))
             body: Any = claude.value.body
-            assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
+            assert (body["type"], body["error"]["type"]) == (
+                "error",
+                "authentication_error",
+            )
         async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
             for path in ("/v1/models", "/metrics", "/v1/files"):
                 assert (await http.get(path)).status_code == 401
-            assert (await http.post("/v1/messages", json={})).json()["error"]["type"] == "authentication_error"
+            assert (await http.post("/v1/messages", json={})).json()["error"][
+                "type"
+            ] == "authentication_error"
             assert (await http.get("/healthz")).status_code == 200
             other = {"authorization": f"Bearer {await here.key(scopes=('threads',))}"}
             assert (await http.get("/v1/models", headers=other)).status_code == 403
@@ -87,25 +113,34 @@ async def test_when_the_store_does_not_answer_nobody_is_let_in(tmp_path: Path) -
     async with house(tmp_path) as here:
         other = open_store(tmp_path / "closed.db")
         await other.close()
-        url, key = await here.gateway(authenticator=KeyAuthenticator(other)), await here.key()
+        url = await here.gateway(authenticator=KeyAuthenticator(other))
+        key = await here.key()
         with pytest.raises(openai.InternalServerError) as told:
             await ask_chat(here.chat(url, key))
-        assert (told.value.status_code, told.value.response.headers["retry-after"]) == (503, "1")
+        assert (told.value.status_code, told.value.response.headers["retry-after"]) == (
+            503,
+            "1",
+        )
         assert not here.provider.log
 
 
 async def test_tenants_never_cross(tmp_path: Path) -> None:
     async with house(tmp_path, window=6_000) as here:
         url = await here.gateway(settings="compression: {background: false}\n")
-        ours, other = await here.key("ann"), await here.key("bob")
+        ours = await here.key("ann")
+        other = await here.key("bob")
         secret = "The harbour password is zebrafish-seven."
         history: list[Any] = [{"role": "user", "content": secret}]
-        thread, compactions = "", ""
+        thread = ""
+        compactions = ""
         for number in range(14):
             raw = await here.claude(url, ours).messages.with_raw_response.create(
                 model=CLAUDE, max_tokens=100, messages=history
             )
-            thread, compactions = (raw.headers[f"x-everthread-{what}"] for what in ("thread", "compactions"))
+            thread, compactions = (
+                raw.headers[f"x-everthread-{what}"]
+                for what in ("thread", "compactions")
+            )
             said = (await raw.parse()).content[0]
             assert said.type == "text"
             history += [
@@ -132,16 +167,25 @@ async def test_tenants_never_cross(tmp_path: Path) -> None:
             sent = here.provider.log[-1].body
             assert "zebrafish" not in str(sent)
         # The same name by the owner is the thread itself.
-        raw = await here.claude(url, await here.key("ann")).messages.with_raw_response.create(
-            model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers={"x-everthread-session": thread}
+        raw = await here.claude(
+            url, await here.key("ann")
+        ).messages.with_raw_response.create(
+            model=CLAUDE,
+            max_tokens=100,
+            messages=HELLO,
+            extra_headers={"x-everthread-session": thread},
         )
         assert raw.headers["x-everthread-thread"] == thread
-        assert [one.body for one in await here.store.history(thread)][: len(before)] == before
+        assert [one.body for one in await here.store.history(thread)][
+            : len(before)
+        ] == before
         assert (await here.store.session(thread)).tenant == "ann"
         for tenant in ("ann", "bob"):
             hits = await here.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
-            assert {(await here.store.session(hit.session)).tenant for hit in hits} == {tenant}
+            assert {(await here.store.session(hit.session)).tenant for hit in hits} == {
+                tenant
+            }
         assert not await here.store.search(SearchQuery("zebrafish", tenant="default"))
 
 
@@ -150,13 +194,20 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
         urls = [await here.gateway("passthrough", key=None) for _ in range(2)]
         threads = []
         for credential in ("sk-ann-1", "sk-bob-2"):
-            await ask_claude(here.claude(urls[0], credential))  # the first one goes as it came
+            await ask_claude(
+                here.claude(urls[0], credential)
+            )  # the first one goes as it came
             for url in urls:
-                raw = await here.claude(url, credential).messages.with_raw_response.create(
+                raw = await here.claude(
+                    url, credential
+                ).messages.with_raw_response.create(
                     model=CLAUDE, max_tokens=100, messages=HELLO
                 )
                 threads.append(raw.headers["x-everthread-thread"])
-                assert here.provider.log[-1].headers["authorization"] == f"Bearer {credential}"
+                assert (
+                    here.provider.log[-1].headers["authorization"]
+                    == f"Bearer {credential}"
+                )
         assert threads[0] == threads[1] != threads[2] == threads[3]
         tenants = {thread.first.tenant for thread in await here.store.list_threads()}
         assert len(tenants) == 2
@@ -164,7 +215,10 @@ async def test_passed_through_credentials_are_the_tenants(tmp_path: Path) -> Non
         async with httpx2.AsyncClient(base_url=urls[0], timeout=60) as http:
             for headers in ({}, {"authorization": "Bearer"}, {"x-api-key": ""}):
                 refused = await http.post("/v1/messages", json={}, headers=headers)
-                assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+                assert (refused.status_code, refused.json()["error"]["type"]) == (
+                    401,
+                    "authentication_error",
+                )
         assert len(here.provider.log) == 6
 
 
@@ -178,7 +232,10 @@ async def test_without_keys_the_clients_own_goes_and_none_of_ours(
         await ask_chat(here.chat(url, "sk-theirs"))
         async with httpx2.AsyncClient(timeout=60) as http:
             for path in ("/v1/files", "/v1/fine_tuning/jobs", "/v1/messages"):
-                await http.post(f"{url}{path}", json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO})
+                await http.post(
+                    f"{url}{path}",
+                    json={"model": CLAUDE, "max_tokens": 9, "messages": HELLO},
+                )
         sent = [one.headers for one in here.provider.log]
         assert sent[0]["authorization"] == "Bearer sk-theirs"
         assert not [headers for headers in sent if UPSTREAM_KEY in str(headers)]
@@ -187,7 +244,10 @@ async def test_without_keys_the_clients_own_goes_and_none_of_ours(
 
 async def test_where_it_may_listen(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
-        for auth, reason in (("none", "without API keys"), ("keys", "everthread keys create")):
+        for auth, reason in (
+            ("none", "without API keys"),
+            ("keys", "everthread keys create"),
+        ):
             with pytest.raises(InputError, match=reason):
                 await here.gateway(auth, host="0.0.0.0")  # type: ignore[arg-type]  # noqa: S104  what is refused
         with pytest.raises(InputError, match="api_key_env"):
@@ -211,32 +271,67 @@ async def test_a_credential_is_found_nowhere_afterwards(
 
     async def run() -> str:
         async with house(tmp_path) as here:
-            key = await here.key(tokens=10_000, requests=7) if auth == "keys" else "recognisable-credential-4711"
+            key = (
+                await here.key(tokens=10_000, requests=7)
+                if auth == "keys"
+                else "recognisable-credential-4711"
+            )
             own = UPSTREAM_KEY if auth == "keys" else None
             url = await here.gateway(auth, key=own)
-            gone = await here.gateway(auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)])
+            gone = await here.gateway(
+                auth, upstreams=[Upstream("gone", "http://127.0.0.1:9", api_key=own)]
+            )
             async with httpx2.AsyncClient(timeout=120) as http:
                 headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
                 good: Any = {"model": CLAUDE, "max_tokens": 50, "messages": HELLO}
                 for root in (url, gone):
-                    for path, body in (("/v1/messages", good), ("/v1/messages", {"model": key}), (f"/v1/{CHAT}", {})):
-                        answer = await http.post(f"{root}{path}", json=body, headers=headers)
-                        seen.append(f"{answer.headers} {answer.text}" if body is good or path != "/v1/messages" else "")
-                more = [await http.post(f"{url}/v1/messages", json=good, headers=headers) for _ in range(5)]
+                    for path, body in (
+                        ("/v1/messages", good),
+                        ("/v1/messages", {"model": key}),
+                        (f"/v1/{CHAT}", {}),
+                    ):
+                        answer = await http.post(
+                            f"{root}{path}", json=body, headers=headers
+                        )
+                        seen.append(
+                            f"{answer.headers} {answer.text}"
+                            if body is good or path != "/v1/messages"
+                            else ""
+                        )
+                more = [
+                    await http.post(f"{url}/v1/messages", json=good, headers=headers)
+                    for _ in range(5)
+                ]
                 seen.extend(f"{answer.headers} {answer.text}" for answer in more)
                 assert more[-1].status_code == (429 if auth == "keys" else 200)
                 seen.append((await http.get(f"{url}/metrics", headers=headers)).text)
                 almost = {"x-api-key": key.swapcase()}
-                seen.append((await http.post(f"{url}/v1/messages", json=good, headers=almost)).text)
-            assert [one for one in here.provider.log if one.headers.get("x-api-key") == (own or key)]
-            assert not [one for one in here.provider.log if auth == "keys" and key in str(one.headers)]
+                seen.append(
+                    (
+                        await http.post(f"{url}/v1/messages", json=good, headers=almost)
+                    ).text
+                )
+            assert [
+                one
+                for one in here.provider.log
+                if one.headers.get("x-api-key") == (own or key)
+            ]
+            assert not [
+                one
+                for one in here.provider.log
+                if auth == "keys" and key in str(one.headers)
+            ]
             return key
 
     with caplog.at_level(logging.DEBUG):
         key = await run()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"acme" in files or auth == "passthrough"
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("everthread")]
+    ours = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("everthread")
+    ]
     assert ours
     secret = key.split("_", 2)[-1]
     for place in (*seen, *ours):
@@ -252,10 +347,16 @@ def test_what_a_key_cannot_be() -> None:
     assert issue_key()[0] != issue_key()[0]
     assert token.split("_", 2)[2] not in repr(new)
     wrong: list[dict[str, Any]] = [
-        {"scopes": ()}, {"scopes": ("proxy", "root")}, {"tenant": ""}, {"tenant": "a b"}, {"tenant": "x" * 101},
-        {"name": "a\nb"}, {"limits": KeyLimits(requests=-1)}, {"limits": KeyLimits(dollars=Decimal("NaN"))},
+        {"scopes": ()},
+        {"scopes": ("proxy", "root")},
+        {"tenant": ""},
+        {"tenant": "a b"},
+        {"tenant": "x" * 101},
+        {"name": "a\nb"},
+        {"limits": KeyLimits(requests=-1)},
+        {"limits": KeyLimits(dollars=Decimal("NaN"))},
         {"limits": replace(KeyLimits(), dollars=Decimal("Infinity"))},
-    ]  # fmt: skip
+    ]
     for given in wrong:
         with pytest.raises(InputError):
             issue_key(**given)
@@ -280,7 +381,9 @@ def test_with_keys_an_upstream_needs_one_of_ours(
     """The provider's own variable is the default, and goes to that provider only."""
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    config = parse_config(f"gateway: {{auth: keys, upstreams: [{{name: one, url: '{url}'}}]}}")
+    config = parse_config(
+        f"gateway: {{auth: keys, upstreams: [{{name: one, url: '{url}'}}]}}"
+    )
     (upstream,) = upstreams_of(config)
     assert upstream.api_key is None
     if variable == "":
@@ -296,13 +399,17 @@ def test_with_keys_an_upstream_needs_one_of_ours(
             with_own_key(upstream)
 
 
-async def test_a_busy_loop_is_no_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_loop_is_no_store_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer is there when the loop has time again, though the time for it is over."""
     monkeypatch.setattr(auth, "_LOOKUP_SECONDS", 0.05)
     store = open_store(tmp_path / "s.db")
     token, new = issue_key()
     await store.create_key(new)
-    asked = asyncio.create_task(KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"}))
+    asked = asyncio.create_task(
+        KeyAuthenticator(store).authenticate({"authorization": f"Bearer {token}"})
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     time.sleep(0.3)  # noqa: ASYNC251 - that is what is tested

@@ -11,11 +11,22 @@ import httpx2
 
 from everthread.config import parse_config
 from everthread.factory import open_store
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider
-from tests.gateway.load import Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
+from tests.gateway.load import (
+    Numbered,
+    Sdk,
+    Talker,
+    compactions,
+    failed_open,
+    models,
+    plan,
+    problems,
+)
 
-CLIENTS, TURNS, WORDS = 64, 2, 32
+CLIENTS = 64
+TURNS = 3
+WORDS = 40
 SECONDS = 10
 WINDOW = 4_000
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
@@ -31,10 +42,18 @@ async def test_nothing_is_lost(tmp_path: Path) -> None:
         async with open_gateway(config) as gateway:
             sdk = Sdk()
             talkers = [
-                Talker(number, lambda: gateway.url, sdk, stream=number // 3 % 2 == 1, words=WORDS)
+                Talker(
+                    number,
+                    lambda: gateway.url,
+                    sdk,
+                    stream=number // 3 % 2 == 1,
+                    words=WORDS,
+                )
                 for number in range(CLIENTS)
             ]
-            await asyncio.gather(*(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers))
+            await asyncio.gather(
+                *(talker.talk(TURNS, SECONDS / TURNS, SEED) for talker in talkers)
+            )
             await sdk.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 metrics = (await http.get(f"{gateway.url}/metrics")).text

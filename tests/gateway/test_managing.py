@@ -13,18 +13,32 @@ from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.base import ProxyTurn, decode_messages
-from everthread.gateway.management.events import Rewritten
-from everthread.gateway.management.rewrite import RewriteState
+from everthread.gateway.contracts import ProxyTurn, decode_messages
+from everthread.gateway.management.rewrites import RewriteState
 from everthread.gateway.management.turn import ManagedTurn
-from tests.gateway.clients import APIS, CODECS, NAMES, Client, Gate, ask, gate, thread_of, words
+from everthread.thread.events import CompactionDone
+from tests.gateway.clients import (
+    APIS,
+    CODECS,
+    NAMES,
+    Client,
+    Gate,
+    ask,
+    gate,
+    thread_of,
+    words,
+)
 
 TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "terminal",
         "description": "Run a command",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string"}},
+            "required": ["command"],
+        },
     },
 }
 
@@ -34,17 +48,33 @@ def script(request: Request) -> Any:
     last = request.messages[-1]
     if last["role"] == "user" and "look" in text_of(last):
         number = sum(message["role"] == "user" for message in request.messages)
-        function = {"name": "terminal", "arguments": json.dumps({"command": f"cat ledger_{len(text_of(last))}.txt"})}
-        call: Any = {"id": f"call_{number}_{len(text_of(last))}", "type": "function", "function": function}
-        return Reply({"role": "assistant", "content": "Let me look.", "tool_calls": [call]}, "tool_calls")
+        function = {
+            "name": "terminal",
+            "arguments": json.dumps(
+                {"command": f"cat ledger_{len(text_of(last))}.txt"}
+            ),
+        }
+        call: Any = {
+            "id": f"call_{number}_{len(text_of(last))}",
+            "type": "function",
+            "function": function,
+        }
+        return Reply(
+            {"role": "assistant", "content": "Let me look.", "tool_calls": [call]},
+            "tool_calls",
+        )
     return f"Noted: {words(60, 'answer')}"
 
 
-async def talk(place: Gate, manager: Any, client: Client, turns: int, start: int = 0) -> list[Any]:
+async def talk(
+    place: Gate, manager: Any, client: Client, turns: int, start: int = 0
+) -> list[Any]:
     done = []
     assert place.provider is not None
     for turn in range(start, start + turns):
-        client.says(f"Please look at ledger {turn}{'.' * turn} {words(300, f'ledger {turn}')}")
+        client.says(
+            f"Please look at ledger {turn}{'.' * turn} {words(300, f'ledger {turn}')}"
+        )
         exchange = await ask(manager, client, place.provider)
         assert exchange.reply is not None, exchange.error
         done.append(exchange)
@@ -57,23 +87,38 @@ async def talk(place: Gate, manager: Any, client: Client, turns: int, start: int
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_conversation_goes_on_far_past_the_window(api: Api, tmp_path: Path) -> None:
+async def test_a_conversation_goes_on_far_past_the_window(
+    api: Api, tmp_path: Path
+) -> None:
     async with gate(tmp_path, script) as place:
-        client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
+        client = Client(
+            api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
+        )
         manager = place.manager()
         done = await talk(place, manager, client, 25)
         assert place.provider is not None
         log = place.provider.log
-        assert all(record.status == 200 for record in log), "upstream never saw a request it refuses"
-        assert sum(len(json.dumps(message)) for message in client.messages) > 3 * 4 * place.window
+        assert all(record.status == 200 for record in log), (
+            "upstream never saw a request it refuses"
+        )
+        assert (
+            sum(len(json.dumps(message)) for message in client.messages)
+            > 3 * 4 * place.window
+        )
         assert len({thread_of(exchange.sent) for exchange in done}) == 1
-        rewrites = len(place.of(Rewritten))
+        rewrites = len(place.of(CompactionDone))
         assert rewrites >= 3
-        compactions = [int(exchange.sent.headers["x-everthread-compactions"]) for exchange in done]
-        assert compactions == sorted(compactions), "a later request never goes back behind a rewrite"
+        compactions = [
+            int(exchange.sent.headers["x-everthread-compactions"]) for exchange in done
+        ]
+        assert compactions == sorted(compactions), (
+            "a later request never goes back behind a rewrite"
+        )
         assert compactions[-1] >= 3
         assert_prefix_stable(api, done)
-        before, after = map(int, done[-1].sent.headers["x-everthread-tokens"].split("/"))
+        before, after = map(
+            int, done[-1].sent.headers["x-everthread-tokens"].split("/")
+        )
         assert before > 2 * place.window > 2 * after
 
 
@@ -95,15 +140,23 @@ def assert_prefix_stable(api: Api, done: list[Any]) -> None:
 @pytest.mark.parametrize("api", APIS)
 async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> None:
     async with gate(tmp_path, script) as place:
-        client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {})
+        client = Client(
+            api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}
+        )
         manager = place.manager()
         done = await talk(place, manager, client, 8)
         thread = thread_of(done[0].sent)
         stored = [message.body for message in await place.store.history(thread)]
         core = CODECS[api].decode_messages(client.messages, model=NAMES[api])
-        assert [(body["role"], text_of(body)) for body in stored] == [(body["role"], text_of(body)) for body in core]
+        assert [(body["role"], text_of(body)) for body in stored] == [
+            (body["role"], text_of(body)) for body in core
+        ]
         session = await place.store.session(thread)
-        assert (session.platform, session.tenant, session.system) == ("gateway", "t", "Be brief.")
+        assert (session.platform, session.tenant, session.system) == (
+            "gateway",
+            "t",
+            "Be brief.",
+        )
         records = await place.store.usage(thread)
         assert [record.task for record in records] == ["main"] * len(done)
         assert place.provider is not None
@@ -113,7 +166,8 @@ async def test_every_message_is_in_the_thread_once(api: Api, tmp_path: Path) -> 
 
 
 async def ask_after_a_compaction(place: Gate) -> tuple[Client, ProxyTurn]:
-    client, manager = Client("openai_chat", tools=[TOOL]), place.manager()
+    client = Client("openai_chat", tools=[TOOL])
+    manager = place.manager()
     await talk(place, manager, client, 12)
     await manager.settle()
     client.says("And now?")
@@ -136,8 +190,13 @@ async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
         assert isinstance(turn, ManagedTurn)
         assert turn.used is not None
         state = RewriteState.load(turn.used.state)
-        messages = decode_messages("openai_chat", turn.replacement_values(turn.used), turn.model)
-        assert (state.model, state.tokens) == (turn.model, TokenCounter(turn.model).messages(messages))
+        messages = decode_messages(
+            "openai_chat", turn.replacement_values(turn.used), turn.request.model
+        )
+        assert (state.model, state.tokens) == (
+            turn.request.model,
+            TokenCounter(turn.request.model).messages(messages),
+        )
 
 
 async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> None:
@@ -150,7 +209,9 @@ async def test_two_managers_take_turns_in_one_conversation(tmp_path: Path) -> No
         assert len({thread_of(exchange.sent) for exchange in done}) == 1
         assert_prefix_stable("anthropic", done)
         thread = thread_of(done[0].sent)
-        stored = [text_of(message.body) for message in await place.store.history(thread)]
+        stored = [
+            text_of(message.body) for message in await place.store.history(thread)
+        ]
         core = CODECS["anthropic"].decode_messages(client.messages)
         assert stored == [text_of(body) for body in core]
 
@@ -161,7 +222,9 @@ async def test_of_two_managers_that_race_both_send_the_same(tmp_path: Path) -> N
         await talk(place, place.manager(enabled=False), client, 6)
         client.says("And now?")
         managers = [place.manager(background=False) for _ in range(3)]
-        turns = await asyncio.gather(*(manager.prepare(client.incoming()) for manager in managers))
+        turns = await asyncio.gather(
+            *(manager.prepare(client.incoming()) for manager in managers)
+        )
         sent = [turn.sent for turn in turns]
         assert len({outgoing.body for outgoing in sent}) == 1
         assert sent[0].rewritten

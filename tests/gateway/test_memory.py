@@ -14,49 +14,77 @@ import httpx2
 import pytest
 
 from benchmarks.peers.proxies import Server
-from benchmarks.servers import ask, history_body, process, resident, serve_answer, serve_gateway
+from benchmarks.servers import (
+    ask,
+    history_body,
+    process,
+    resident,
+    serve_answer,
+    serve_gateway,
+)
 
 MB = 2**20
 SAMPLES = 5
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc to read memory from"),
+    pytest.mark.skipif(
+        not Path("/proc/self/status").exists(),
+        reason="there is no /proc to read memory from",
+    ),
 ]
 
 
 def gateway(stack: ExitStack, folder: Path) -> Server:
     """A managed gateway in a process of its own, before an upstream that answers at once."""
     upstream = stack.enter_context(process(serve_answer))
-    return stack.enter_context(process(serve_gateway, upstream.url, str(folder / "store.db"), "managed"))
+    return stack.enter_context(
+        process(serve_gateway, upstream.url, str(folder / "store.db"), "managed")
+    )
 
 
 async def idle_threads(server: Server, count: int) -> list[int]:
     """Bytes the process holds after each part of so many threads, each of two requests of 10 KB."""
-    return await _sample(server, count, lambda number: [history_body(10_000, turn, f"t{number}") for turn in (1, 2)])
+    return await _sample(
+        server,
+        count,
+        lambda number: [history_body(10_000, turn, f"t{number}") for turn in (1, 2)],
+    )
 
 
-async def many_requests(server: Server, count: int, conversations: int = 64, turns: int = 40) -> list[int]:
+async def many_requests(
+    server: Server, count: int, conversations: int = 64, turns: int = 40
+) -> list[int]:
     """The same for so many requests of conversations that grow, end, and begin anew."""
 
     def bodies(number: int) -> list[bytes]:
-        name, turn = number // (conversations * turns), number // conversations % turns
+        name = number // (conversations * turns)
+        turn = number // conversations % turns
         return [history_body(4_000, turn, f"c{number % conversations} {name}")]
 
     return await _sample(server, count, bodies)
 
 
-async def _sample(server: Server, count: int, bodies: Callable[[int], list[bytes]]) -> list[int]:
+async def _sample(
+    server: Server, count: int, bodies: Callable[[int], list[bytes]]
+) -> list[int]:
     sizes: list[int] = []
     async with httpx2.AsyncClient(timeout=120) as client:
         for part in range(SAMPLES):
-            numbers = iter(range(part * count // SAMPLES, (part + 1) * count // SAMPLES))
-            await asyncio.gather(*(_ask_some(client, server, numbers, bodies) for _ in range(8)))
+            numbers = iter(
+                range(part * count // SAMPLES, (part + 1) * count // SAMPLES)
+            )
+            await asyncio.gather(
+                *(_ask_some(client, server, numbers, bodies) for _ in range(8))
+            )
             sizes.append(resident(server.pid) or 0)
     return sizes
 
 
 async def _ask_some(
-    client: httpx2.AsyncClient, server: Server, numbers: Iterator[int], bodies: Callable[[int], list[bytes]]
+    client: httpx2.AsyncClient,
+    server: Server,
+    numbers: Iterator[int],
+    bodies: Callable[[int], list[bytes]],
 ) -> None:
     for number in numbers:
         for body in bodies(number):

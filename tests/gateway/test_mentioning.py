@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from everthread.conversation.thread_state import add_pin
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api
-from everthread.gateway.base import Outgoing
+from everthread.gateway.contracts import Outgoing
+from everthread.thread.facts import add_pin
 from tests.gateway.clients import APIS, Client, Gate, answer, running, thread_of, words
 
 MENTION = "can be read again word for word"
 
 
 def tool(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": {}}},
+    }
 
 
 OURS = [tool("mcp__everthread__search"), tool("mcp__everthread__expand")]
@@ -28,7 +31,12 @@ def client(api: Api, tools: list[dict[str, Any]], turns: int) -> Client:
     made = Client(api, tools=tools)
     for turn in range(turns):
         made.says(f"Question {turn}: {words(300, f'entry {turn}')}")
-        made.messages.append({"role": "assistant", "content": f"Answer {turn}: {words(300, f'reply {turn}')}"})
+        made.messages.append(
+            {
+                "role": "assistant",
+                "content": f"Answer {turn}: {words(300, f'reply {turn}')}",
+            }
+        )
     made.says("And now?")
     return made
 
@@ -40,18 +48,26 @@ def summary(sent: Outgoing) -> str:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_the_tools_are_named_only_where_the_request_has_them(api: Api, tmp_path: Path) -> None:
+async def test_the_tools_are_named_only_where_the_request_has_them(
+    api: Api, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
-        having, lacking = client(api, [*OTHERS, *OURS], 12), client(api, OTHERS, 12)
-        shown = [summary((await manager.prepare(one.incoming())).sent) for one in (having, lacking, having, lacking)]
+        having = client(api, [*OTHERS, *OURS], 12)
+        lacking = client(api, OTHERS, 12)
+        shown = [
+            summary((await manager.prepare(one.incoming())).sent)
+            for one in (having, lacking, having, lacking)
+        ]
         assert shown[0].count(MENTION) == 1
         assert "`mcp__everthread__expand` and `mcp__everthread__search`" in shown[0]
         assert MENTION not in shown[1]
         assert shown[0] == shown[2], "each sort of client gets its own bytes again"
         assert shown[1] == shown[3]
         grown = client(api, [*OTHERS, *OURS], 30)
-        assert summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
+        assert (
+            summary((await manager.prepare(grown.incoming())).sent).count(MENTION) == 1
+        )
 
     await running(tmp_path, run)
 
@@ -68,7 +84,10 @@ async def test_what_was_pinned_stands_in_the_next_rewrite(tmp_path: Path) -> Non
             while True:
                 talk.says(f"More: {words(900, f'page {len(talk.messages)}')}")
                 sent = await answer(manager, talk)
-                if sent.rewritten and int(sent.headers["x-everthread-compactions"]) == depth:
+                if (
+                    sent.rewritten
+                    and int(sent.headers["x-everthread-compactions"]) == depth
+                ):
                     break
             assert summary(sent).count("4711-B") == 1
 

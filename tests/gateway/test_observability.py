@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 
 from everthread.config import parse_config
-from everthread.factory.gateway import open_gateway
-from everthread.gateway.base import Incoming, Outgoing
+from everthread.factory.gateways import open_gateway
+from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.filters.telemetry import Telemetry
 from everthread.gateway.observability import JsonLines
-from everthread.gateway.telemetry import Telemetry
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
 
@@ -41,7 +41,8 @@ def lines() -> Iterator[list[dict[str, Any]]]:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(json.loads(self.format(record)))
 
-    handler, logger = Listening(), logging.getLogger("everthread")
+    handler = Listening()
+    logger = logging.getLogger("everthread")
     handler.setFormatter(JsonLines())
     logger.addHandler(handler)
     before = logger.level
@@ -54,10 +55,15 @@ def lines() -> Iterator[list[dict[str, Any]]]:
 async def test_every_answer_has_an_id(lines: list[dict[str, Any]]) -> None:
     """The upstream's own stays; ours is beside it, and in the log."""
     theirs = [*JSON, (b"X-Request-Id", b"theirs")]
-    async with raw_upstream(say(200, theirs, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(say(200, theirs, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         passed = await ask(url, post("/v1/messages", b"{}", *JSON))
         ours = await ask(url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        refused = await ask(url, b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        refused = await ask(
+            url, b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+        )
     assert passed.names["x-request-id"] == "theirs"
     ids = [heard.names["x-everthread-request"] for heard in (passed, ours, refused)]
     assert len(set(ids)) == 3
@@ -66,23 +72,36 @@ async def test_every_answer_has_an_id(lines: list[dict[str, Any]]) -> None:
     assert (line["request"], line["status"], line["level"]) == (ids[0], 200, "info")
 
 
-async def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
-    async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
+async def test_logs_figures_and_records_of_a_compacted_thread(
+    tmp_path: Path, lines: list[dict[str, Any]]
+) -> None:
+    async with Provider(
+        [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
+    ) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
             f"store: {{url: 'sqlite:///{tmp_path / 'seen.db'}'}}\n"
         )
         async with open_gateway(config) as running:
-            client = anthropic.AsyncAnthropic(base_url=running.url, api_key=KEY, max_retries=0)
+            client = anthropic.AsyncAnthropic(
+                base_url=running.url, api_key=KEY, max_retries=0
+            )
             history: list[Any] = []
             headers: Any = {}
             for number in range(12):
-                history.append({"role": "user", "content": f"Entry {number}: {f'{SECRET} was settled. ' * 60}"})
+                history.append(
+                    {
+                        "role": "user",
+                        "content": f"Entry {number}: {f'{SECRET} was settled. ' * 60}",
+                    }
+                )
                 answer = await client.messages.with_raw_response.create(
                     model="claude-sonnet-5", messages=history, max_tokens=100
                 )
                 headers = answer.headers
-                history.append({"role": "assistant", "content": (await answer.parse()).content})
+                history.append(
+                    {"role": "assistant", "content": (await answer.parse()).content}
+                )
             await client.close()
             async with httpx2.AsyncClient(timeout=60) as http:
                 figures = (await http.get(f"{running.url}/metrics")).text
@@ -93,9 +112,9 @@ async def test_logs_figures_and_records_of_a_compacted_thread(tmp_path: Path, li
     assert 'everthread_tokens_total{bucket="input",task="main"}' in figures
     assert 'everthread_cost_dollars_total{task="main"}' in figures
     thread = headers["x-everthread-thread"]
-    rewrites = [line for line in lines if line.get("event") == "rewrite"]
+    rewrites = [line for line in lines if line.get("event") == "compaction_done"]
     assert {line["thread"] for line in rewrites} == {thread}
-    assert [line["depth"] for line in rewrites][:2] == [1, 2]
+    assert [line["count"] for line in rewrites][:2] == [1, 2]
     answered = [line for line in lines if line.get("path") == "/v1/messages"]
     assert len(answered) == 12
     assert {line["thread"] for line in answered} == {thread}
@@ -113,20 +132,39 @@ class Compacted(Plain):
 
 
 async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
-    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    spans = InMemorySpanExporter()
+    reader = InMemoryMetricReader()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     telemetry = Telemetry.by(tracers, MeterProvider([reader]))
     said = {
-        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": SECRET}}],
-        "usage": {"prompt_tokens": 30, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 10}},
-    }  # fmt: skip
-    for status, body in ((200, json.dumps(said).encode()), (429, b'{"error": {"message": "slow down"}}')):
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt-4o-2024",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": SECRET},
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 30,
+            "completion_tokens": 4,
+            "prompt_tokens_details": {"cached_tokens": 10},
+        },
+    }
+    for status, body in (
+        (200, json.dumps(said).encode()),
+        (429, b'{"error": {"message": "slow down"}}'),
+    ):
         async with (
             raw_upstream(say(status, JSON, body)) as upstream,
             gateway(upstream.url, Compacted(), telemetry=telemetry) as (url, _),
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
+            openai.AsyncOpenAI(
+                base_url=f"{url}/v1", api_key=KEY, max_retries=0
+            ) as client,
         ):
             headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
             asked: Any = [{"role": "user", "content": SECRET}]
@@ -135,27 +173,47 @@ async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:
                 await create(model="gpt-4o", messages=asked, extra_headers=headers)
             except openai.RateLimitError:
                 assert status == 429
-            assert upstream.heard[0].names["traceparent"] == headers["traceparent"], "passed on as it came"
+            assert upstream.heard[0].names["traceparent"] == headers["traceparent"], (
+                "passed on as it came"
+            )
     fine, failed = spans.get_finished_spans()
-    assert (fine.name, fine.kind, f"{fine.context.trace_id:032x}") == ("chat gpt-4o", SpanKind.CLIENT, TRACE)
+    assert (fine.name, fine.kind, f"{fine.context.trace_id:032x}") == (
+        "chat gpt-4o",
+        SpanKind.CLIENT,
+        TRACE,
+    )
     told = dict(fine.attributes or {})
     assert told.pop("everthread.request.id")
     assert told.pop("server.port")
     assert told == {
-        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-4o",
-        "gen_ai.response.model": "gpt-4o-2024", "gen_ai.response.id": "chatcmpl-1",
-        "gen_ai.response.finish_reasons": ("stop",), "gen_ai.conversation.id": "t1",
-        "gen_ai.conversation.compacted": True, "gen_ai.usage.input_tokens": 30, "gen_ai.usage.output_tokens": 4,
-        "gen_ai.usage.cache_read.input_tokens": 10, "gen_ai.usage.cache_creation.input_tokens": 0,
-        "server.address": "127.0.0.1", "http.response.status_code": 200,
-    }  # fmt: skip
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "gpt-4o",
+        "gen_ai.response.model": "gpt-4o-2024",
+        "gen_ai.response.id": "chatcmpl-1",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.conversation.id": "t1",
+        "gen_ai.conversation.compacted": True,
+        "gen_ai.usage.input_tokens": 30,
+        "gen_ai.usage.output_tokens": 4,
+        "gen_ai.usage.cache_read.input_tokens": 10,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
+        "server.address": "127.0.0.1",
+        "http.response.status_code": 200,
+    }
     assert (failed.attributes or {})["error.type"] == "429"
     assert not failed.status.is_ok
     data = reader.get_metrics_data()
     assert data is not None
-    found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    found = {
+        metric.name: metric
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
     points: Any = found["gen_ai.client.token.usage"].data.data_points
-    assert {(point.attributes["gen_ai.token.type"], point.sum) for point in points} == {("input", 30), ("output", 4)}
+    assert {(point.attributes["gen_ai.token.type"], point.sum) for point in points} == {
+        ("input", 30),
+        ("output", 4),
+    }
     durations: Any = found["gen_ai.client.operation.duration"].data.data_points
     assert sum(point.count for point in durations) == 2
     assert SECRET not in str([span.to_json() for span in (fine, failed)])

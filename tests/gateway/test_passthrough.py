@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.gateway.auth import AcceptedCredentials, PassthroughAuthenticator
-from everthread.gateway.base import Outgoing
+from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.error_answers import Refused
 from tests.gateway.house import Clock
-from tests.gateway.raw import JSON, STREAM, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream, say
+from tests.gateway.raw import (
+    JSON,
+    STREAM,
+    Heard,
+    Plain,
+    ask,
+    chunk,
+    gateway,
+    head,
+    post,
+    raw_upstream,
+    say,
+)
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -27,22 +42,50 @@ async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
     """Accepts `good` keys; refuses the size of a request that is not smaller."""
     key = request.names.get("authorization", "")
     if "good" not in key:
-        await say(401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}')(request, writer)
+        await say(401 if "made" in key else 403, JSON, b'{"error": {"message": "no"}}')(
+            request, writer
+        )
     elif "large" in key and request.body == BODY:
-        await say(400, JSON, b'{"error": {"code": "context_length_exceeded", "message": "large"}}')(request, writer)
+        await say(
+            400,
+            JSON,
+            b'{"error": {"code": "context_length_exceeded", "message": "large"}}',
+        )(request, writer)
     else:
         await say(200, JSON, FINE)(request, writer)
 
 
 class Smaller(Plain):
-    async def instead(self, *_given: Any) -> Outgoing | None:
+    """Sends less after a refusal, and notes whether it could have used the operator's key for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_spend: list[bool] = []
+        self.items: list[Incoming] = []
+
+    async def instead(self, incoming: Incoming, *_given: Any) -> Outgoing | None:
+        assert incoming.authorize is not None
+        try:
+            await incoming.authorize(CanonicalUsage(1_000), "gpt-4o")
+        except Refused:
+            self.may_spend.append(False)
+        else:
+            self.may_spend.append(True)
         return Outgoing(b'{"model": "gpt-4o", "messages": []}', rewritten=True)
+
+    async def make_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+        self.items.append(incoming)
+        return {"type": "compaction", "encrypted_content": "x"}, 1
 
 
 async def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
-    store, manager = open_store(tmp_path / "s.db"), Plain()
+    store = open_store(tmp_path / "s.db")
+    manager = Plain()
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+    ):
         for key in (b"made-up", b"forbidden", b"made-up"):
             assert (await ask(url, shown(key))).status in (401, 403)
     assert len(upstream.heard) == 3
@@ -51,21 +94,33 @@ async def test_a_made_up_credential_causes_nothing(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_an_accepted_one_is_managed_from_its_second_request_on(tmp_path: Path) -> None:
-    store, manager = open_store(tmp_path / "s.db"), Plain()
+async def test_an_accepted_one_is_managed_from_its_second_request_on(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path / "s.db")
+    manager = Plain()
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+    ):
         for _ in range(2):
             heard = await ask(url, shown(b"good"))
             assert (heard.status, heard.body) == (200, FINE)
-    assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], "the first is recorded"
+    assert [incoming.mode for incoming in manager.prepared] == ["observe", "managed"], (
+        "the first is recorded"
+    )
     assert [request.body for request in upstream.heard] == [BODY, BODY]
     await store.close()
 
 
-async def test_the_first_request_is_known_before_its_answer_has_ended(tmp_path: Path) -> None:
+async def test_the_first_request_is_known_before_its_answer_has_ended(
+    tmp_path: Path,
+) -> None:
     """A client that goes on at the last event of a stream does not wait for its end."""
-    store, manager, enough = open_store(tmp_path / "s.db"), Plain(), asyncio.Event()
+    store = open_store(tmp_path / "s.db")
+    manager = Plain()
+    enough = asyncio.Event()
 
     async def slowly(_request: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(head(200, STREAM) + chunk(b'data: {"choices": []}\n\n'))
@@ -73,7 +128,10 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(tmp_path: 
         writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-    async with raw_upstream(slowly) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+    async with (
+        raw_upstream(slowly) as upstream,
+        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+    ):
         seen: list[list[str]] = []
 
         def look(_piece: bytes) -> None:
@@ -85,19 +143,94 @@ async def test_the_first_request_is_known_before_its_answer_has_ended(tmp_path: 
     await store.close()
 
 
-async def test_a_refused_size_is_an_accepted_credential(tmp_path: Path) -> None:
-    store, manager = open_store(tmp_path / "s.db"), Smaller()
+async def test_a_prompt_that_was_counted_and_found_too_long_is_compacted_without_the_operators_key(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path / "s.db")
+    manager = Smaller()
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, authenticator=auth) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager, authenticator=auth) as (url, _),
+    ):
         assert (await ask(url, shown(b"good-large"))).status == 200
-    assert [incoming.mode for incoming in manager.prepared] == ["managed"]
-    assert [request.body == BODY for request in upstream.heard] == [True, True, False]
+        assert manager.may_spend == [False], (
+            "it counts as accepted only after the answer"
+        )
+        assert (await ask(url, shown(b"good-large"))).status == 200
+    assert manager.may_spend == [False, True]
+    assert [incoming.mode for incoming in manager.prepared] == ["managed", "managed"]
     await store.close()
 
 
-async def test_it_is_remembered_for_thirty_days_by_every_process(tmp_path: Path) -> None:
-    store, wall = open_store(tmp_path / "s.db"), Clock()
-    one, other = AcceptedCredentials(store, wall=wall), AcceptedCredentials(store, wall=wall)
+REFUSALS = {
+    "Gemini": (
+        400,
+        b'{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key."}}',
+    ),
+    "xAI": (
+        400,
+        b'{"code": "invalid argument", "error": "Incorrect API key provided: ma***up."}',
+    ),
+    "no credit": (402, b'{"error": {"message": "Insufficient credits"}}'),
+    "no path": (404, b'{"error": {"message": "not found"}}'),
+    "no path, and says compaction": (
+        400,
+        b'{"error": {"message": "unknown item type compaction_trigger"}}',
+    ),
+    "too large for the server before it": (
+        413,
+        b"<html>413 Request Entity Too Large</html>",
+    ),
+    "too many": (429, b'{"error": {"message": "slow down"}}'),
+    "away": (503, b"{}"),
+    "moved": (301, b""),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_only_an_answer_of_2xx_shows_that_a_credential_is_good(
+    name: str, tmp_path: Path
+) -> None:
+    """The attack: made-up credentials counted as accepted for 30 days, and summaries were paid for them."""
+    status, body = REFUSALS[name]
+    store = open_store(tmp_path / "s.db")
+    manager = Smaller()
+    accepted = AcceptedCredentials(store)
+    auth = PassthroughAuthenticator(b"secret", accepted)
+    trigger = {
+        "model": "gpt-5",
+        "input": [{"role": "user", "content": "Hi"}, {"type": "compaction_trigger"}],
+    }
+    async with (
+        raw_upstream(say(status, JSON, body)) as upstream,
+        gateway(
+            upstream.url, manager, authenticator=auth, make_item=manager.make_item
+        ) as (url, _),
+    ):
+        for number in range(3):
+            key = (b"authorization", b"Bearer made-up-%d" % number)
+            for path, sent in (
+                (CHAT, BODY),
+                ("/v1/responses", json.dumps(trigger).encode()),
+                ("/v1/responses/compact", json.dumps(trigger).encode()),
+            ):
+                heard = await ask(url, post(path, sent, key, *JSON))
+                assert (heard.status, heard.body) == (status, body)
+    assert (manager.prepared, manager.items, manager.may_spend) == ([], [], [])
+    assert len(upstream.heard) == 9
+    await accepted.close()
+    assert not (tmp_path / "s.db").exists() or await store.list_sessions(limit=10) == []
+    await store.close()
+
+
+async def test_it_is_remembered_for_thirty_days_by_every_process(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path / "s.db")
+    wall = Clock()
+    one = AcceptedCredentials(store, wall=wall)
+    other = AcceptedCredentials(store, wall=wall)
     assert not await other.has("digest")
     one.add("digest")
     await one.close()
@@ -111,10 +244,15 @@ async def test_it_is_remembered_for_thirty_days_by_every_process(tmp_path: Path)
 
 
 @pytest.mark.parametrize("broken", [b"", b"Basic"])
-async def test_without_a_credential_nobody_is_let_in(broken: bytes, tmp_path: Path) -> None:
+async def test_without_a_credential_nobody_is_let_in(
+    broken: bytes, tmp_path: Path
+) -> None:
     store = open_store(tmp_path / "s.db")
     auth = PassthroughAuthenticator(b"secret", AcceptedCredentials(store))
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, authenticator=auth) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, authenticator=auth) as (url, _),
+    ):
         heard = await ask(url, post(CHAT, BODY, (b"x-other", broken)))
     assert (heard.status, upstream.heard) == (401, [])
     await store.close()

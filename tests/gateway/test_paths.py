@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 
 from everthread.config import parse_config
-from everthread.factory.gateway import upstreams_of, with_keys
+from everthread.factory.gateways import upstreams_of, with_keys
 from everthread.gateway.auth import issue_key
 from everthread.gateway.observability import JsonLines, TerminalLines, TextLines
 from everthread.gateway.router import Upstream, normalize_path
@@ -44,15 +44,28 @@ def test_a_path_as_it_is_meant(raw: bytes, meant: bytes) -> None:
     assert normalize_path(meant) == meant
 
 
-async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> None:
+async def test_other_spellings_are_managed_and_reach_no_upstream_with_our_own_paths() -> (
+    None
+):
     manager = Plain()
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, manager) as (url, _):
-        for path in ("/chat/completions", "//v1/chat/completions", "/v1/v1/chat/completions"):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
+        for path in (
+            "/chat/completions",
+            "//v1/chat/completions",
+            "/v1/v1/chat/completions",
+        ):
             assert (await ask(url, post(path, b"{}"))).status == 200
         for spelt in (b"/METRICS", b"//metrics", b"/v1/../metrics", b"/%6detrics"):
-            answer = await ask(url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = await ask(
+                url, b"GET " + spelt + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
             assert b"everthread_" in answer.body
-    assert [heard.line.split()[1] for heard in upstream.heard] == [b"/v1/chat/completions"] * 3
+    assert [heard.line.split()[1] for heard in upstream.heard] == [
+        b"/v1/chat/completions"
+    ] * 3
     assert len(manager.prepared) == 3
 
 
@@ -70,10 +83,20 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
                     (b"x-other", key),
                 )
                 for path in ("/v1/messages", "/v1/files", f"/v1/files/{token}/content"):
-                    for spelt in (token, token.replace("_", "%5f"), "".join(f"%{ord(sign):02X}" for sign in token)):
-                        assert (await ask(url, post(f"{path}?key={spelt}&a=1", b"{}", *fields))).status == 200
+                    for spelt in (
+                        token,
+                        token.replace("_", "%5f"),
+                        "".join(f"%{ord(sign):02X}" for sign in token),
+                    ):
+                        assert (
+                            await ask(
+                                url, post(f"{path}?key={spelt}&a=1", b"{}", *fields)
+                            )
+                        ).status == 200
         for heard in upstream.heard:
-            assert key not in unquote_to_bytes(heard.line) + b"".join(value for _, value in heard.headers)
+            assert key not in unquote_to_bytes(heard.line) + b"".join(
+                value for _, value in heard.headers
+            )
             assert b"a=1" in heard.line
             assert heard.names["cookie"] == "a=1; key="
 
@@ -83,7 +106,9 @@ async def test_no_key_of_ours_reaches_an_upstream_in_any_place() -> None:
 def test_a_path_forges_no_line_of_the_log() -> None:
     token, _ = issue_key()
     path = f"/v1/x\nINFO forged\x1b[2J/{token}/sk-proj-{token[16:]}{token[16:]}"
-    record = logging.LogRecord("everthread.gateway", logging.INFO, "", 0, "%s", (f"GET {path} 200",), None)
+    record = logging.LogRecord(
+        "everthread.gateway", logging.INFO, "", 0, "%s", (f"GET {path} 200",), None
+    )
     record.fields = {"path": path, "status": 200, "seconds": 0.1}
     for lines in (TextLines(), TerminalLines(), JsonLines()):
         line = lines.format(record)
@@ -94,20 +119,52 @@ def test_a_path_forges_no_line_of_the_log() -> None:
 
 
 async def test_a_login_with_chatgpt_goes_to_its_own_server_and_a_key_does_not() -> None:
-    async with raw_upstream(say(200, JSON, b"{}")) as keys, raw_upstream(say(200, JSON, b"{}")) as logins:
-        known = [Upstream("openai", keys.url, family="openai"), Upstream("chatgpt", f"{logins.url}/backend-api/codex")]
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as keys,
+        raw_upstream(say(200, JSON, b"{}")) as logins,
+    ):
+        known = [
+            Upstream("openai", keys.url, family="openai"),
+            Upstream("chatgpt", f"{logins.url}/backend-api/codex"),
+        ]
         async with gateway(known) as (url, _):
-            await ask(url, post("/v1/responses", b'{"model": "gpt-5"}', (b"chatgpt-account-id", b"account-1")))
+            await ask(
+                url,
+                post(
+                    "/v1/responses",
+                    b'{"model": "gpt-5"}',
+                    (b"chatgpt-account-id", b"account-1"),
+                ),
+            )
             await ask(url, post("/v1/responses", b'{"model": "gpt-5"}'))
             await ask(url, post("/v1/messages", b'{"model": "claude-opus-5"}'))
-    assert [heard.line for heard in logins.heard] == [b"POST /backend-api/codex/responses HTTP/1.1"]
+    assert [heard.line for heard in logins.heard] == [
+        b"POST /backend-api/codex/responses HTTP/1.1"
+    ]
     assert logins.heard[0].names["chatgpt-account-id"] == "account-1"
-    assert [heard.line.split()[1] for heard in keys.heard] == [b"/v1/responses", b"/v1/messages"]
+    assert [heard.line.split()[1] for heard in keys.heard] == [
+        b"/v1/responses",
+        b"/v1/messages",
+    ]
 
 
-def test_a_gateway_with_keys_of_its_own_serves_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_with_keys_of_its_own_serves_no_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "any")
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
     known = upstreams_of(parse_config(""))
     assert [one.name for one in with_keys(known, "keys")] == ["openai", "anthropic"]
-    assert [one.name for one in with_keys(known, "passthrough")] == ["openai", "anthropic", "chatgpt"]
+    assert [one.name for one in with_keys(known, "passthrough")] == [
+        "openai",
+        "anthropic",
+        "chatgpt",
+        "google",
+    ]
+    monkeypatch.setenv("GEMINI_API_KEY", "any")
+    assert [one.name for one in with_keys(known, "keys")] == [
+        "openai",
+        "anthropic",
+        "google",
+    ]

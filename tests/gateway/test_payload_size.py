@@ -11,17 +11,27 @@ from typing import Any
 import pytest
 
 from everthread.compaction.summary import SummaryDraft
-from everthread.context.policy import CompactionPause
-from everthread.conversation.events import Notice
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Request
-from everthread.gateway.base import Outcome, Outgoing
-from everthread.gateway.management.events import Rewritten, Slimmed
+from everthread.gateway.contracts import Outcome, Outgoing
+from everthread.gateway.management.gateway_events import Slimmed
 from everthread.lab.provider import Fault
-from tests.gateway.clients import APIS, CODECS, Client, Gate, ask, gate, running, thread_of, words
+from everthread.thread.events import CompactionDone, Notice
+from everthread.thread.policy import CompactionPause
+from tests.gateway.clients import (
+    APIS,
+    CODECS,
+    Client,
+    Gate,
+    ask,
+    gate,
+    running,
+    thread_of,
+    words,
+)
 
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
 
 
 def image(number: int) -> dict[str, Any]:
@@ -31,11 +41,13 @@ def image(number: int) -> dict[str, Any]:
 
 def limited(request: Request) -> Any:
     size = len(json.dumps([request.messages]))
-    return Fault("payload_too_large") if size > MOST_BYTES else "Seen."
+    return Fault("payload_too_large") if size > MAX_BYTES else "Seen."
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_path: Path) -> None:
+async def test_too_many_bytes_lose_old_images_then_big_results(
+    api: Api, tmp_path: Path
+) -> None:
     """Every request is answered, the latest picture is always there, and no summary is written for it."""
     async with gate(tmp_path, limited, window=100_000) as place:
         provider = place.provider
@@ -44,7 +56,13 @@ async def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_pat
         manager = place.manager()
         sent = b""
         for number in range(10):
-            said: Any = {"role": "user", "content": [{"type": "text", "text": f"Picture {number}"}, image(number)]}
+            said: Any = {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": f"Picture {number}"},
+                    image(number),
+                ],
+            }
             client.messages += CODECS[api].encode_messages([said], model=client.model)
             exchange = await ask(manager, client, provider)
             assert exchange.reply is not None, exchange.error
@@ -52,19 +70,30 @@ async def test_too_many_bytes_lose_old_images_then_big_results(api: Api, tmp_pat
             assert base64.b64encode(bytes([number]) * 30) in sent
             assert exchange.sent.headers["x-everthread-compactions"] == "0"
         assert place.of(Slimmed)
-        assert not place.of(Rewritten)
+        assert not place.of(CompactionDone)
         refused = [record.status for record in provider.log].count(413)
-        assert 1 <= refused <= 4, "what was made smaller once is used by the requests that follow"
-        assert all(b"Picture %d" % number in sent for number in range(10)), "no word is lost"
+        assert 1 <= refused <= 4, (
+            "what was made smaller once is used by the requests that follow"
+        )
+        assert all(b"Picture %d" % number in sent for number in range(10)), (
+            "no word is lost"
+        )
 
 
 async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
     async with gate(tmp_path, limited, window=100_000) as place:
         assert place.provider is not None
-        client, manager = Client("openai_chat"), place.manager()
+        client = Client("openai_chat")
+        manager = place.manager()
         client.says("Read it.")
-        call: Any = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-        client.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        call: Any = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "read", "arguments": "{}"},
+        }
+        client.messages.append(
+            {"role": "assistant", "content": None, "tool_calls": [call]}
+        )
         client.returns("c1", words(16_000, "line"))
         exchange = await ask(manager, client, place.provider)
         assert exchange.reply is not None
@@ -76,7 +105,11 @@ async def test_big_results_are_stored_and_cited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "system"), [*((api, "Be brief.") for api in APIS), ("anthropic", [{"type": "text", "text": "Be brief."}])]
+    ("api", "system"),
+    [
+        *((api, "Be brief.") for api in APIS),
+        ("anthropic", [{"type": "text", "text": "Be brief."}]),
+    ],
 )
 async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
     api: Api, system: Any, tmp_path: Path
@@ -93,17 +126,29 @@ async def test_the_note_stands_behind_the_system_text_from_the_first_rewrite_on(
             client.messages.append({"role": "assistant", "content": "Yes."})
             await asked.record(Outcome(200))
             body = json.loads(sent.body)
-            prompt = body.get("system") or body.get("instructions") or body["messages"][0]["content"]
-            text = prompt if isinstance(prompt, str) else "|".join(block["text"] for block in prompt)
+            prompt = (
+                body.get("system")
+                or body.get("instructions")
+                or body["messages"][0]["content"]
+            )
+            text = (
+                prompt
+                if isinstance(prompt, str)
+                else "|".join(block["text"] for block in prompt)
+            )
             assert text.startswith("Be brief.")
             notes.append(text.removeprefix("Be brief."))
         assert notes[0] == ""
-        assert len(set(notes)) == 2, "it comes once and stays the same through every later compaction"
+        assert len(set(notes)) == 2, (
+            "it comes once and stays the same through every later compaction"
+        )
         assert "compacted" in notes[-1]
         assert notes == sorted(notes, key=len)
-        assert len(place.of(Rewritten)) >= 3
+        assert len(place.of(CompactionDone)) >= 3
         if api == "anthropic":
-            assert body["system"][0] == {"type": "text", "text": "Be brief."}, "a block of its own"
+            assert body["system"][0] == {"type": "text", "text": "Be brief."}, (
+                "a block of its own"
+            )
 
     await running(tmp_path, run, window=8_000)
 
@@ -112,26 +157,29 @@ async def test_rewrites_that_hardly_help_pause_the_next_ones(tmp_path: Path) -> 
     """The provider counts what the client sent, as if no rewrite had made anything smaller."""
 
     async def run(place: Gate) -> None:
-        client, manager = Client("openai_chat"), place.manager(background=False)
+        client = Client("openai_chat")
+        manager = place.manager(background=False)
 
         async def turn(text: str) -> None:
             client.says(text)
             asked = await manager.prepare(incoming := client.incoming())
             client.messages.append({"role": "assistant", "content": "Yes."})
-            await asked.record(Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3)))
+            await asked.record(
+                Outcome(200, None, CanonicalUsage(len(incoming.body) // 5, 3))
+            )
 
         def told() -> int:
             return sum("paused" in event.text for event in place.of(Notice))
 
         while not told():
-            assert len(place.of(Rewritten)) < 5
+            assert len(place.of(CompactionDone)) < 5
             await turn(words(300, f"note {len(client.messages)}"))
-        made = len(place.of(Rewritten))
+        made = len(place.of(CompactionDone))
         for _ in range(3):
             await turn("And on.")
-        assert (len(place.of(Rewritten)), told()) == (made, 1)
+        assert (len(place.of(CompactionDone)), told()) == (made, 1)
         await turn(words(900, "much more"))
-        assert len(place.of(Rewritten)) > made, "a tenth more ends it"
+        assert len(place.of(CompactionDone)) > made, "a tenth more ends it"
 
     await running(tmp_path, run, window=8_000)
 
@@ -150,7 +198,11 @@ def test_a_pause_ends_with_growth_or_time_and_survives_a_restart() -> None:
     assert not pause.judge(4, 1_000, 999, now=0.0), "not two in a row"
     pause.exempt(9)
     assert not pause.judge(9, 1_000, 999, now=0.0)
-    assert CompactionPause.load({"since": "x", "judged": None}) == CompactionPause.load(None) == CompactionPause()
+    assert (
+        CompactionPause.load({"since": "x", "judged": None})
+        == CompactionPause.load(None)
+        == CompactionPause()
+    )
 
 
 class Paid:
@@ -159,27 +211,43 @@ class Paid:
     name = "paid"
 
     async def summarize(self, _request: Any) -> Any:
-        usage = {"model": "claude-sonnet-4-5", "input_tokens": 1_000, "output_tokens": 100}
+        usage = {
+            "model": "claude-sonnet-4-5",
+            "input_tokens": 1_000,
+            "output_tokens": 100,
+        }
         return SummaryDraft({"Goal": "- settle the ledger"}, self.name, usage=(usage,))
 
 
 async def test_compactions_are_recorded_with_their_cost(tmp_path: Path) -> None:
     async def run(place: Gate) -> None:
-        client, manager = Client("anthropic"), place.manager(background=False, summarizer=Paid())
-        sent, thread = Outgoing(b""), ""
+        client = Client("anthropic")
+        manager = place.manager(background=False, summarizer=Paid())
+        sent = Outgoing(b"")
+        thread = ""
         for turn in range(12):
             client.says(f"Turn {turn}: {words(700, f'note {turn}')}")
             asked = await manager.prepare(client.incoming())
-            sent, thread = asked.sent, thread_of(asked)
+            sent = asked.sent
+            thread = thread_of(asked)
             client.messages.append({"role": "assistant", "content": "Yes."})
             await asked.record(Outcome(200))
         assert SUMMARY_START in sent.body.decode()
-        made = place.of(Rewritten)
+        made = place.of(CompactionDone)
         records = [entry.record for entry in await place.store.compactions(thread)]
-        assert [record.tokens_before for record in records] == [event.tokens_before for event in made]
+        assert [record.tokens_before for record in records] == [
+            event.tokens_before for event in made
+        ]
         assert {record.author for record in records} == {"paid"}
-        assert all(record.cost and record.tokens_after < record.tokens_before for record in records)
-        usage = [entry for entry in await place.store.usage(thread) if entry.task == "auxiliary"]
+        assert all(
+            record.cost and record.tokens_after < record.tokens_before
+            for record in records
+        )
+        usage = [
+            entry
+            for entry in await place.store.usage(thread)
+            if entry.task == "auxiliary"
+        ]
         assert len(usage) == len(made) >= 2
         told = await place.store.insights(since=0, until=1e12, tenant="t")
         assert told.compactions == len(made)

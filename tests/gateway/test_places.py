@@ -16,13 +16,24 @@ import pytest
 
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import AcceptedCredentials, Caller, PassthroughCredential
-from everthread.gateway.base import Limits
-from everthread.gateway.errors import Refused
+from everthread.gateway.contracts import Limits
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.middleware import Admission
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
-from tests.gateway.raw import JSON, Heard, Plain, ask, connect, gateway, post, raw_upstream, read_message, say
+from tests.gateway.raw import (
+    JSON,
+    Heard,
+    Plain,
+    ask,
+    connect,
+    gateway,
+    post,
+    raw_upstream,
+    read_message,
+    say,
+)
 
 CHAT = "/v1/chat/completions"
 
@@ -30,10 +41,17 @@ CHAT = "/v1/chat/completions"
 @pytest.mark.parametrize("path", [CHAT, "/v1/files"])
 async def test_slow_bodies_take_no_places(path: str) -> None:
     limits = Limits(concurrent=3)
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, limits=limits) as (url, _),
+    ):
         slow = [await connect(url) for _ in range(6)]
         for _, writer in slow:
-            writer.write(b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            writer.write(
+                b"POST "
+                + path.encode()
+                + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+            )
             await writer.drain()
         for _ in range(3):
             assert (await ask(url, post(CHAT, b"{}"))).status == 200
@@ -41,10 +59,10 @@ async def test_slow_bodies_take_no_places(path: str) -> None:
             writer.close()
 
 
-def test_one_key_has_half_of_the_places() -> None:
+def test_one_tenant_has_half_of_the_places() -> None:
     admission = Admission(4)
     with admission.enter("a"), admission.enter("a"):
-        with pytest.raises(Refused, match="This key"), admission.enter("a"):
+        with pytest.raises(Refused, match="This tenant"), admission.enter("a"):
             pass
         with (
             admission.enter("b"),
@@ -76,7 +94,9 @@ class Credentials:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = headers["x-api-key"]
         credential = PassthroughCredential(shown, cast("AcceptedCredentials", self))
-        return Caller(shown, shown, frozenset({"proxy"}), passthrough=True, credential=credential)
+        return Caller(
+            shown, shown, frozenset({"proxy"}), passthrough=True, credential=credential
+        )
 
 
 async def test_made_up_credentials_share_half_of_the_places() -> None:
@@ -90,10 +110,14 @@ async def test_made_up_credentials_share_half_of_the_places() -> None:
         for number, (_, writer) in enumerate(slow):
             writer.write(SLOW % (b"made-up-%d" % number))
             await writer.drain()
-        refused = [await asyncio.wait_for(read_message(reader), 60) for reader, _ in slow[4:]]
+        refused = [
+            await asyncio.wait_for(read_message(reader), 60) for reader, _ in slow[4:]
+        ]
         assert {answer.status for answer in refused} == {429}
         for _ in range(3):
-            assert (await ask(url, post("/v1/messages", b"{}", (b"x-api-key", b"good")))).status == 200
+            assert (
+                await ask(url, post("/v1/messages", b"{}", (b"x-api-key", b"good")))
+            ).status == 200
         for _, writer in slow:
             writer.close()
 
@@ -101,8 +125,14 @@ async def test_made_up_credentials_share_half_of_the_places() -> None:
 async def test_the_bytes_of_all_bodies_are_bounded() -> None:
     """The attack: many bodies of the largest size that stop before their end, each in memory until then."""
     limits = Limits(body_bytes=100_000)
-    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % CHAT.encode()
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+    head = (
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+        % CHAT.encode()
+    )
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, limits=limits) as (url, _),
+    ):
         slow = [await connect(url) for _ in range(40)]
         for _, writer in slow:
             writer.write(head + b"x" * 99_000)
@@ -142,25 +172,36 @@ async def test_idle_connections_give_way_to_new_ones() -> None:
     ],
     ids=["stated", "encoded", "chunked"],
 )
-async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(header: bytes, piece: bytes) -> None:
+async def test_a_body_that_is_too_large_gets_an_answer_and_no_reset(
+    header: bytes, piece: bytes
+) -> None:
     """The client is still sending when the refusal comes, and reads it afterwards."""
 
     def send(url: str) -> bytes:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as client:
-            client.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n")
+            client.sendall(
+                b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\n"
+                + header
+                + b"\r\n\r\n"
+            )
             for _ in range(90):
                 client.sendall(piece)
             return client.recv(65_536)
 
     limits = Limits(body_bytes=10_000)
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, limits=limits) as (url, _),
+    ):
         answer = await asyncio.to_thread(send, url)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"gateway.limits" in answer
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files to lower")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="there is no limit of open files to lower"
+)
 async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
     """A process with 1,024 files and 1,100 idle clients goes on answering, and its log stays short."""
     import resource  # noqa: PLC0415  not on every system
@@ -168,17 +209,37 @@ async def test_more_idle_connections_than_files(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4_096:
         pytest.skip("this process itself may not open so many connections")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4_096) if soft != resource.RLIM_INFINITY else soft, hard))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE,
+        (max(soft, 4_096) if soft != resource.RLIM_INFINITY else soft, hard),
+    )
     log = tmp_path / "log"
     async with raw_upstream(say(200, JSON, b"{}")) as upstream:
-        command = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--json", "--upstream"]
+        command = [
+            sys.executable,
+            "-m",
+            "everthread",
+            "serve",
+            "--port",
+            "0",
+            "--json",
+            "--upstream",
+        ]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                "sh", "-c", 'ulimit -n 1024 && exec "$@"', "sh", *command, f"lab={upstream.url}",
-                env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)}, stdout=asyncio.subprocess.PIPE, stderr=errors,
-            )  # fmt: skip
+                "sh",
+                "-c",
+                'ulimit -n 1024 && exec "$@"',
+                "sh",
+                *command,
+                f"lab={upstream.url}",
+                env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
         assert process.stdout is not None
-        text, url = "", ""
+        text = ""
+        url = ""
         while not url:
             text += (await process.stdout.readline()).decode()
             with suppress(ValueError):

@@ -15,14 +15,15 @@ import pytest
 
 from everthread import open_store
 from everthread.config import parse_config
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.gateway.router import Upstream
 from tests.gateway.raw import JSON, Answering, Heard, RawUpstream, raw_upstream
 from tests.gateway.raw import say as give
 from tests.store.postgres_server import Server
 from tests.store.talk import texts
 
-MODEL, CHAT = "gpt-4o", "/v1/chat/completions"
+MODEL = "gpt-4o"
+CHAT = "/v1/chat/completions"
 PATIENCE = 20.0
 """Far above the one second there is, for a machine that is busy; far below what waiting for the database took."""
 
@@ -48,11 +49,22 @@ def say(text: str) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}]}
 
 
-ANSWER = json.dumps({
-    "id": "c1", "object": "chat.completion", "model": MODEL, "created": 1,
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
-}).encode()  # fmt: skip
+ANSWER = json.dumps(
+    {
+        "id": "c1",
+        "object": "chat.completion",
+        "model": MODEL,
+        "created": 1,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "yes"},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+    }
+).encode()
 
 
 @asynccontextmanager
@@ -61,10 +73,15 @@ async def running(
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, RawUpstream]]:
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE work")
-    config = parse_config(f"store: {{url: '{server.url('work')}'}}\ngateway: {{port: 0, auth: {auth}}}")
+    config = parse_config(
+        f"store: {{url: '{server.url('work')}'}}\ngateway: {{port: 0, auth: {auth}}}"
+    )
     async with raw_upstream(answer or give(200, JSON, ANSWER)) as upstream:
         opened = open_gateway(config, upstreams=[Upstream("lab", upstream.url)])
-        async with opened as gateway, httpx2.AsyncClient(base_url=gateway.url, timeout=120) as http:
+        async with (
+            opened as gateway,
+            httpx2.AsyncClient(base_url=gateway.url, timeout=120) as http,
+        ):
             yield http, upstream
 
 
@@ -74,52 +91,84 @@ async def is_ready(http: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_requests_go_through_and_everything_else_says_so(own_server: Server, outage: str) -> None:
+async def test_requests_go_through_and_everything_else_says_so(
+    own_server: Server, outage: str
+) -> None:
     leave, come_back = outages(own_server)[outage]
     async with running(own_server) as (http, upstream):
-        thread = (await http.post(CHAT, json=say("hello"))).headers["x-everthread-thread"]
+        thread = (await http.post(CHAT, json=say("hello"))).headers[
+            "x-everthread-thread"
+        ]
         assert (await http.get("/readyz")).status_code == 200
         await asyncio.to_thread(leave)
         try:
             with quick("four unknown threads"):
-                answers = await asyncio.gather(*(http.post(CHAT, json=say(f"unknown {n}")) for n in range(4)))
-            assert {(answer.status_code, answer.content) for answer in answers} == {(200, ANSWER)}
-            assert all("unmanaged" in answer.headers["x-everthread-notice"] for answer in answers)
-            assert not [answer for answer in answers if "x-everthread-thread" in answer.headers]
+                answers = await asyncio.gather(
+                    *(http.post(CHAT, json=say(f"unknown {n}")) for n in range(4))
+                )
+            assert {(answer.status_code, answer.content) for answer in answers} == {
+                (200, ANSWER)
+            }
+            assert all(
+                "unmanaged" in answer.headers["x-everthread-notice"]
+                for answer in answers
+            )
+            assert not [
+                answer for answer in answers if "x-everthread-thread" in answer.headers
+            ]
             with quick("/readyz"):
                 assert (await http.get("/readyz")).status_code == 503
             for method, path in (
-                ("GET", "/api/threads"), ("GET", f"/api/threads/{thread}"), ("POST", "/api/threads"), ("POST", "/mcp"),
-            ):  # fmt: skip
+                ("GET", "/api/threads"),
+                ("GET", f"/api/threads/{thread}"),
+                ("POST", "/api/threads"),
+                ("POST", "/mcp"),
+            ):
                 with quick(f"{method} {path}"):
-                    answer = await http.request(method, path, json={} if method == "POST" else None)
-                assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), path
-            assert 'everthread_failed_open_total{step="prepare"} 4.0' in (await http.get("/metrics")).text
+                    answer = await http.request(
+                        method, path, json={} if method == "POST" else None
+                    )
+                assert (answer.status_code, answer.headers["retry-after"]) == (
+                    503,
+                    "1",
+                ), path
+            assert (
+                'everthread_failed_open_total{step="prepare"} 4.0'
+                in (await http.get("/metrics")).text
+            )
         finally:
             await asyncio.to_thread(come_back)
         await is_ready(http)
         again = await http.post(CHAT, json=say("hello"))
-        while "x-everthread-thread" not in again.headers:  # what was found out about the store holds for a second
+        while (
+            "x-everthread-thread" not in again.headers
+        ):  # what was found out about the store holds for a second
             again = await http.post(CHAT, json=say("hello"))
         assert again.headers["x-everthread-thread"] == thread
         assert upstream.heard[-1].body == again.request.content
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_a_credential_is_accepted_without_waiting(own_server: Server, outage: str) -> None:
+async def test_a_credential_is_accepted_without_waiting(
+    own_server: Server, outage: str
+) -> None:
     leave, come_back = outages(own_server)[outage]
     async with running(own_server, "passthrough") as (http, _):
         await asyncio.to_thread(leave)
         try:
             with quick("a credential that no upstream has accepted yet"):
-                answer = await http.post(CHAT, json=say("hi"), headers={"authorization": "Bearer sk-new"})
+                answer = await http.post(
+                    CHAT, json=say("hi"), headers={"authorization": "Bearer sk-new"}
+                )
             assert (answer.status_code, answer.content) == (200, ANSWER)
         finally:
             await asyncio.to_thread(come_back)
 
 
 @pytest.mark.parametrize("outage", ["stopped", "frozen"])
-async def test_it_goes_away_while_the_upstream_answers(own_server: Server, outage: str) -> None:
+async def test_it_goes_away_while_the_upstream_answers(
+    own_server: Server, outage: str
+) -> None:
     """The thread is not told, for it is not stored; it is once the server is back."""
     leave, come_back = outages(own_server)[outage]
 
@@ -155,7 +204,11 @@ async def test_a_gateway_ends_although_the_server_hangs(own_server: Server) -> N
         async with running(own_server) as (http, _):
             await http.post(CHAT, json=say("hello"))
             await asyncio.to_thread(own_server.freeze)
-            turns = [*say("hello")["messages"], {"role": "assistant", "content": "yes"}, *say("and now?")["messages"]]
+            turns = [
+                *say("hello")["messages"],
+                {"role": "assistant", "content": "yes"},
+                *say("and now?")["messages"],
+            ]
             heard = await http.post(CHAT, json={"model": MODEL, "messages": turns})
             assert (heard.status_code, heard.content) == (200, ANSWER)
     finally:

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.gateway.base import Incoming, Outgoing
+from everthread.gateway.contracts import Incoming, Outgoing
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Fault, Provider
@@ -29,10 +29,19 @@ def spoken(message: Any) -> str:
 class Stage:
     """Provider, gateway, manager, and both clients."""
 
-    def __init__(self, provider: Provider, url: str, proxy: Proxy, manager: Plain) -> None:
-        self.provider, self.url, self.proxy, self.manager = provider, url, proxy, manager
-        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-theirs", max_retries=0)
-        self.anthropic = anthropic.AsyncAnthropic(base_url=url, api_key="sk-ant-theirs", max_retries=0)
+    def __init__(
+        self, provider: Provider, url: str, proxy: Proxy, manager: Plain
+    ) -> None:
+        self.provider = provider
+        self.url = url
+        self.proxy = proxy
+        self.manager = manager
+        self.openai = openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="sk-theirs", max_retries=0
+        )
+        self.anthropic = anthropic.AsyncAnthropic(
+            base_url=url, api_key="sk-ant-theirs", max_retries=0
+        )
 
     async def close(self) -> None:
         await self.openai.close()
@@ -40,9 +49,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(script: Any = None, manager: Plain | None = None, **settings: Any) -> AsyncIterator[Stage]:
+async def stage(
+    script: Any = None, manager: Plain | None = None, **settings: Any
+) -> AsyncIterator[Stage]:
     manager = manager or Plain()
-    async with Provider(MODELS, script) as provider, gateway(provider.url, manager, **settings) as (url, proxy):
+    async with (
+        Provider(MODELS, script) as provider,
+        gateway(provider.url, manager, **settings) as (url, proxy),
+    ):
         made = Stage(provider, url, proxy, manager)
         try:
             yield made
@@ -56,29 +70,54 @@ async def test_whole_answers_and_what_they_used() -> None:
         assert chat.choices[0].message.content == "One."
         response = await on.openai.responses.create(model="gpt-5", input="Hello")
         assert response.output_text == "Two."
-        message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=50, messages=HELLO)
+        message = await on.anthropic.messages.create(
+            model="claude-opus-4-8", max_tokens=50, messages=HELLO
+        )
         assert spoken(message) == "Three."
-        counted = await on.anthropic.messages.count_tokens(model="claude-opus-4-8", messages=HELLO)
+        counted = await on.anthropic.messages.count_tokens(
+            model="claude-opus-4-8", messages=HELLO
+        )
         assert counted.input_tokens > 0
-        assert {model.id async for model in await on.openai.models.list()} == set(MODELS)
+        assert {model.id async for model in await on.openai.models.list()} == set(
+            MODELS
+        )
     used = [outcome.usage for outcome in on.manager.outcomes]
-    assert [usage.prompt_tokens for usage in used if usage] == [record.prompt_tokens for record in on.provider.log[:3]]
-    said = [text_of(outcome.reply.message) for outcome in on.manager.outcomes if outcome.reply]
+    assert [usage.prompt_tokens for usage in used if usage] == [
+        record.prompt_tokens for record in on.provider.log[:3]
+    ]
+    said = [
+        text_of(outcome.reply.message)
+        for outcome in on.manager.outcomes
+        if outcome.reply
+    ]
     assert said == ["One.", "Two.", "Three."]
     assert on.proxy.metrics.value("tokens", bucket="output") > 0
 
 
 async def test_streams_and_what_they_used() -> None:
     async with stage(["One and more.", "Two and more.", "Three and more."]) as on:
-        chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True)
+        chat = await on.openai.chat.completions.create(
+            model="gpt-4o", messages=HELLO, stream=True
+        )
         chunks = [chunk async for chunk in chat]
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "One and more."
-        assert all(chunk.choices for chunk in chunks), "the extra chunk is not the client's"
+        assert (
+            "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            == "One and more."
+        )
+        assert all(chunk.choices for chunk in chunks), (
+            "the extra chunk is not the client's"
+        )
         async with on.openai.responses.stream(model="gpt-5", input="Hello") as stream:
             assert (await stream.get_final_response()).output_text == "Two and more."
-        async with on.anthropic.messages.stream(model="claude-opus-4-8", max_tokens=50, messages=HELLO) as messages:
+        async with on.anthropic.messages.stream(
+            model="claude-opus-4-8", max_tokens=50, messages=HELLO
+        ) as messages:
             assert await messages.get_final_text() == "Three and more."
-    assert [outcome.usage.output_tokens > 0 for outcome in on.manager.outcomes if outcome.usage] == [True] * 3
+    assert [
+        outcome.usage.output_tokens > 0
+        for outcome in on.manager.outcomes
+        if outcome.usage
+    ] == [True] * 3
     assert on.provider.log[0].body["stream_options"] == {"include_usage": True}
     assert on.proxy.metrics.value("rewrites", kind="include_usage") == 1
 
@@ -86,19 +125,40 @@ async def test_streams_and_what_they_used() -> None:
 @pytest.mark.parametrize(
     ("asked", "mode", "include", "sent"),
     [
-        ({"stream_options": {"include_usage": False}}, "managed", True, {"include_usage": False}),
-        ({"stream_options": {"include_usage": True}}, "managed", True, {"include_usage": True}),
-        ({"stream_options": {"x": 1}}, "managed", True, {"include_usage": True, "x": 1}),
+        (
+            {"stream_options": {"include_usage": False}},
+            "managed",
+            True,
+            {"include_usage": False},
+        ),
+        (
+            {"stream_options": {"include_usage": True}},
+            "managed",
+            True,
+            {"include_usage": True},
+        ),
+        (
+            {"stream_options": {"x": 1}},
+            "managed",
+            True,
+            {"include_usage": True, "x": 1},
+        ),
         ({}, "managed", False, None),
         ({}, "observe", True, None),
         ({}, "off", True, None),
     ],
 )
-async def test_usage_is_asked_for_only_where_that_is_ours(asked: Any, mode: Any, include: bool, sent: Any) -> None:
+async def test_usage_is_asked_for_only_where_that_is_ours(
+    asked: Any, mode: Any, include: bool, sent: Any
+) -> None:
     async with stage(mode=mode, include_usage=include) as on:
-        chat = await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO, stream=True, **asked)
+        chat = await on.openai.chat.completions.create(
+            model="gpt-4o", messages=HELLO, stream=True, **asked
+        )
         chunks = [chunk async for chunk in chat]
-        assert any(not chunk.choices for chunk in chunks) == (asked.get("stream_options") == {"include_usage": True})
+        assert any(not chunk.choices for chunk in chunks) == (
+            asked.get("stream_options") == {"include_usage": True}
+        )
         assert on.provider.log[0].body.get("stream_options") == sent
 
 
@@ -108,7 +168,9 @@ async def test_errors_are_the_providers_own() -> None:
             await on.openai.chat.completions.create(model="gpt-4o", messages=HELLO)
         assert limited.value.response.headers["retry-after"] == "7"
         with pytest.raises(anthropic.NotFoundError):
-            await on.anthropic.messages.create(model="claude-none", max_tokens=50, messages=HELLO)
+            await on.anthropic.messages.create(
+                model="claude-none", max_tokens=50, messages=HELLO
+            )
     assert [status for status, _ in on.manager.errors] == [429, 404]
     assert on.proxy.metrics.value("upstream_errors", status="429") == 1
 
@@ -123,7 +185,9 @@ class Unready(Plain):
 class Broken(Plain):
     """Fails at every later step."""
 
-    async def instead(self, _incoming: Incoming, _sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def instead(
+        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         raise KeyError("nothing")
 
     async def record(self, incoming: Incoming, sent: Outgoing, outcome: Any) -> None:
@@ -131,14 +195,27 @@ class Broken(Plain):
         raise OSError("the disk is full")
 
 
-@pytest.mark.parametrize(("manager", "failures"), [(Unready, [2, 0, 0]), (Broken, [0, 1, 2])])
-async def test_failures_of_ours_forward_the_original(manager: Any, failures: list[int]) -> None:
-    async with stage(["Fine.", Fault("overloaded")], manager(), include_usage=False) as on:
-        message = await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
+@pytest.mark.parametrize(
+    ("manager", "failures"), [(Unready, [2, 0, 0]), (Broken, [0, 1, 2])]
+)
+async def test_failures_of_ours_forward_the_original(
+    manager: Any, failures: list[int]
+) -> None:
+    async with stage(
+        ["Fine.", Fault("overloaded")], manager(), include_usage=False
+    ) as on:
+        message = await on.anthropic.messages.create(
+            model="claude-opus-4-8", max_tokens=9, messages=HELLO
+        )
         assert spoken(message) == "Fine."
         with pytest.raises(anthropic.APIStatusError):
-            await on.anthropic.messages.create(model="claude-opus-4-8", max_tokens=9, messages=HELLO)
-    steps = [on.proxy.metrics.value("failed_open", step=step) for step in ("prepare", "refused", "answered")]
+            await on.anthropic.messages.create(
+                model="claude-opus-4-8", max_tokens=9, messages=HELLO
+            )
+    steps = [
+        on.proxy.metrics.value("failed_open", step=step)
+        for step in ("prepare", "refused", "answered")
+    ]
     assert steps == failures
 
 
@@ -148,19 +225,44 @@ async def test_models_choose_the_upstream() -> None:
             Upstream("a", f"{first.url}/v1", ("gpt-*",), "openai", api_key="sk-ours"),
             Upstream("b", second.url, ("claude-*",), "anthropic"),
         ]
-        async with gateway(upstreams) as (url, _), httpx2.AsyncClient(timeout=60) as client:
+        async with (
+            gateway(upstreams) as (url, _),
+            httpx2.AsyncClient(timeout=60) as client,
+        ):
             sent = {"messages": HELLO, "max_tokens": 5}
             headers = {"authorization": "Bearer sk-theirs"}
             for model in ("gpt-4o", "claude-opus-4-8"):
                 path = f"{url}/v1/chat/completions"
                 await client.post(path, json={"model": model, **sent}, headers=headers)
-            await client.post(f"{url}/v1/messages/count_tokens", json={"model": "claude-opus-4-8", **sent})
-            assert (await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})).status_code == 200
-        async with raw_upstream(say(200, JSON, b"{}")) as one, raw_upstream(say(200, JSON, b"{}")) as other:
-            asked = [Upstream("a", one.url, ("gpt-*",)), Upstream("b", other.url, ("claude-*",))]
-            async with gateway(asked) as (url, _), httpx2.AsyncClient(timeout=60) as client:
+            await client.post(
+                f"{url}/v1/messages/count_tokens",
+                json={"model": "claude-opus-4-8", **sent},
+            )
+            assert (
+                await client.get(f"{url}/v1/models", headers={"anthropic-version": "1"})
+            ).status_code == 200
+        async with (
+            raw_upstream(say(200, JSON, b"{}")) as one,
+            raw_upstream(say(200, JSON, b"{}")) as other,
+        ):
+            asked = [
+                Upstream("a", one.url, ("gpt-*",)),
+                Upstream("b", other.url, ("claude-*",)),
+            ]
+            async with (
+                gateway(asked) as (url, _),
+                httpx2.AsyncClient(timeout=60) as client,
+            ):
                 await client.get(f"{url}/v1/models/claude-opus-4-8")
-            assert (len(one.heard), other.heard[0].line) == (0, b"GET /v1/models/claude-opus-4-8 HTTP/1.1")
-        assert [record.headers["authorization"] for record in first.log] == ["Bearer sk-ours"]
+            assert (len(one.heard), other.heard[0].line) == (
+                0,
+                b"GET /v1/models/claude-opus-4-8 HTTP/1.1",
+            )
+        assert [record.headers["authorization"] for record in first.log] == [
+            "Bearer sk-ours"
+        ]
         assert second.log[0].headers["authorization"] == "Bearer sk-theirs"
-        assert [record.path for record in second.log] == ["/v1/chat/completions", "/v1/messages/count_tokens"]
+        assert [record.path for record in second.log] == [
+            "/v1/chat/completions",
+            "/v1/messages/count_tokens",
+        ]

@@ -8,12 +8,25 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.base import Incoming, Limits, Outgoing
-from tests.gateway.raw import JSON, STREAM, Answering, Heard, Plain, ask, chunk, gateway, head, post, raw_upstream
+from everthread.gateway.contracts import Incoming, Limits, Outgoing
+from tests.gateway.raw import (
+    JSON,
+    STREAM,
+    Answering,
+    Heard,
+    Plain,
+    ask,
+    chunk,
+    gateway,
+    head,
+    post,
+    raw_upstream,
+)
 
 TOO_LONG = b'{"error": {"message": "prompt is too long: 9 tokens > 8 maximum", "type": "invalid_request_error"}}'
 ERROR_EVENT = (
-    b'event: error\ndata: {"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}}\n\n'
+    b'event: error\ndata: {"type": "error", "error": '
+    b'{"type": "invalid_request_error", "message": "too long"}}\n\n'
 )
 START = b'event: message_start\ndata: {"type": "message_start", "message": {"usage": {"input_tokens": 5}}}\n\n'
 BLOCK = b'data: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}}\n\n'
@@ -24,11 +37,23 @@ class Shrinking(Plain):
 
     async def outgoing(self, incoming: Incoming) -> Outgoing:
         await super().outgoing(incoming)
-        return Outgoing(b'{"size": 9}', rewritten=True, headers={"x-everthread-thread": "t9"}, hold=True)
+        return Outgoing(
+            b'{"size": 9}',
+            rewritten=True,
+            headers={"x-everthread-thread": "t9"},
+            hold=True,
+        )
 
-    async def instead(self, _incoming: Incoming, sent: Outgoing, _body: bytes) -> Outgoing | None:
+    async def instead(
+        self, _incoming: Incoming, sent: Outgoing, _body: bytes
+    ) -> Outgoing | None:
         size = json.loads(sent.body)["size"] - 1
-        return Outgoing(b'{"size": %d}' % size, rewritten=True, headers={"x-everthread-thread": f"t{size}"}, hold=True)
+        return Outgoing(
+            b'{"size": %d}' % size,
+            rewritten=True,
+            headers={"x-everthread-thread": f"t{size}"},
+            hold=True,
+        )
 
 
 def fits_at(size: int, *, streamed: bool) -> Answering:
@@ -39,17 +64,28 @@ def fits_at(size: int, *, streamed: bool) -> Answering:
             writer.write(head(200, STREAM) + chunk(START) + chunk(last) + b"0\r\n\r\n")
         else:
             body = b"{}" if fits else TOO_LONG
-            writer.write(head(200 if fits else 400, [*JSON, (b"content-length", str(len(body)).encode())]) + body)
+            writer.write(
+                head(
+                    200 if fits else 400,
+                    [*JSON, (b"content-length", str(len(body)).encode())],
+                )
+                + body
+            )
 
     return answer
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize(("size", "requests"), [(9, 1), (8, 2), (6, 4), (5, 4)])
-async def test_it_is_sent_again_at_most_three_times(size: int, requests: int, streamed: bool) -> None:
+async def test_it_is_sent_again_at_most_three_times(
+    size: int, requests: int, streamed: bool
+) -> None:
     manager = Shrinking()
     answer = fits_at(size, streamed=streamed)
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, proxy):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager) as (url, proxy),
+    ):
         heard = await ask(url, post("/v1/messages", b'{"stream": true}', *JSON))
         assert len(upstream.heard) == requests
     if size == 5:
@@ -68,9 +104,15 @@ async def test_observing_never_sends_again() -> None:
     manager = Shrinking()
 
     async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
-        writer.write(head(400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())]) + TOO_LONG)
+        writer.write(
+            head(400, [*JSON, (b"content-length", str(len(TOO_LONG)).encode())])
+            + TOO_LONG
+        )
 
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager, mode="observe") as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager, mode="observe") as (url, _),
+    ):
         heard = await ask(url, post("/v1/messages", b'{"a": 1}', *JSON))
         assert [request.body for request in upstream.heard] == [b'{"a": 1}']
     assert heard.body == TOO_LONG
@@ -85,8 +127,13 @@ async def test_a_stream_is_held_only_so_long() -> None:
         writer.write(chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
     limits = Limits(hold_seconds=0.05)
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, Shrinking(), limits=limits) as (url, _):
-        found = await ask(url, post("/v1/messages", b"{}", *JSON), chunked=lambda _: heard.set())
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, Shrinking(), limits=limits) as (url, _),
+    ):
+        found = await ask(
+            url, post("/v1/messages", b"{}", *JSON), chunked=lambda _: heard.set()
+        )
     assert found.chunks == [START, ERROR_EVENT]
 
 
@@ -95,16 +142,31 @@ async def test_an_upstream_without_stream_options_is_asked_without() -> None:
         body: Any = json.loads(request.body)
         said = b'{"error": {"message": "Unrecognized request argument supplied: stream_options"}}'
         if "stream_options" in body:
-            writer.write(head(400, [*JSON, (b"content-length", str(len(said)).encode())]) + said)
+            writer.write(
+                head(400, [*JSON, (b"content-length", str(len(said)).encode())]) + said
+            )
         else:
-            writer.write(head(200, STREAM) + chunk(b'data: {"choices": []}\n\n') + b"0\r\n\r\n")
+            writer.write(
+                head(200, STREAM) + chunk(b'data: {"choices": []}\n\n') + b"0\r\n\r\n"
+            )
 
     manager = Plain()
     sent = b'{"stream": true, "messages": []}'
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
         for _ in range(2):
-            assert (await ask(url, post("/v1/chat/completions", sent, *JSON))).status == 200
-        assert [b"stream_options" in request.body for request in upstream.heard] == [True, False, False]
+            assert (
+                await ask(url, post("/v1/chat/completions", sent, *JSON))
+            ).status == 200
+        assert [b"stream_options" in request.body for request in upstream.heard] == [
+            True,
+            False,
+            False,
+        ]
         assert upstream.heard[1].body == sent
     assert manager.errors == []
-    assert [(outcome.usage, outcome.estimated) for outcome in manager.outcomes] == [(None, True)] * 2
+    assert [(outcome.usage, outcome.estimated) for outcome in manager.outcomes] == [
+        (None, True)
+    ] * 2

@@ -14,8 +14,8 @@ import pytest
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Caller
-from everthread.gateway.base import Incoming, Limits, Outgoing
-from everthread.gateway.errors import Refused
+from everthread.gateway.contracts import Incoming, Limits, Outgoing
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -35,7 +35,8 @@ from tests.gateway.raw import (
     say,
 )
 
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 
 
 class Keys:
@@ -45,7 +46,9 @@ class Keys:
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if key not in ("et-good", "et-other"):
             raise Refused(401, "invalid_key", "This key is not known here.")
-        return Caller("acme", key, frozenset({"proxy"} if key == "et-good" else {"threads"}))
+        return Caller(
+            "acme", key, frozenset({"proxy"} if key == "et-good" else {"threads"})
+        )
 
 
 def get(path: str, *, host: bytes = b"127.0.0.1") -> bytes:
@@ -58,10 +61,21 @@ async def test_a_key_of_ours_never_goes_upstream() -> None:
         known = [Upstream("only", upstream.url, api_key="sk-upstream")]
         async with gateway(known, manager, authenticator=Keys()) as (url, _):
             for path in (CHAT, MESSAGES, "/v1/files"):
-                await ask(url, post(path, b"{}", (b"Authorization", b"Bearer et-good"), (b"x-api-key", b"et-x")))
+                await ask(
+                    url,
+                    post(
+                        path,
+                        b"{}",
+                        (b"Authorization", b"Bearer et-good"),
+                        (b"x-api-key", b"et-x"),
+                    ),
+                )
         async with gateway(upstream.url, authenticator=Keys()) as (url, _):
             await ask(url, post(CHAT, b"{}", (b"Authorization", b"Bearer et-good")))
-    keys = [(heard.names.get("authorization"), heard.names.get("x-api-key")) for heard in upstream.heard]
+    keys = [
+        (heard.names.get("authorization"), heard.names.get("x-api-key"))
+        for heard in upstream.heard
+    ]
     bearer = "Bearer sk-upstream"
     assert keys == [(bearer, None), (None, "sk-upstream"), (bearer, None), (None, None)]
     assert {incoming.tenant for incoming in manager.prepared} == {"acme"}
@@ -85,7 +99,8 @@ async def test_who_is_not_let_in(key: bytes, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "fine"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("192.0.2.1", False)]
+    ("host", "fine"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("192.0.2.1", False)],
 )
 async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
@@ -99,8 +114,13 @@ async def test_other_addresses_need_keys(host: str, fine: bool) -> None:
 
 
 async def test_a_page_in_a_browser_cannot_use_a_name_of_its_own() -> None:
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
-        assert (await ask(url, get("/v1/models", host=b"evil.example:80"))).status == 403
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        assert (
+            await ask(url, get("/v1/models", host=b"evil.example:80"))
+        ).status == 403
         assert upstream.heard == []
         for host in (b"localhost:1", b"[::1]:2", b"127.0.0.1"):
             assert (await ask(url, get("/v1/models", host=host))).status == 200
@@ -109,7 +129,10 @@ async def test_a_page_in_a_browser_cannot_use_a_name_of_its_own() -> None:
 async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -> None:
     limits = Limits(body_bytes=10_000)
     packed = gzip.compress(b" " * 10_001)
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, limits=limits) as (url, _),
+    ):
         plain = await ask(url, post(MESSAGES, b" " * 10_001))
         zipped = await ask(url, post(MESSAGES, packed, (b"content-encoding", b"gzip")))
         headers = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -123,22 +146,39 @@ async def test_large_bodies_are_refused_also_when_they_are_small_on_the_wire() -
 
 async def test_slow_requests_are_not_waited_for() -> None:
     limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, limits=limits) as (url, _):
-        for path in (b"/v1/messages", b"/v1/files"):  # one that is read, and one that goes on as it comes
-            late = await ask(url, b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, limits=limits) as (url, _),
+    ):
+        for path in (
+            b"/v1/messages",
+            b"/v1/files",
+        ):  # one that is read, and one that goes on as it comes
+            late = await ask(
+                url,
+                b"POST "
+                + path
+                + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+            )
             assert late.status == 408
         for begun in (b"", b"POST /v1/mess"):
             reader, writer = await connect(url)
             writer.write(begun)
             assert await reader.read() == b""
             writer.close()
-        large = await ask(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n")
+        large = await ask(
+            url,
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 4_000 + b"\r\n\r\n",
+        )
         assert large.status == 431
         assert upstream.heard == []
 
 
 async def test_a_connection_outlasts_a_pause_of_its_client() -> None:
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         reader, writer = await connect(url)
         for pause in (0.0, 5.5):  # longer than uvicorn waits by itself
             await asyncio.sleep(pause)
@@ -165,7 +205,9 @@ async def test_a_client_that_does_not_read_is_not_waited_for() -> None:
             async with asyncio.timeout(60):
                 await upstream.left.wait()
             upstream.left.clear()
-            assert not writer.transport.is_closing(), "the client is still there: it was not waited for"
+            assert not writer.transport.is_closing(), (
+                "the client is still there: it was not waited for"
+            )
             writer.transport.abort()
 
 
@@ -177,7 +219,10 @@ async def test_too_many_at_once_are_told_when_to_come_again() -> None:
         writer.write(head(200, [(b"content-length", b"2")]) + b"{}")
 
     limits = Limits(concurrent=2)
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, limits=limits) as (url, proxy):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, limits=limits) as (url, proxy),
+    ):
         first = [asyncio.create_task(ask(url, post(MESSAGES, b"{}"))) for _ in range(2)]
         await upstream.requests(2)
         third = await ask(url, post(CHAT, b"{}"))
@@ -191,15 +236,22 @@ async def test_too_many_at_once_are_told_when_to_come_again() -> None:
 
 @pytest.mark.parametrize("path", [MESSAGES, "/v1/other"])
 @pytest.mark.parametrize("begun", [True, False])
-@pytest.mark.parametrize("size", [0, 300_000], ids=["short", "long"])  # after a long body reading was paused
-async def test_a_client_that_leaves_ends_the_upstreams_work(path: str, begun: bool, size: int) -> None:
+@pytest.mark.parametrize(
+    "size", [0, 300_000], ids=["short", "long"]
+)  # after a long body reading was paused
+async def test_a_client_that_leaves_ends_the_upstreams_work(
+    path: str, begun: bool, size: int
+) -> None:
     manager = Plain()
 
     async def answer(_request: Heard, writer: asyncio.StreamWriter) -> None:
         if begun:
             writer.write(head(200, STREAM) + chunk(b'data: {"type": "ping"}\n\n'))
 
-    async with raw_upstream(answer) as upstream, gateway(upstream.url, manager) as (url, _):
+    async with (
+        raw_upstream(answer) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
         reader, writer = await connect(url)
         writer.write(post(path, b"{}" + b" " * size))
         if begun:
@@ -221,7 +273,9 @@ async def test_an_upstream_that_is_not_there() -> None:
     assert json.loads(messages.body)["error"]["type"] == "api_error"
 
 
-async def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
+async def test_credentials_stay_out_of_logs_and_errors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Leaking(Plain):
         async def outgoing(self, incoming: Incoming) -> Outgoing:
             raise ValueError(incoming.headers["authorization"])
@@ -230,37 +284,58 @@ async def test_credentials_stay_out_of_logs_and_errors(caplog: pytest.LogCapture
 
     async def run() -> None:
         async with gateway("http://127.0.0.1:9", Leaking()) as (url, _):
-            heard = await ask(url, post(CHAT, b"{}", (b"Authorization", b"Bearer " + key)))
+            heard = await ask(
+                url, post(CHAT, b"{}", (b"Authorization", b"Bearer " + key))
+            )
         assert key not in heard.body
 
     with caplog.at_level(logging.DEBUG, "everthread"):
         await run()
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("everthread")]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("everthread")
+    ]
     assert told
     assert key.decode() not in "\n".join(told)
 
 
-async def test_an_unexpected_failure_is_logged_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_failure_is_logged_without_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class BrokenRoutes(Routes):
         def choose(self, *_arguments: object, **_more: object) -> Upstream:
             raise RuntimeError("what the client said")
 
-    async with Gateway(GatewayApp(Proxy(BrokenRoutes([Upstream("only", "http://127.0.0.1:9")]), Plain()))) as running:
+    async with Gateway(
+        GatewayApp(
+            Proxy(BrokenRoutes([Upstream("only", "http://127.0.0.1:9")]), Plain())
+        )
+    ) as running:
         with caplog.at_level(logging.ERROR, "everthread"):
             answer = await ask(running.url, post("/v1/chat/completions", b"{}"))
     assert answer.status == 500
-    [line] = [record.getMessage() for record in caplog.records if record.name == "everthread.gateway"]
+    [line] = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "everthread.gateway"
+    ]
     assert "RuntimeError at " in line
     assert "what the client said" not in line
 
 
 async def test_our_pages() -> None:
     usage = b'{"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 4}}'
-    async with raw_upstream(say(200, JSON, usage)) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(say(200, JSON, usage)) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         await ask(url, post(CHAT, b"{}"))
         assert (await ask(url, get("/readyz"))).status == 200
         text = (await ask(url, get("/metrics"))).body.decode()
-        assert [heard.line for heard in upstream.heard] == [b"POST /v1/chat/completions HTTP/1.1"]
+        assert [heard.line for heard in upstream.heard] == [
+            b"POST /v1/chat/completions HTTP/1.1"
+        ]
     assert 'everthread_requests_total{api="openai_chat",status="200"} 1' in text
     assert 'everthread_first_byte_seconds_bucket{le="+Inf"} 1' in text
 

@@ -16,14 +16,15 @@ import anthropic
 import openai
 import pytest
 
-from everthread.core.pricing import CanonicalUsage, normalize_usage
-from everthread.errors import StoreError
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.types import Request
+from everthread.errors import StoreError, SummaryError
 from everthread.gateway.auth import KeyAuthenticator, issue_key
-from everthread.gateway.base import Mode
-from everthread.gateway.errors import Refused
-from everthread.gateway.quotas import KeyLedger, utc_day
+from everthread.gateway.contracts import Mode
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.quotas import KeyLedger, spending_permit, utc_day
 from everthread.gateway.router import Upstream
-from everthread.store.models import KeyLimits, KeyUse
+from everthread.store.records import KeyLimits, KeyUse
 from everthread.store.store import Store
 from tests.gateway.house import (
     CHAT,
@@ -39,11 +40,17 @@ from tests.gateway.house import (
 from tests.gateway.raw import JSON, Heard, ask, chunk, head, post, raw_upstream, say
 
 
-async def test_requests_a_day_are_counted_by_all_gateways_together(tmp_path: Path) -> None:
+async def test_requests_a_day_are_counted_by_all_gateways_together(
+    tmp_path: Path,
+) -> None:
     wall = Clock()
     async with house(tmp_path) as here:
-        doors = [KeyAuthenticator(here.store, ledger=KeyLedger(here.store, wall=wall), ttl=0) for _ in range(2)]
-        key, free = await here.key(requests=4), await here.key()
+        doors = [
+            KeyAuthenticator(here.store, ledger=KeyLedger(here.store, wall=wall), ttl=0)
+            for _ in range(2)
+        ]
+        key = await here.key(requests=4)
+        free = await here.key()
         urls = [await here.gateway(authenticator=door) for door in doors]
         for url in urls * 2:
             await ask_chat(here.chat(url, key))
@@ -64,27 +71,42 @@ async def test_requests_a_day_are_counted_by_all_gateways_together(tmp_path: Pat
         wall.now = MIDNIGHT + 86_400
         await ask_chat(here.chat(urls[0], key))
         await doors[0].close()
-        days = [await here.store.list_keys(day, tenant="acme") for day in ("2024-10-04", "2024-10-05")]
+        days = [
+            await here.store.list_keys(day, tenant="acme")
+            for day in ("2024-10-04", "2024-10-05")
+        ]
         limited = [next(one for one in day if one.key.limits.requests) for day in days]
         assert [one.today.requests for one in limited] == [4, 1]
 
 
 async def test_a_burst_in_one_gateway_passes_no_limit(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
-        url, key = await here.gateway(), await here.key(requests=10)
+        url = await here.gateway()
+        key = await here.key(requests=10)
         client = here.chat(url, key)
-        answers = await asyncio.gather(*(ask_chat(client) for _ in range(30)), return_exceptions=True)
-        assert sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
+        answers = await asyncio.gather(
+            *(ask_chat(client) for _ in range(30)), return_exceptions=True
+        )
+        assert (
+            sum(isinstance(answer, openai.RateLimitError) for answer in answers) == 20
+        )
         assert len(here.provider.log) == 10
 
 
 @pytest.mark.parametrize(
     ("mode", "limit"),
-    [("managed", {"tokens": 30}), ("observe", {"tokens": 30}), ("off", {"dollars": Decimal("0.00003")})],
+    [
+        ("managed", {"tokens": 30}),
+        ("observe", {"tokens": 30}),
+        ("off", {"dollars": Decimal("0.00003")}),
+    ],
 )
-async def test_tokens_and_dollars_a_day(mode: Mode, limit: dict[str, Any], tmp_path: Path) -> None:
+async def test_tokens_and_dollars_a_day(
+    mode: Mode, limit: dict[str, Any], tmp_path: Path
+) -> None:
     async with house(tmp_path) as here:
-        url, key = await here.gateway(), await here.key(mode=mode, **limit)
+        url = await here.gateway()
+        key = await here.key(mode=mode, **limit)
         client = here.chat(url, key)
         long: Any = [{"role": "user", "content": FILLER * 3}]
         async for _ in await ask_chat(client, long, stream=True):
@@ -97,12 +119,17 @@ async def test_tokens_and_dollars_a_day(mode: Mode, limit: dict[str, Any], tmp_p
         assert len(here.provider.log) == 1
 
 
-async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(tmp_path: Path) -> None:
+async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
-        writer = f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
+        writer = (
+            f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
+        )
         settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
         url = await replace(here, stack=serving).gateway(settings=settings)
-        client, history = here.claude(url, await here.key(tokens=10**9)), list(HELLO)
+        client = here.claude(url, await here.key(tokens=10**9))
+        history = list(HELLO)
         for number in range(12):
             said = await ask_claude(client, history)
             history += [
@@ -110,26 +137,101 @@ async def test_a_key_is_charged_what_the_provider_reported_with_its_summaries(tm
                 {"role": "user", "content": f"Entry {number}: {FILLER * 12}"},
             ]
         await serving.aclose()
-        reported = [normalize_usage(one.usage, api=one.api).total_tokens for one in here.provider.log if one.usage]
-        assert {one.api for one in here.provider.log} == {"anthropic", "openai_chat"}, "summaries were written"
+        reported = [
+            normalize_usage(one.usage, api=one.api).total_tokens
+            for one in here.provider.log
+            if one.usage
+        ]
+        assert {one.api for one in here.provider.log} == {"anthropic", "openai_chat"}, (
+            "summaries were written"
+        )
         (key,) = await here.store.list_keys(utc_day(time.time()))
         assert (key.today.requests, key.today.tokens) == (12, sum(reported))
         assert key.today.dollars > 0
 
 
+async def test_the_operators_key_writes_summaries_only_for_a_credential_that_was_accepted(
+    tmp_path: Path,
+) -> None:
+    """The first prompt of an unknown credential is too long: the journal shortens it, and no model is paid for that."""
+    async with house(tmp_path, window=6_000) as here, AsyncExitStack() as serving:
+        writer = (
+            f"{{provider: custom, base_url: '{here.provider.url}/v1', model: {CHAT}}}"
+        )
+        settings = f"auxiliary: {{compression: {writer}}}\ncompression: {{economics: false, background: false}}"
+        known = [Upstream("lab", here.provider.url)]
+        url = await replace(here, stack=serving).gateway(
+            "passthrough", upstreams=known, settings=settings
+        )
+        client = here.claude(url, "sk-ant-unknown")
+        history = list(HELLO)
+        for number in range(14):
+            history += [
+                {"role": "assistant", "content": "Noted."},
+                {"role": "user", "content": f"Entry {number}: {FILLER * 24}"},
+            ]
+        await ask_claude(client, history)
+        assert [one.status for one in here.provider.log] == [400, 200]
+        assert {one.api for one in here.provider.log} == {"anthropic"}, (
+            "no summary was paid"
+        )
+        for number in range(14):
+            history += [
+                {"role": "assistant", "content": "Noted."},
+                {"role": "user", "content": f"Later {number}: {FILLER * 24}"},
+            ]
+        await ask_claude(client, history)
+        assert "openai_chat" in {one.api for one in here.provider.log}, "now one is"
+
+
+async def test_a_call_that_would_pass_a_limit_is_not_made_for_a_summary(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path) as here:
+        token = await here.key(tokens=1_000, dollars=Decimal("0.01"))
+        caller = await KeyAuthenticator(here.store).authenticate({"x-api-key": token})
+        await caller.authorize(CanonicalUsage(900), CHAT)
+        await caller.authorize(CanonicalUsage(900), CHAT)
+        with pytest.raises(Refused, match="tokens"):
+            await caller.authorize(CanonicalUsage(1_001), CHAT)
+        with pytest.raises(Refused, match=r"\$0"):
+            await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
+        permit = spending_permit(caller.authorize)
+        await permit(Request(CHAT, [{"role": "user", "content": "x" * 3_000}]))
+        with pytest.raises(SummaryError, match="of 1,000 tokens"):
+            await permit(
+                Request(
+                    CHAT,
+                    [{"role": "user", "content": "x" * 3_000}],
+                    params={"max_tokens": 300},
+                )
+            )
+
+
 async def test_what_broke_off_or_is_no_conversation_counts_too(tmp_path: Path) -> None:
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
         if b"embeddings" in request.line:
-            await say(200, JSON, b'{"data": [], "usage": {"prompt_tokens": 70, "total_tokens": 70}}')(request, writer)
+            await say(
+                200,
+                JSON,
+                b'{"data": [], "usage": {"prompt_tokens": 70, "total_tokens": 70}}',
+            )(request, writer)
             return
-        event = b'data: {"choices": [{"index": 0, "delta": {"content": "%b"}}]}\n\n' % (b"word " * 80)
-        kind = [(b"content-type", b"text/event-stream"), (b"transfer-encoding", b"chunked")]
+        event = b'data: {"choices": [{"index": 0, "delta": {"content": "%b"}}]}\n\n' % (
+            b"word " * 80
+        )
+        kind = [
+            (b"content-type", b"text/event-stream"),
+            (b"transfer-encoding", b"chunked"),
+        ]
         writer.write(head(200, kind) + chunk(event))
         await writer.drain()
         writer.close()
 
     async with house(tmp_path) as here, raw_upstream(answer) as upstream:
-        url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
+        url = await here.gateway(
+            upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
+        )
         for path, tokens in (("/v1/chat/completions", 100), ("/v1/embeddings", 70)):
             token = await here.key(path[4:8], tokens=tokens)
             body = b'{"model": "gpt-4o", "stream": true, "messages": [{"role": "user", "content": "Go"}]}'
@@ -145,11 +247,22 @@ _USAGE = b'"usage": {"prompt_tokens": 70, "total_tokens": 70}'
 @pytest.mark.parametrize(
     ("kind", "answer"),
     [
-        (b"text/event-stream", b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], %b}\n\n' % _USAGE),
-        (b"text/event-stream", b'data: {"type": "response.completed", "response": {%b}}\n\n' % _USAGE),
+        (
+            b"text/event-stream",
+            b'data: {"choices": [{"text": "a"}]}\n\ndata: {"choices": [], %b}\n\n'
+            % _USAGE,
+        ),
+        (
+            b"text/event-stream",
+            b'data: {"type": "response.completed", "response": {%b}}\n\n' % _USAGE,
+        ),
         (b"text/event-stream", b'data: {"choices": [{"text": "a"}]}\n\n' * 70),
         (b"application/json", b'{"data": ["%b"], %b}' % (b"x" * 9_000_000, _USAGE)),
-        (b"application/json", b'{"data": [{"usage": 1}, "%b"], %b, "object": "list"}' % (b"x" * 9_000_000, _USAGE)),
+        (
+            b"application/json",
+            b'{"data": [{"usage": 1}, "%b"], %b, "object": "list"}'
+            % (b"x" * 9_000_000, _USAGE),
+        ),
     ],
 )
 async def test_streams_and_long_answers_of_other_endpoints_are_charged(
@@ -157,21 +270,39 @@ async def test_streams_and_long_answers_of_other_endpoints_are_charged(
 ) -> None:
     """The evasion: streamed completions, and embeddings of more than eight megabytes, cost nothing."""
     headers = [(b"content-type", kind)]
-    async with house(tmp_path) as here, raw_upstream(say(200, headers, answer)) as upstream:
-        url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
+    async with (
+        house(tmp_path) as here,
+        raw_upstream(say(200, headers, answer)) as upstream,
+    ):
+        url = await here.gateway(
+            upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
+        )
         token = await here.key(tokens=70)
-        request = post("/v1/completions", b'{"prompt": "Go"}', (b"Authorization", b"Bearer " + token.encode()))
+        request = post(
+            "/v1/completions",
+            b'{"prompt": "Go"}',
+            (b"Authorization", b"Bearer " + token.encode()),
+        )
         assert [(await ask(url, request)).status for _ in range(2)] == [200, 429]
 
 
 async def test_a_slash_at_the_end_evades_no_limit(tmp_path: Path) -> None:
     """Some upstreams take it, so it is the conversation that it is there: read, stored and charged."""
     answer = b'{"model": "gpt-4o", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Gone."}}]}'
-    async with house(tmp_path) as here, raw_upstream(say(200, JSON, answer)) as upstream:
-        url = await here.gateway(upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)])
+    async with (
+        house(tmp_path) as here,
+        raw_upstream(say(200, JSON, answer)) as upstream,
+    ):
+        url = await here.gateway(
+            upstreams=[Upstream("raw", upstream.url, api_key=UPSTREAM_KEY)]
+        )
         token = await here.key(tokens=1)
         body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "Go"}]}'
-        request = post("/v1/chat/completions/", body, (b"Authorization", b"Bearer " + token.encode()))
+        request = post(
+            "/v1/chat/completions/",
+            body,
+            (b"Authorization", b"Bearer " + token.encode()),
+        )
         heard = [await ask(url, request) for _ in range(2)]
     assert [one.status for one in heard] == [200, 429]
     assert heard[0].names["x-everthread-thread"]
@@ -184,7 +315,9 @@ class Failing:
         self.down = True
         self.days: dict[str, KeyUse] = {}
 
-    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+    async def count_use(
+        self, day: str, uses: Mapping[str, KeyUse]
+    ) -> dict[str, KeyUse]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreError("the disk is gone")
@@ -194,7 +327,8 @@ class Failing:
 
 
 async def test_a_store_that_is_down_loses_no_count_and_lifts_no_limit() -> None:
-    store, wall = Failing(), Clock()
+    store = Failing()
+    wall = Clock()
     ledger = KeyLedger(cast("Store", store), wall=wall)
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):

@@ -11,33 +11,81 @@ from hypothesis import strategies as st
 
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.gateway.body import slice_text
-from everthread.gateway.management.reader import ParsedRequest, RequestReader, SizeCache
+from everthread.gateway.json_slices import slice_body
+from everthread.gateway.management.known_bodies import (
+    BodyOrigin,
+    count_shared_bytes,
+)
+from everthread.gateway.management.request_reader import (
+    BodyOutline,
+    ParsedRequest,
+    RequestReader,
+    SizeCache,
+)
 
-TOOLS = [{"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}} for index in range(3)]
+TOOLS = [
+    {"name": f"tool_{index}", "description": "Reads. " * 20, "input_schema": {}}
+    for index in range(3)
+]
 WORDS = st.text('abcé漢 "\\', max_size=30)
 
 
 def message(index: int, words: str) -> dict[str, Any]:
     if index % 3 == 2:
-        result = {"type": "tool_result", "tool_use_id": f"call_{index}", "content": words * 30}
+        result = {
+            "type": "tool_result",
+            "tool_use_id": f"call_{index}",
+            "content": words * 30,
+        }
         return {"role": "user", "content": [result]}
-    return {"role": ("user", "assistant")[index % 2], "content": f"{words} {index} " * 10}
+    return {
+        "role": ("user", "assistant")[index % 2],
+        "content": f"{words} {index} " * 10,
+    }
 
 
-def written(api: Api, messages: list[Any], *, lead: bool, indent: int | None, first: bool) -> bytes:
+def written(
+    api: Api, messages: list[Any], *, lead: bool, indent: int | None, first: bool
+) -> bytes:
     system = [{"role": "system", "content": "Be brief."}] if lead else []
-    listed = {"input" if api == "openai_responses" else "messages": [*system, *messages]}
+    listed = {
+        "input" if api == "openai_responses" else "messages": [*system, *messages]
+    }
     around = {"model": "m", "tools": TOOLS, "max_tokens": 9}
     body = {**listed, **around} if first else {**around, **listed}
     return json.dumps(body, indent=indent, ensure_ascii=False).encode()
 
 
+def locate(reader: RequestReader, api: Api, body: bytes) -> BodyOutline:
+    origin = BodyOrigin(api)
+    return reader.locate(origin, body, reader.find_known(origin, body))
+
+
+def read(
+    reader: RequestReader, api: Api, body: bytes, thread: str = "t"
+) -> ParsedRequest:
+    """Read a body as the next one of a thread."""
+    outline = locate(reader, api, body)
+    parsed = reader.read_now(outline)
+    reader.remember(thread, outline, parsed)
+    return parsed
+
+
+def read_alone(api: Api, body: bytes) -> ParsedRequest:
+    return read(RequestReader(SizeCache()), api, body)
+
+
 def seen(read: ParsedRequest) -> Any:
     return (
-        read.sliced.fields, read.sliced.spans, [(one.start, one.end, one.value) for one in read.sliced.elements],
-        read.first, read.history, read.frame, read.sizes, read.fixed,
-    )  # fmt: skip
+        read.sliced.fields,
+        read.sliced.spans,
+        [(one.start, one.end, one.value) for one in read.sliced.elements],
+        read.first,
+        read.history,
+        read.frame,
+        read.sizes,
+        read.fixed,
+    )
 
 
 @settings(max_examples=60)
@@ -50,50 +98,141 @@ def seen(read: ParsedRequest) -> Any:
     first=st.booleans(),
 )
 def test_what_is_known_changes_nothing(
-    *, api: Api, words: list[str], changed: int, lead: bool, indent: int | None, first: bool
+    *,
+    api: Api,
+    words: list[str],
+    changed: int,
+    lead: bool,
+    indent: int | None,
+    first: bool,
 ) -> None:
     """Histories that grow, shrink, and go on otherwise from some message on."""
     messages = [message(index, text) for index, text in enumerate(words)]
-    other = [*messages[:changed], *(message(index, "other") for index in range(changed, len(words)))]
+    other = [
+        *messages[:changed],
+        *(message(index, "other") for index in range(changed, len(words))),
+    ]
     knowing = RequestReader(SizeCache())
-    for history in (messages[:2], messages, other, messages[:-1], [*messages, message(len(words), "more")]):
+    for history in (
+        messages[:2],
+        messages,
+        other,
+        messages[:-1],
+        [*messages, message(len(words), "more")],
+    ):
         body = written(api, history, lead=lead, indent=indent, first=first)
         for _ in range(2):
-            assert seen(knowing.read(api, body)) == seen(RequestReader(SizeCache()).read(api, body))
+            assert seen(read(knowing, api, body)) == seen(read_alone(api, body))
+
+
+def anthropic_body(messages: list[Any]) -> bytes:
+    body = {"model": "m", "messages": messages, "tools": TOOLS}
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def said(index: int, text: str, *, marked: bool = False) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "text", "text": text}
+    if marked:
+        block["cache_control"] = {"type": "ephemeral"}
+    return {"role": ("user", "assistant")[index % 2], "content": [block]}
 
 
 @pytest.mark.parametrize("place", [3, 40, 90, 119])
-def test_bodies_that_differ_between_their_samples_are_told_apart(place: int) -> None:
-    """Only a part of a long body is hashed to find one that begins alike."""
+def test_two_threads_that_hardly_differ_do_not_evict_each_other(place: int) -> None:
     knowing = RequestReader(SizeCache())
-    histories = []
-    for changed in ("one", "two"):
-        messages = [{"role": ("user", "assistant")[index % 2], "content": "x" * 1_500} for index in range(120)]
-        messages[place] = {**messages[place], "content": "x" * 700 + changed + "x" * 797}
-        for end in (messages, [*messages, {"role": "user", "content": "More?"}]):
-            body = json.dumps({"model": "m", "messages": end}).encode()
-            read = knowing.read("anthropic", body)
-            assert seen(read) == seen(RequestReader(SizeCache()).read("anthropic", body))
-            histories.append(read.history.digest(len(read.history)))
-    assert len(set(histories)) == 4
+    threads = {}
+    for name in ("one", "two"):
+        messages = [said(index, "größer " * 200) for index in range(120)]
+        messages[place] = said(place, f"größer {name} " * 200)
+        threads[name] = messages
+        read(knowing, "anthropic", anthropic_body(messages), name)
+    digests = set()
+    for name, messages in threads.items():
+        body = anthropic_body([*messages, said(120, "More?")])
+        outline = locate(knowing, "anthropic", body)
+        assert outline.match is not None
+        assert (outline.match.known.thread, outline.match.parts.count) == (name, 120)
+        parsed = read(knowing, "anthropic", body, name)
+        assert seen(parsed) == seen(read_alone("anthropic", body))
+        digests.add(parsed.history.digest(121))
+    assert len(digests) == 2
 
 
-@pytest.mark.parametrize("end", [b"]", b"", b",]}", b" 1]}", b'],"messages":[]}', b'],"a":1}', b"]} x"])
+def test_cache_marks_that_move_leave_the_beginning_known() -> None:
+    sizes = SizeCache()
+    knowing = RequestReader(sizes)
+    messages = [said(index, f"größer {index} " * 50) for index in range(41)]
+    for count in (37, 39, 41):
+        marked = [
+            said(index, message["content"][0]["text"], marked=index + 3 >= count)
+            for index, message in enumerate(messages[:count])
+        ]
+        body = anthropic_body(marked)
+        outline = locate(knowing, "anthropic", body)
+        if count > 37:
+            assert outline.match is not None
+            assert outline.match.parts.count == count - 5
+            assert outline.match.parts.tail
+            assert outline.new_bytes < 6 * 1_000
+        counted = len(sizes._tokens)
+        parsed = read(knowing, "anthropic", body)
+        alone = read_alone("anthropic", body)
+        assert parsed.history.digests == alone.history.digests
+        assert (parsed.sizes, parsed.fixed) == (alone.sizes, alone.fixed)
+        if count > 37:  # only the two new messages are decoded and counted
+            assert len(sizes._tokens) == counted + 2
+
+
+def test_a_mark_in_the_arguments_of_a_call_is_content() -> None:
+    knowing = RequestReader(SizeCache())
+    histories = set()
+    for mark in ({"cache_control": {"type": "ephemeral"}}, {}):
+        call = {"type": "tool_use", "id": "1", "name": "edit", "input": mark}
+        messages = [said(0, "Edit it. " * 90), {"role": "assistant", "content": [call]}]
+        body = anthropic_body([*messages, said(2, "Go on.")])
+        parsed = read(knowing, "anthropic", body)
+        assert seen(parsed) == seen(read_alone("anthropic", body))
+        histories.add(parsed.history.digest(3))
+    assert len(histories) == 2
+
+
+@given(
+    start=st.binary(max_size=40), one=st.binary(max_size=9), other=st.binary(max_size=9)
+)
+def test_shared_bytes_are_counted_exactly(
+    start: bytes, one: bytes, other: bytes
+) -> None:
+    ones = start + one
+    others = start + other
+    expected = next(
+        (
+            index
+            for index, (left, right) in enumerate(zip(ones, others, strict=False))
+            if left != right
+        ),
+        min(len(ones), len(others)),
+    )
+    assert count_shared_bytes(ones, others) == expected
+
+
+@pytest.mark.parametrize(
+    "end", [b"]", b"", b",]}", b" 1]}", b'],"messages":[]}', b'],"a":1}', b"]} x"]
+)
 def test_a_known_beginning_does_not_excuse_a_broken_end(end: bytes) -> None:
     rest = json.dumps({"a": 1, "tools": TOOLS})[1:].encode()
     start = b'{"model":"m","a":0,"messages":[' + b",".join(
         json.dumps(message(index, "words")).encode() for index in range(9)
     )
     reader = RequestReader(SizeCache())
-    reader.read("openai_chat", start + b"]}")
+    read(reader, "openai_chat", start + b"]}")
     for broken in (start + end, start + b"]," + rest):
         with pytest.raises(WireError, match="the request"):
-            reader.read("openai_chat", broken)
+            read(reader, "openai_chat", broken)
 
 
 def test_a_number_may_go_on_where_the_known_part_ends() -> None:
-    """A message is complete only where something is seen behind it."""
-    start = '{"messages":[1'
-    begun = slice_text(start + "]}", "openai_chat").layout.until("messages", len(start))
-    sliced = slice_text(start + "2,3]}", "openai_chat", begun)
-    assert [element.value for element in sliced.elements] == [12, 3]
+    """A message is complete only if something is seen after it."""
+    start = b'{"messages":[1'
+    layout = slice_body(start + b"]}", "openai_chat").layout
+    assert layout.count_complete(start + b"]}", len(start)) == 0
+    assert layout.count_complete(start + b"]}", len(start) + 1) == 1

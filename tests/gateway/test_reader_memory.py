@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from everthread.gateway.management.clients import scope_of
-from everthread.gateway.management.reader import ByteCache, RequestReader, SizeCache, TableCache
+from everthread.gateway.identify import scope_of
+from everthread.gateway.management.known_bodies import BodyOrigin, ByteCache
+from everthread.gateway.management.request_reader import RequestReader, SizeCache
 
 
 def test_the_values_used_last_fit_into_so_many_bytes() -> None:
@@ -14,51 +15,57 @@ def test_the_values_used_last_fit_into_so_many_bytes() -> None:
     for number in range(10):
         cache.keep(number, f"value {number}", 20)
         cache.find(0)
-    assert [number for number in range(10) if cache.find(number) is not None] == [0, 6, 7, 8, 9]
+    assert [number for number in range(10) if cache.find(number) is not None] == [
+        0,
+        6,
+        7,
+        8,
+        9,
+    ]
     assert cache.size == 100
-    assert cache.keep(11, "large", 26) == ["large"]
+    assert cache.keep(11, "large", 26) == [11]
     assert cache.find(11) is None
-    assert cache.keep(9, "again", 10)[0] == "value 9"
+    assert cache.keep(9, "again", 10) == []
     assert (cache.find(9), len(cache), cache.size) == ("again", 5, 90)
 
 
 def test_many_requests_with_other_tools_keep_little() -> None:
     """The attack: each request has two megabytes of tools that were never seen before."""
     reader = RequestReader(SizeCache())
+    origin = BodyOrigin("anthropic")
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for number in range(16):
             tools = [
-                {"name": f"t{number}_{index}", "description": "x" * 1_900, "input_schema": {"n": number}}
+                {
+                    "name": f"t{number}_{index}",
+                    "description": "x" * 1_900,
+                    "input_schema": {"n": number},
+                }
                 for index in range(1_000)
             ]
-            body = {"model": "claude-sonnet-5", "messages": [{"role": "user", "content": "Hi"}], "tools": tools}
-            reader.read("anthropic", json.dumps(body).encode())
+            body = {
+                "model": "claude-sonnet-5",
+                "messages": [{"role": "user", "content": "Hi"}],
+                "tools": tools,
+            }
+            outline = reader.locate(origin, json.dumps(body).encode(), None)
+            reader.remember(f"{number}", outline, reader.read_now(outline))
         kept = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert kept < 160 * 1024 * 1024
 
 
-def test_many_tables_keep_little() -> None:
-    """The attack: each request has another result of a megabyte that goes as a table."""
-    tables, reader = TableCache(most=4_000_000), RequestReader(SizeCache())
-    for number in range(8):
-        rows = [{"identifier": f"{number} {row}", "owner": "somebody"} for row in range(2_000)]
-        messages = [
-            {"role": "assistant", "content": None, "tool_calls": [
-                {"id": "c", "type": "function", "function": {"name": "list", "arguments": "{}"}}]},
-            {"role": "tool", "tool_call_id": "c", "content": json.dumps(rows)},
-        ]  # fmt: skip
-        read = reader.read("openai_chat", json.dumps({"model": "gpt-4o", "messages": messages}).encode())
-        assert list(tables.read(read.history, read.sliced.elements)) == [1]
-    assert tables.size <= 4_000_000
-
-
 def test_sizes_keep_no_text() -> None:
     sizes = SizeCache()
-    sizes.values("openai_chat", "gpt-4o", ("hidden", "x" * 100_000), [{"role": "user", "content": "Hello"}])
+    sizes.values(
+        "openai_chat",
+        "gpt-4o",
+        ("hidden", "x" * 100_000),
+        [{"role": "user", "content": "Hello"}],
+    )
     assert len(repr(sizes.__dict__)) < 1_000
 
 

@@ -1,9 +1,10 @@
-"""The tool `recall`: offered after a compaction, answered by the gateway, hidden from the client. Over real HTTP."""
+"""The tool `recall`: answered by the gateway, hidden from the client. Over real HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,18 +15,29 @@ import httpx2
 import pytest
 
 from everthread.core.cache_control import without_cache_control
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import calls_of, results_of, text_of
-from everthread.core.pricing import normalize_usage
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.management import recall
+from everthread.gateway.management import recall_offer as recall
 from everthread.gateway.management.manager import ProxyManager
-from everthread.gateway.management.rounds import is_recall
+from everthread.gateway.recall_watch import RecallWatch
+from everthread.gateway.stream_merge import is_recall
 from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.cache import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
 from everthread.wire.common import SseParser
-from tests.gateway.clients import APIS, NAMES, PATHS, Client, Gate, answer, running, words
+from tests.gateway.clients import (
+    APIS,
+    NAMES,
+    PATHS,
+    Client,
+    Gate,
+    answer,
+    running,
+    words,
+)
 from tests.gateway.house import House, house
 
 TOOL: dict[str, Any] = {
@@ -33,7 +45,11 @@ TOOL: dict[str, Any] = {
     "function": {
         "name": "terminal",
         "description": "Run a command",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string"}},
+            "required": ["command"],
+        },
     },
 }
 FACT = "The harbour master's boat is called Wilhelmina."
@@ -41,8 +57,11 @@ BOTH = [(api, streams) for api in APIS for streams in (False, True)]
 
 
 def call(name: str, number: int, **arguments: Any) -> Any:
-    return {"id": f"call_{name}_{number}", "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments)}}  # fmt: skip
+    return {
+        "id": f"call_{name}_{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
 
 
 def names(request: Request) -> list[str]:
@@ -51,20 +70,47 @@ def names(request: Request) -> list[str]:
 
 def script(request: Request) -> Any:
     """Asked for the boat it looks it up where it can; everything else it notes."""
-    asked = next((text_of(m) for m in reversed(request.messages) if m["role"] == "user" and text_of(m)), "")
-    said = [at for at, message in enumerate(request.messages) if message["role"] == "assistant"]
-    found = [result.text for message in request.messages[(said or [0])[-1] :] for result in results_of(message)]
+    asked = next(
+        (
+            text_of(m)
+            for m in reversed(request.messages)
+            if m["role"] == "user" and text_of(m)
+        ),
+        "",
+    )
+    said = [
+        at
+        for at, message in enumerate(request.messages)
+        if message["role"] == "assistant"
+    ]
+    found = [
+        result.text
+        for message in request.messages[(said or [0])[-1] :]
+        for result in results_of(message)
+    ]
     number = len(request.messages)
     if "boat called?" in asked:
         if any("Wilhelmina" in text for text in found):
             return "It is the Wilhelmina."
         if "without end" in asked.lower() and "recall" in names(request):
-            return Reply({"role": "assistant", "content": "", "tool_calls": [call("recall", number, query="boat")]})
+            return Reply(
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [call("recall", number, query="boat")],
+                }
+            )
         if not found and "recall" in names(request):
             calls = [call("recall", number, query="harbour master boat")]
             if "and the date" in asked:
                 calls.insert(0, call("terminal", number, command="date"))
-            return Reply({"role": "assistant", "content": "Let me look that up.", "tool_calls": calls})
+            return Reply(
+                {
+                    "role": "assistant",
+                    "content": "Let me look that up.",
+                    "tool_calls": calls,
+                }
+            )
         return "I do not know."
     return f"Noted: {words(60, 'answer')}"
 
@@ -87,12 +133,24 @@ class Talk:
             self.client.says(text)
         body = {**self.client.body(), **more, "stream": self.streams}
         codec = CODECS[self.client.api]
-        sent = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01", **self.headers}
+        sent = {
+            "x-api-key": "k",
+            "authorization": "Bearer k",
+            "anthropic-version": "2023-06-01",
+            **self.headers,
+        }
         async with httpx2.AsyncClient(timeout=180) as http:
-            answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
+            answer = await http.post(
+                self.url + PATHS[self.client.api], json=body, headers=sent
+            )
         assert answer.status_code == 200, answer.text
-        comments = (line[2:].partition(": ") for line in answer.text.splitlines() if line.startswith(": x-everthread-"))
-        self.raw, self.told = answer.content, {**answer.headers, **{name: value for name, _, value in comments}}
+        comments = (
+            line[2:].partition(": ")
+            for line in answer.text.splitlines()
+            if line.startswith(": x-everthread-")
+        )
+        self.raw = answer.content
+        self.told = {**answer.headers, **{name: value for name, _, value in comments}}
         if not self.streams:
             reply = codec.decode_reply(answer.json(), model=self.client.model)
         else:
@@ -104,12 +162,23 @@ class Talk:
         self.client.hears(reply)
         return reply
 
+    async def wait_until_recorded(self) -> None:
+        """Wait until all calls are recorded: that is done after the client has the answer."""
+        [row] = await self.house.store.list_threads()
+        while len(await self.house.store.usage(row.first.id)) < len(  # noqa: ASYNC110
+            self.house.provider.log
+        ):
+            await asyncio.sleep(0.02)
+
     async def fill(self) -> None:
         """Until the first compaction."""
         await self.ask(FACT)
         for turn in range(20):
             await self.ask(f"Ledger {turn}: {words(3_000, f'ledger {turn}')}")
-            if self.house.provider.log[-1].prompt_tokens < self.house.provider.log[-2].prompt_tokens:
+            if (
+                self.house.provider.log[-1].prompt_tokens
+                < self.house.provider.log[-2].prompt_tokens
+            ):
                 return
         raise AssertionError("nothing was compacted")
 
@@ -130,18 +199,31 @@ class Talk:
 def _unmarked(message: Any) -> Any:
     content = message.get("content")
     if not isinstance(content, list):
-        return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+        return (
+            {**message, "content": [{"type": "text", "text": content}]}
+            if isinstance(content, str)
+            else message
+        )
     return {**message, "content": [without_cache_control(part) for part in content]}
 
 
 @asynccontextmanager
-async def talking(folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any) -> AsyncIterator[Talk]:
-    models = [ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()]
+async def talking(
+    folder: Path, api: Api, *, streams: bool, settings: str = "", **more: Any
+) -> AsyncIterator[Talk]:
+    models = [
+        ServedModel(name, 40_000, shows="max_model_len") for name in NAMES.values()
+    ]
     async with house(folder) as place, Provider(models, script) as provider:
         place.provider = provider
         settings += "compression: {background: false}\n"
         url = await place.gateway("none", key=None, settings=settings)
-        client = Client(api, tools=[TOOL], extra={"max_tokens": 500} if api == "anthropic" else {}, **more)
+        client = Client(
+            api,
+            tools=[TOOL],
+            extra={"max_tokens": 500} if api == "anthropic" else {},
+            **more,
+        )
         yield Talk(place, url, client, streams)
 
 
@@ -171,10 +253,18 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
         assert reply.stop == "stop"
         assert len(talk.house.provider.log) == asked + 2
         assert b"call_recall" not in talk.raw
-        first, second = talk.messages(2), talk.messages(1)
+        first = talk.messages(2)
+        second = talk.messages(1)
         assert second[: len(first)] == first, "the second round goes on from the first"
-        rounds = [normalize_usage(record.usage or {}, api=api) for record in talk.house.provider.log[-2:]]
-        told = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
+        rounds = [
+            normalize_usage(record.usage or {}, api=api)
+            for record in talk.house.provider.log[-2:]
+        ]
+        told = (
+            normalize_usage(reply.usage or {}, api=api)
+            if has_usage(api, streams)
+            else None
+        )
         if told is not None:
             assert told.output_tokens == sum(usage.output_tokens for usage in rounds)
             assert told.prompt_tokens == rounds[-1].prompt_tokens
@@ -185,7 +275,9 @@ async def test_what_was_compacted_is_found_again_and_the_client_sees_one_answer(
         assert all(record.status == 200 for record in talk.house.provider.log)
         threads = await talk.house.store.list_threads(limit=10)
         assert len(threads) == 1
-        while len(await talk.house.store.usage(threads[0].first.id)) < len(talk.house.provider.log):  # noqa: ASYNC110
+        while len(await talk.house.store.usage(threads[0].first.id)) < len(  # noqa: ASYNC110
+            talk.house.provider.log
+        ):
             await asyncio.sleep(0.05)  # written behind the answer
 
 
@@ -213,8 +305,13 @@ async def test_beside_the_clients_own_call_it_is_answered_with_the_clients_resul
         assert all(record.status == 200 for record in talk.house.provider.log)
 
 
-@pytest.mark.parametrize(("api", "streams"), [("anthropic", True), ("openai_chat", False), ("openai_responses", True)])
-async def test_after_three_rounds_the_model_answers_without(api: Api, streams: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("api", "streams"),
+    [("anthropic", True), ("openai_chat", False), ("openai_responses", True)],
+)
+async def test_after_three_rounds_the_model_answers_without(
+    api: Api, streams: bool, tmp_path: Path
+) -> None:
     async with talking(tmp_path, api, streams=streams) as talk:
         talk.client.messages.clear()
         await talk.fill()
@@ -232,13 +329,22 @@ async def test_after_three_rounds_the_model_answers_without(api: Api, streams: b
         ("openai_chat", {"tool_choice": "none"}, {}, ""),
         ("openai_chat", {"n": 2}, {}, ""),
         ("anthropic", {"tool_choice": {"type": "any"}}, {}, ""),
-        ("openai_responses", {"tool_choice": {"type": "function", "name": "terminal"}}, {}, ""),
+        (
+            "openai_responses",
+            {"tool_choice": {"type": "function", "name": "terminal"}},
+            {},
+            "",
+        ),
         ("openai_chat", {}, {"x-everthread-recall": "off"}, ""),
         ("openai_chat", {}, {}, "  recall: false\n"),
     ],
 )
 async def test_it_is_not_offered_where_the_model_may_not_choose_or_nobody_wants_it(
-    api: Api, more: dict[str, Any], headers: dict[str, str], settings: str, tmp_path: Path
+    api: Api,
+    more: dict[str, Any],
+    headers: dict[str, str],
+    settings: str,
+    tmp_path: Path,
 ) -> None:
     async with talking(tmp_path, api, streams=False, settings=settings) as talk:
         talk.headers = headers
@@ -246,6 +352,101 @@ async def test_it_is_not_offered_where_the_model_may_not_choose_or_nobody_wants_
         assert talk.offered() is not bool(headers or settings)
         await talk.ask("And now?", **more)
         assert not talk.offered()
+
+
+@pytest.mark.parametrize(("api", "streams"), BOTH)
+async def test_a_client_with_tools_gets_it_from_its_first_request(
+    api: Api, streams: bool, tmp_path: Path
+) -> None:
+    async with talking(tmp_path, api, streams=streams) as talk:
+        await talk.ask(FACT)
+        assert talk.offered()
+        reply = await talk.ask("What is the boat called?")
+        assert "Wilhelmina" in text_of(reply.message)
+        told = json.dumps(talk.messages())
+        assert "Nothing has left this conversation yet" in told
+        assert told.count("Wilhelmina") >= 2, "it names where the text is"
+        before = talk.messages()
+        await talk.ask("Thank you.")
+        assert talk.messages()[: len(before)] == before, "the round is put back"
+        other = await talk.house.gateway("none", key=None)
+        await talk.wait_until_recorded()
+        talk.url = other
+        await talk.ask("And again.")
+        assert talk.messages()[: len(before)] == before, "by another process too"
+
+
+async def test_a_client_without_tools_gets_it_at_the_first_compaction(
+    tmp_path: Path,
+) -> None:
+    async with talking(tmp_path, "openai_chat", streams=False) as talk:
+        talk.client.tools = []
+        await talk.ask(FACT)
+        assert "tools" not in talk.sent()
+        await talk.fill()
+        assert talk.offered()
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_first_compaction_reads_tools_and_system_from_the_cache(
+    api: Api, tmp_path: Path
+) -> None:
+    """And the call after it reads all but what is new."""
+    system = "You keep the ledger. " + words(2_000, "rules")
+    async with talking(tmp_path, api, streams=False, system=system) as talk:
+        await talk.fill()
+        first = talk.house.provider.log[-1]
+        reader = PromptReader(first.body["model"])
+        assert first.request is not None
+        prompt = reader.read(api, first.request, first.body)
+        fixed = sum(
+            block.tokens
+            for block in prompt.blocks
+            if block.path.startswith(("tools.", "system.0"))
+        )
+        assert first.cached_tokens >= fixed - 256, "a cache has steps"
+        await talk.ask("Go on.")
+        second = talk.house.provider.log[-1]
+        assert second.cached_tokens >= 0.9 * first.prompt_tokens
+
+
+async def test_an_answer_without_a_call_passes_byte_for_byte(tmp_path: Path) -> None:
+    async with talking(tmp_path, "anthropic", streams=True) as talk:
+        await talk.ask("I recall a boat with the name of a queen.")
+        assert talk.offered()
+        with_tool = talk.raw
+        talk.headers = {"x-everthread-recall": "off"}
+        talk.client.messages[:] = talk.client.messages[:1]
+        await talk.ask()
+        assert not talk.offered()
+        assert _masked(with_tool) == _masked(talk.raw)
+
+
+def _masked(raw: bytes) -> bytes:
+    """A stream without the figures that differ between two calls."""
+    return re.sub(rb'"(?:id|\w*_tokens)":\s*(?:"[^"]*"|\d+)', b"", raw)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        ([b'event: a\ndata: {"text":"recall"}\n\n'], False),
+        ([b'data: {"name":"recall"}\n\n'], True),
+        ([b'data: {"na', b'me": "rec', b'all"}\n\n'], True),
+        ([b'data: {"name":"rec"}\r\n\r\n'], True),
+        ([b'data: {"name":""}\n\n'], True),
+        ([b'data: {"name":"record"}\n\n'], False),
+    ],
+)
+def test_a_stream_is_watched_for_the_tools_name(
+    pieces: list[bytes], found: bool
+) -> None:
+    watch = RecallWatch()
+    passed = b"".join(watch.feed(piece) for piece in pieces)
+    assert watch.is_found is found
+    assert passed == watch.passed
+    assert passed + watch.rest == b"".join(pieces)
+    assert bool(passed) is not found
 
 
 async def compacted(manager: ProxyManager, client: Client) -> None:
@@ -259,10 +460,15 @@ async def compacted(manager: ProxyManager, client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["mcp__everthread__expand", "everthread_expand"])
-async def test_it_is_not_offered_beside_our_mcp_server(name: str, tmp_path: Path) -> None:
+async def test_it_is_not_offered_beside_our_mcp_server(
+    name: str, tmp_path: Path
+) -> None:
     async def work(here: Gate) -> None:
         manager = here.manager(recall=True, background=False)
-        client = Client("openai_chat", tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}])
+        client = Client(
+            "openai_chat",
+            tools=[{**TOOL, "function": {**TOOL["function"], "name": name}}],
+        )
         await compacted(manager, client)
         turn = await manager.prepare(client.incoming())
         assert turn.sent.rewritten
@@ -271,22 +477,37 @@ async def test_it_is_not_offered_beside_our_mcp_server(name: str, tmp_path: Path
     await running(tmp_path, work)
 
 
-async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(tmp_path: Path) -> None:
+async def test_it_is_not_offered_beside_our_mcp_server_in_a_namespace(
+    tmp_path: Path,
+) -> None:
     async def work(here: Gate) -> None:
         manager = here.manager(recall=True, background=False)
-        inner = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("search", "expand")]
-        client = Client("openai_responses", tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}])
+        inner = [
+            {"type": "function", "name": name, "parameters": {"type": "object"}}
+            for name in ("search", "expand")
+        ]
+        client = Client(
+            "openai_responses",
+            tools=[{"type": "namespace", "name": "mcp__everthread", "tools": inner}],
+        )
         await compacted(manager, client)
         turn = await manager.prepare(client.incoming())
         assert turn.sent.rewritten
         assert not turn.sent.recall
-        assert b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
+        assert (
+            b"`mcp__everthread__expand` and `mcp__everthread__search`" in turn.sent.body
+        )
 
     await running(tmp_path, work)
 
 
 def test_a_clients_own_recall_in_a_namespace_is_not_ours() -> None:
-    called = {"type": "function_call", "name": "recall", "call_id": "c1", "arguments": "{}"}
+    called = {
+        "type": "function_call",
+        "name": "recall",
+        "call_id": "c1",
+        "arguments": "{}",
+    }
     assert is_recall(called)
     assert not is_recall({**called, "namespace": "mcp__notes"})
 
@@ -301,7 +522,13 @@ async def test_no_round_begins_after_the_time_limit(tmp_path: Path) -> None:
         turn = await manager.prepare(client.incoming())
         assert turn.sent.recall
         for number in range(2):
-            asked = Reply({"role": "assistant", "content": "", "tool_calls": [call("recall", number, query="boat")]})
+            asked = Reply(
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [call("recall", number, query="boat")],
+                }
+            )
             following = await turn.resume(asked)
             assert following is not None, "what it looked up still reaches the model"
             assert following.recall is (number == 0)
@@ -315,17 +542,26 @@ async def test_a_client_with_such_a_tool_keeps_its_own(tmp_path: Path) -> None:
     async with talking(tmp_path, "openai_chat", streams=False) as talk:
         talk.client.tools = [own]
         await talk.fill()
-        assert [tool["function"]["description"] for tool in talk.sent()["tools"]] == ["Run a command"]
+        assert [tool["function"]["description"] for tool in talk.sent()["tools"]] == [
+            "Run a command"
+        ]
 
 
-async def test_events_of_a_response_of_two_rounds_are_numbered_on(tmp_path: Path) -> None:
+async def test_events_of_a_response_of_two_rounds_are_numbered_on(
+    tmp_path: Path,
+) -> None:
     async with talking(tmp_path, "anthropic", streams=True) as talk:
         await talk.fill()
         await talk.ask("What is the boat called?")
         data = [json.loads(event.data) for event in talk.events]
         kinds = [event["type"] for event in data]
-        assert [kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")] == [1, 1, 1]
-        assert [event["index"] for event in data if event["type"] == "content_block_start"] == [0, 1]
+        assert [
+            kinds.count(kind)
+            for kind in ("message_start", "message_delta", "message_stop")
+        ] == [1, 1, 1]
+        assert [
+            event["index"] for event in data if event["type"] == "content_block_start"
+        ] == [0, 1]
         assert kinds[-1] == "message_stop"
 
 
@@ -333,7 +569,8 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was looked up is on its way into the store when the next request comes."""
-    stored, put_state = asyncio.Event(), Store.put_state
+    stored = asyncio.Event()
+    put_state = Store.put_state
 
     async def wait(store: Store, scope: str, key: str, value: Any) -> None:
         if key == recall._STATE:
@@ -343,7 +580,9 @@ async def test_a_client_quicker_than_the_store_has_its_hidden_rounds_put_back(
     monkeypatch.setattr(Store, "put_state", wait)
     async with talking(tmp_path, "openai_chat", streams=False) as talk:
         await talk.fill()
-        assert "Wilhelmina" in text_of((await talk.ask("What is the boat called?")).message)
+        assert "Wilhelmina" in text_of(
+            (await talk.ask("What is the boat called?")).message
+        )
         await talk.ask("Thank you.")
         stored.set()
         assert "call_recall" in json.dumps(talk.messages())

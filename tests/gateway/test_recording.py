@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
-from everthread.factory.store import open_store
-from everthread.gateway.base import THREAD_HEADER, Outcome
-from everthread.gateway.management import threads
-from everthread.gateway.management.events import RecordFailed
+from everthread.factory.stores import open_store
+from everthread.gateway.contracts import THREAD_HEADER, Outcome
+from everthread.gateway.management import recorder
+from everthread.gateway.management.gateway_events import RecordFailed
 from everthread.gateway.management.manager import ProxyManager
 from everthread.gateway.management.turn import ManagedTurn
-from everthread.store.models import ThreadLink
+from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from tests.gateway.clients import Client, Gate, answer, running, thread_of
 
@@ -59,22 +59,33 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
-        self.written.append([message.body["role"] for point in points for message in point.messages])
-        links: list[ThreadLink | None] = await self._store.extend_thread(thread, points, *given)
+    async def extend_thread(
+        self, thread: str, points: Any, *given: Any
+    ) -> list[ThreadLink | None]:
+        self.written.append(
+            [message.body["role"] for point in points for message in point.messages]
+        )
+        links: list[ThreadLink | None] = await self._store.extend_thread(
+            thread, points, *given
+        )
         return links
 
 
 @asynccontextmanager
-async def gateway_alone(folder: Path) -> AsyncIterator[tuple[Watched, ProxyManager, Client]]:
+async def gateway_alone(
+    folder: Path,
+) -> AsyncIterator[tuple[Watched, ProxyManager, Client]]:
     """A gateway that has its store for itself, and a client whose first question is answered."""
     store = open_store(folder / "store.db")
     watched = Watched(store)
     place = Gate(cast("Store", watched))
-    manager, client = place.manager(alone=True), Client("anthropic")
+    manager = place.manager(alone=True)
+    client = Client("anthropic")
     client.says("Where do we go?")
     await answer(manager, client, "Left or right.")
-    assert watched.written == [["user"], ["assistant"]], "a new thread is stored before it is told"
+    assert watched.written == [["user"], ["assistant"]], (
+        "a new thread is stored before it is told"
+    )
     watched.written.clear()
     try:
         yield watched, manager, client
@@ -88,16 +99,25 @@ async def test_a_gateway_alone_stores_a_request_with_its_answer(tmp_path: Path) 
         client.says("Left.")
         turn = await manager.prepare(client.incoming())
         told = await turn.response_headers()
-        assert store.written == [], "the client is told its thread before anything is stored"
+        assert store.written == [], (
+            "the client is told its thread before anything is stored"
+        )
         reply = Reply({"role": "assistant", "content": "Done."}, "stop")
         await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=7)))
         assert store.written == [["user", "assistant"]]
-        stored = [text_of(message.body) for message in await store.history(told[THREAD_HEADER])]
+        stored = [
+            text_of(message.body)
+            for message in await store.history(told[THREAD_HEADER])
+        ]
         assert stored == ["Where do we go?", "Left or right.", "Left.", "Done."]
-        assert [one.usage.input_tokens for one in await store.usage(told[THREAD_HEADER])][-1] == 7
+        assert [
+            one.usage.input_tokens for one in await store.usage(told[THREAD_HEADER])
+        ][-1] == 7
 
 
-async def test_a_request_that_is_stored_is_freed_without_a_search_for_garbage(tmp_path: Path) -> None:
+async def test_a_request_that_is_stored_is_freed_without_a_search_for_garbage(
+    tmp_path: Path,
+) -> None:
     async with gateway_alone(tmp_path) as (_, manager, client):
         client.says("Left.")
         gc.collect()
@@ -113,19 +133,21 @@ async def test_a_request_that_is_stored_is_freed_without_a_search_for_garbage(tm
 async def test_a_gateway_alone_stores_what_is_not_answered_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_DELAY", 0.0)
+    monkeypatch.setattr(recorder, "_DELAY_SECONDS", 0.0)
     async with gateway_alone(tmp_path) as (store, manager, client):
         client.says("Left.")
         turn = await manager.prepare(client.incoming())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert cast("ManagedTurn", turn).storing is not None
+        assert cast("ManagedTurn", turn).storage.storing is not None
         await turn.record(Outcome(500))
         assert store.written[0] == ["user"]
         assert len(await store.history(turn.thread)) == 3
 
 
-async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(tmp_path: Path) -> None:
+async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(
+    tmp_path: Path,
+) -> None:
     async with gateway_alone(tmp_path) as (store, manager, client):
         other = deepcopy(client)
         client.says("Left.")
@@ -140,25 +162,44 @@ async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(tm
         await second.record(Outcome(500))
 
 
-async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_request(tmp_path: Path) -> None:
+async def test_what_a_gateway_alone_could_not_store_is_stored_with_the_next_request(
+    tmp_path: Path,
+) -> None:
     async with gateway_alone(tmp_path) as (store, manager, client):
-        whole, store._store = store._store, Troubled(store._store, {1})
+        whole = store._store
+        store._store = Troubled(store._store, {1})
         client.says("Left.")
         await answer(manager, client, "Done.")
         store._store = whole
         client.says("Further.")
         sent = await answer(manager, client, "There.")
-        stored = [text_of(message.body) for message in await store.history(sent.headers[THREAD_HEADER])]
-        assert stored == ["Where do we go?", "Left or right.", "Left.", "Done.", "Further.", "There."]
+        stored = [
+            text_of(message.body)
+            for message in await store.history(sent.headers[THREAD_HEADER])
+        ]
+        assert stored == [
+            "Where do we go?",
+            "Left or right.",
+            "Left.",
+            "Done.",
+            "Further.",
+            "There.",
+        ]
 
 
 @pytest.mark.parametrize("fails", [set(), {1}, {2}, {4, 5}], ids=str)
-async def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[int], tmp_path: Path) -> None:
+async def test_a_client_quicker_than_the_store_stays_in_its_thread(
+    fails: set[int], tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         whole = place.store
-        place.store = cast("Store", Troubled(whole, fails))  # everything else is the store's own
+        place.store = cast(
+            "Store", Troubled(whole, fails)
+        )  # everything else is the store's own
         manager = place.manager()
-        client, telling, threads = Client("anthropic"), [], set()
+        client = Client("anthropic")
+        telling = []
+        threads = set()
         for turn in range(6):
             client.says(f"Question {turn}")
             incoming = client.incoming()
@@ -171,8 +212,13 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[in
         await asyncio.gather(*telling)
         place.store = whole
         rows = await whole.list_threads(tenant="t")
-        stored = [[text_of(message.body) for message in await whole.history(row.first.id)] for row in rows]
-        assert [f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")] in stored
+        stored = [
+            [text_of(message.body) for message in await whole.history(row.first.id)]
+            for row in rows
+        ]
+        assert [
+            f"{kind} {turn}" for turn in range(6) for kind in ("Question", "Answer")
+        ] in stored
         assert bool(place.of(RecordFailed)) == bool(fails)
         if not fails:
             assert len(rows) == len(threads) == 1
@@ -181,21 +227,28 @@ async def test_a_client_quicker_than_the_store_stays_in_its_thread(fails: set[in
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai_chat", "openai_responses"])
-async def test_three_processes_and_late_writes_make_no_branch(api: Api, tmp_path: Path) -> None:
+async def test_three_processes_and_late_writes_make_no_branch(
+    api: Api, tmp_path: Path
+) -> None:
     """Each turn meets another process, while what the one before stores is on its way; some are asked twice."""
 
     async def run(place: Gate) -> None:
         whole = place.store
         managers = []
         for number in range(3):
-            place.store = cast("Store", Troubled(whole, set(), seconds=0.03 * (number + 1)))
+            place.store = cast(
+                "Store", Troubled(whole, set(), seconds=0.03 * (number + 1))
+            )
             managers.append(place.manager())
         place.store = whole
-        client, telling = Client(api), []
+        client = Client(api)
+        telling = []
         for turn in range(12):
             client.says(f"Question {turn}")
             reply = Reply({"role": "assistant", "content": f"Answer {turn}"}, "stop")
-            for manager in managers[turn % 3 : turn % 3 + 1 + turn % 2]:  # a client that lost its answer asks again
+            for manager in managers[
+                turn % 3 : turn % 3 + 1 + turn % 2
+            ]:  # a client that lost its answer asks again
                 asked = await manager.prepare(client.incoming())
                 telling.append(asyncio.create_task(asked.record(Outcome(200, reply))))
                 await asyncio.sleep(0)
@@ -204,8 +257,13 @@ async def test_three_processes_and_late_writes_make_no_branch(api: Api, tmp_path
                 await asyncio.gather(*telling)
         await asyncio.gather(*telling)
         rows = await whole.list_threads(tenant="t")
-        stored = [[text_of(message.body) for message in await whole.history(row.first.id)] for row in rows]
-        assert stored == [[f"{kind} {turn}" for turn in range(12) for kind in ("Question", "Answer")]]
+        stored = [
+            [text_of(message.body) for message in await whole.history(row.first.id)]
+            for row in rows
+        ]
+        assert stored == [
+            [f"{kind} {turn}" for turn in range(12) for kind in ("Question", "Answer")]
+        ]
 
     await running(tmp_path, run)
 
@@ -226,10 +284,15 @@ async def test_nobody_is_told_a_thread_that_is_another_s(tmp_path: Path) -> None
         for manager, (word, way) in zip(managers, ways.items(), strict=True):
             way.says(word)
             asked.append(await manager.prepare(way.incoming()))
-        assert len({thread_of(turn) for turn in asked}) == 1, "both expect to go on in the same thread"
+        assert len({thread_of(turn) for turn in asked}) == 1, (
+            "both expect to go on in the same thread"
+        )
         told = [await turn.response_headers() for turn in asked]
         for turn, word, said in zip(asked, ways, told, strict=True):
-            stored = [text_of(one.body) for one in await place.store.history(said[THREAD_HEADER])]
+            stored = [
+                text_of(one.body)
+                for one in await place.store.history(said[THREAD_HEADER])
+            ]
             assert stored == ["Where do we go?", "Left or right.", word]
             await turn.record(Outcome(500))
 
@@ -240,7 +303,8 @@ async def test_what_could_not_be_stored_is_told_no_thread(tmp_path: Path) -> Non
     async def run(place: Gate) -> None:
         whole = place.store
         place.store = cast("Store", Troubled(whole, {1}))
-        manager, client = place.manager(), Client("openai_chat")
+        manager = place.manager()
+        client = Client("openai_chat")
         client.says("Is anybody there?")
         incoming = client.incoming()
         turn = await manager.prepare(incoming)
@@ -265,11 +329,15 @@ class Counted:
         return getattr(self._store, name)
 
 
-async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store(tmp_path: Path) -> None:
+async def test_a_request_that_comes_again_is_known_without_a_look_into_the_store(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
-        whole, counted = place.store, Counted(place.store)
+        whole = place.store
+        counted = Counted(place.store)
         place.store = cast("Store", counted)
-        manager, client = place.manager(), Client("anthropic")
+        manager = place.manager()
+        client = Client("anthropic")
         client.says("Once more, please.")
         reply = Reply({"role": "assistant", "content": "Gladly."}, "stop")
         first = await manager.prepare(client.incoming())

@@ -12,26 +12,64 @@ from typing import Any
 import pytest
 
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
-from everthread.conversation import events
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import persisted_block
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply
-from everthread.gateway.base import Outcome
-from everthread.gateway.body import slice_body
-from everthread.gateway.management.events import Drifted, Rewritten, Unmanaged
-from everthread.gateway.management.identity import build_history, identify
-from everthread.gateway.management.rewrite import Cover, name_tool
+from everthread.gateway.contracts import Outcome
+from everthread.gateway.json_slices import slice_body
+from everthread.gateway.management.gateway_events import (
+    CompactionReceipt,
+    Drifted,
+    Unmanaged,
+)
+from everthread.gateway.management.replacement import Cover, name_tool
 from everthread.testing import ScriptedSummarizer
-from tests.gateway.clients import APIS, Client, Gate, answer, ask, gate, running, thread_of, words
+from everthread.thread import events
+from everthread.thread.events import CompactionDone
+from everthread.thread.history import build_history, identify
+from tests.gateway.clients import (
+    APIS,
+    Client,
+    Gate,
+    answer,
+    ask,
+    gate,
+    running,
+    thread_of,
+    words,
+)
 
 
 def long_talk(client: Client, turns: int, size: int = 300) -> None:
     """A history that never went through the gateway."""
     for turn in range(turns):
         client.says(f"Question {turn}: {words(size, f'entry {turn}')}")
-        client.messages.append({"role": "assistant", "content": f"Answer {turn}: {words(size, f'reply {turn}')}"})
+        client.messages.append(
+            {
+                "role": "assistant",
+                "content": f"Answer {turn}: {words(size, f'reply {turn}')}",
+            }
+        )
     client.says("And now?")
+
+
+async def test_a_compaction_has_one_receipt(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        client = Client("openai_chat")
+        client.says("Hello")
+        sent = await answer(manager, client)
+        while not sent.rewritten:
+            client.says(f"Ledger: {words(600, f'ledger {len(client.messages)}')}")
+            sent = await answer(manager, client)
+        receipt = sent.headers["x-everthread-receipt"]
+        assert receipt.startswith("compaction 1: ")
+        assert [event.text for event in place.of(CompactionReceipt)] == [receipt]
+        client.says("And now?")
+        assert "x-everthread-receipt" not in (await answer(manager, client)).headers
+
+    await running(tmp_path, run)
 
 
 async def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
@@ -47,19 +85,24 @@ async def test_what_fits_goes_as_the_bytes_that_came(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(api: Api, tmp_path: Path) -> None:
+async def test_a_rewrite_leaves_the_rest_of_the_body_as_it_was(
+    api: Api, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
-        client = Client(api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}})
+        client = Client(
+            api, system=None, extra={"temperature": 0.5, "metadata": {"user_id": "u"}}
+        )
         long_talk(client, 12)
         incoming = client.incoming()
         turn = await place.manager(background=False).prepare(incoming)
         sent = turn.sent
         assert sent.rewritten
         assert SUMMARY_START.encode() in sent.body
-        before, after = slice_body(incoming.body, api), slice_body(sent.body, api)
+        before = slice_body(incoming.body, api)
+        after = slice_body(sent.body, api)
         assert after.fields == before.fields
-        assert after.of(after.elements[-1]) == before.of(before.elements[-1])
-        assert after.of(after.elements[0]) == before.of(before.elements[0])
+        assert after.elements[-1].text == before.elements[-1].text
+        assert after.elements[0].text == before.elements[0].text
 
     await running(tmp_path, run)
 
@@ -74,10 +117,15 @@ async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
         turn = await manager.prepare(incoming)
         sent = turn.sent
         assert sent.body is incoming.raw
-        assert await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
+        assert (
+            await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}')
+            is None
+        )
         await turn.record(Outcome(400))
         threads = await place.store.list_threads(tenant="t")
-        assert len(threads) == (1 if mode == "observe" else 0), "observed is recorded, off is not"
+        assert len(threads) == (1 if mode == "observe" else 0), (
+            "observed is recorded, off is not"
+        )
 
     await running(tmp_path, run)
 
@@ -87,12 +135,31 @@ async def test_other_modes_rewrite_nothing(mode: Any, tmp_path: Path) -> None:
     [
         ("openai_responses", {"previous_response_id": "resp_1"}),
         ("openai_responses", {"conversation": "conv_1"}),
-        ("anthropic", {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
-        ("anthropic", {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": 2}]}}),
-        ("openai_responses", {"context_management": [{"type": "compaction", "compact_threshold": 1_000}]}),
+        (
+            "anthropic",
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        ),
+        (
+            "anthropic",
+            {
+                "context_management": {
+                    "edits": [{"type": "clear_thinking_20251015", "keep": 2}]
+                }
+            },
+        ),
+        (
+            "openai_responses",
+            {
+                "context_management": [
+                    {"type": "compaction", "compact_threshold": 1_000}
+                ]
+            },
+        ),
     ],
 )
-async def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
+async def test_history_the_provider_keeps_is_only_recorded(
+    api: Api, field: dict[str, Any], tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(markers=True, background=False)
         client = Client(api, extra=field)
@@ -101,12 +168,19 @@ async def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict
         turn = await manager.prepare(incoming)
         sent = turn.sent
         assert sent.body is incoming.raw
-        assert await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}') is None
+        assert (
+            await turn.recover(400, b'{"error":{"code":"context_length_exceeded"}}')
+            is None
+        )
         await turn.record(Outcome(200))
-        assert (await place.store.list_threads(tenant="t"))[0].messages == len(client.messages)
+        assert (await place.store.list_threads(tenant="t"))[0].messages == len(
+            client.messages
+        )
         (left,) = place.of(Unmanaged)
         assert left.why in field
-        assert (await turn.response_headers())["x-everthread-notice"] == f"passed on unmanaged: {left.why}"
+        assert (await turn.response_headers())[
+            "x-everthread-notice"
+        ] == f"passed on unmanaged: {left.why}"
 
     await running(tmp_path, run)
 
@@ -115,11 +189,20 @@ async def test_history_the_provider_keeps_is_only_recorded(api: Api, field: dict
     ("api", "field"),
     [
         ("anthropic", {"context_management": {"edits": []}}),
-        ("anthropic", {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}),
+        (
+            "anthropic",
+            {
+                "context_management": {
+                    "edits": [{"type": "clear_thinking_20251015", "keep": "all"}]
+                }
+            },
+        ),
         ("openai_responses", {"prompt_cache_key": "k1", "store": False}),
     ],
 )
-async def test_what_changes_no_history_is_managed(api: Api, field: dict[str, Any], tmp_path: Path) -> None:
+async def test_what_changes_no_history_is_managed(
+    api: Api, field: dict[str, Any], tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         client = Client(api, extra=field)
         long_talk(client, 12)
@@ -131,21 +214,33 @@ async def test_what_changes_no_history_is_managed(api: Api, field: dict[str, Any
     await running(tmp_path, run)
 
 
-async def test_a_compaction_of_the_client_s_own_is_never_covered(tmp_path: Path) -> None:
+async def test_a_compaction_of_the_client_s_own_is_never_covered(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         client = Client("openai_responses")
         client.says("The beginning, before the client compacted.")
-        item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl", "note": "kept as it is"}
+        item = {
+            "type": "compaction",
+            "id": "cmp_1",
+            "encrypted_content": "b3BhcXVl",
+            "note": "kept as it is",
+        }
         client.messages.append(item)
         long_talk(client, 14)
         turn = await manager.prepare(client.incoming())
         assert turn.sent.rewritten
         sent = json.loads(turn.sent.body)["input"]
         assert item in sent
-        assert sent.index(item) < next(place for place, one in enumerate(sent) if SUMMARY_START in str(one))
+        assert sent.index(item) < next(
+            place for place, one in enumerate(sent) if SUMMARY_START in str(one)
+        )
         await turn.record(Outcome(200))
-        asked = Client("openai_responses", messages=[*client.messages, {"type": "compaction_trigger"}])
+        asked = Client(
+            "openai_responses",
+            messages=[*client.messages, {"type": "compaction_trigger"}],
+        )
         incoming = asked.incoming()
         passed = await manager.prepare(incoming)
         assert passed.sent.body is incoming.raw
@@ -155,54 +250,129 @@ async def test_a_compaction_of_the_client_s_own_is_never_covered(tmp_path: Path)
     await running(tmp_path, run)
 
 
-async def test_a_summary_is_made_beside_the_conversation_and_used_when_it_is_time(tmp_path: Path) -> None:
+async def test_a_model_writes_its_summary_ahead_and_it_is_used_when_it_is_due(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
-        manager = place.manager()
+        writer = ScriptedSummarizer()
+        manager = place.manager(summarizer=writer)
         client = Client("openai_chat")
         long_talk(client, 5, 260)
         sent = await answer(manager, client)
         before = int(sent.headers["x-everthread-tokens"].split("/")[0])
-        assert 0.8 * 4_000 <= before < 4_000, "between 80 % of the threshold and the threshold"
-        assert not sent.rewritten
+        assert 0.8 * 4_000 <= before < 4_000, (
+            "between 80 % of the threshold and the threshold"
+        )
         await manager.settle()
-        [made] = place.of(Rewritten)
-        assert made.background
+        asked = len(writer.requests)
+        assert asked
         client.says("Short.")
-        assert not (await answer(manager, client)).rewritten, "not yet time"
+        assert not (await answer(manager, client)).rewritten, "not due yet"
         client.says(words(700, "more"))
-        sent = await answer(place.manager(), client)
-        assert sent.rewritten, "another process uses it, too"
-        assert len(place.of(Rewritten)) == 1
+        assert (await answer(manager, client)).rewritten
+        [made] = place.of(CompactionDone)
+        assert made.background
+        assert len(writer.requests) == asked, "the prepared summary was used"
 
     await running(tmp_path, run)
 
 
-async def test_a_journal_is_made_just_before_it_is_due_where_the_growth_is_known(tmp_path: Path) -> None:
-    """What is said between its making and its use stays in the prompt."""
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("says_much", [False, True])
+async def test_messages_since_a_prepared_summary_are_shortened(
+    tmp_path: Path, api: Api, says_much: bool
+) -> None:
+    """The model's summary stays, and what goes upstream is as small as after any compaction."""
+
+    async def run(place: Gate) -> None:
+        writer = ScriptedSummarizer({"Goal": "Keep the books."})
+        manager = place.manager(summarizer=writer)
+        client = Client(api)
+        for turn in range(5):
+            client.says(f"Question {turn}: {words(490, f'entry {turn}')}")
+            client.hears(
+                Reply(
+                    {
+                        "role": "assistant",
+                        "content": f"Reply {turn}: {words(490, f'reply {turn}')}",
+                    },
+                    "stop",
+                )
+            )
+        client.says("And now read all of it.")
+        assert not (await answer(manager, client)).rewritten
+        await manager.settle()
+        for number in range(4):
+            calls: Any = [
+                {
+                    "id": f"since_{number}",
+                    "type": "function",
+                    "function": {"name": "read", "arguments": "{}"},
+                }
+            ]
+            text = words(600, f"note {number}") if says_much else None
+            client.hears(
+                Reply(
+                    {"role": "assistant", "content": text, "tool_calls": calls},
+                    "tool_calls",
+                )
+            )
+            client.returns(
+                f"since_{number}", words(30 if says_much else 1_200, f"page {number}")
+            )
+        sent = await answer(manager, client)
+        assert sent.rewritten
+        assert int(sent.headers["x-everthread-tokens"].split("/")[1]) <= 0.6 * 8_000
+        assert b"Keep the books." in sent.body
+        assert len(writer.requests) == 1, "the model is not asked again"
+        assert b"page 3 item" in sent.body
+        client.says("Go on.")
+        again = await answer(place.manager(summarizer=writer), client)
+        listed = slice_body(sent.body, api).elements
+        assert [
+            one.value for one in slice_body(again.body, api).elements[: len(listed)]
+        ] == [one.value for one in listed]
+
+    await running(tmp_path, run, window=16_000)
+
+
+async def test_a_journal_is_never_made_ahead(tmp_path: Path) -> None:
+    """Messages between its making and its use would stay in the prompt."""
 
     async def run(place: Gate) -> None:
         manager = place.manager()
-        client, prompt = Client("openai_chat"), 0
-        while not place.of(Rewritten):
-            assert prompt < 4_000
+        client = Client("openai_chat")
+        prompt = 0
+        while not place.of(CompactionDone):
             client.says(words(120, f"entry {prompt}"))
             turn = await manager.prepare(client.incoming())
-            prompt = int(turn.sent.headers.get("x-everthread-tokens", "0/300").split("/")[1])
+            before, after = map(
+                int, turn.sent.headers.get("x-everthread-tokens", "300/300").split("/")
+            )
+            assert turn.sent.rewritten == (before >= 4_000), "the threshold is 4,000"
+            prompt = after
             reply = Reply({"role": "assistant", "content": "Yes."}, "stop")
             client.hears(reply)
-            await turn.record(Outcome(200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)))
+            await turn.record(
+                Outcome(
+                    200, reply, CanonicalUsage(input_tokens=prompt, output_tokens=2)
+                )
+            )
             await manager.settle()
-        assert 3_600 < prompt < 4_000, "the threshold is 4,000, and a call brings some 170 tokens"
 
     await running(tmp_path, run)
 
 
-async def test_where_a_summariser_fails_the_journal_stands_in_its_place(tmp_path: Path) -> None:
+async def test_where_a_summariser_fails_the_journal_stands_in_its_place(
+    tmp_path: Path,
+) -> None:
     async def run(place: Gate) -> None:
         client = Client("openai_chat")
         long_talk(client, 12)
         incoming = client.incoming()
-        turn = await place.manager(background=False, summarizer=ScriptedSummarizer(fails="no")).prepare(incoming)
+        turn = await place.manager(
+            background=False, summarizer=ScriptedSummarizer(fails="no")
+        ).prepare(incoming)
         sent = turn.sent
         assert sent.rewritten
         assert b"Journal of" in sent.body
@@ -225,7 +395,12 @@ def with_tools(turns: int = 10) -> Client:
         call = {"id": f"call_{turn}", "type": "function", "function": function}
         thought = f"I think of {turn}."
         client.messages.append(
-            {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": thought}
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call],
+                "reasoning_content": thought,
+            }
         )
         client.returns(f"call_{turn}", words(400, f"line {turn}"))
         client.messages.append({"role": "assistant", "content": f"Done {turn}."})
@@ -238,7 +413,7 @@ async def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) ->
         client = with_tools()
         manager = place.manager(background=False)
         first = await answer(manager, client)
-        [made] = place.of(Rewritten)
+        [made] = place.of(CompactionDone)
         for message in client.messages[: made.covered]:
             message.pop("reasoning_content", None)
         clearing(client, "[Old tool result content cleared]")
@@ -250,7 +425,7 @@ async def test_cleared_results_and_dropped_thinking_are_drift(tmp_path: Path) ->
         assert place.of(Drifted)
         assert turn.thread == thread_of(first)
         slices = [slice_body(sent.body, "openai_chat") for sent in (first, second)]
-        heads = [sliced.of(sliced.elements[1]) for sliced in slices]
+        heads = [sliced.elements[1].text for sliced in slices]
         assert SUMMARY_START in heads[0]
         assert heads[1] == heads[0], "the same bytes stand for the part that drifted"
 
@@ -265,14 +440,19 @@ async def test_another_result_is_another_conversation(tmp_path: Path) -> None:
         other = with_tools()
         clearing(other, words(400, "something else altogether"))
         second = await answer(manager, other)
-        assert second.headers["x-everthread-thread"] != first.headers["x-everthread-thread"]
+        assert (
+            second.headers["x-everthread-thread"]
+            != first.headers["x-everthread-thread"]
+        )
         assert not place.of(Drifted)
         assert b"line 3 item" not in second.body
 
     await running(tmp_path, run)
 
 
-async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(tmp_path: Path) -> None:
+async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(
+    tmp_path: Path,
+) -> None:
     async with gate(tmp_path, window=100_000, served=8_000) as place:
         assert place.provider is not None
         client = Client("openai_chat")
@@ -281,14 +461,22 @@ async def test_an_overflow_is_met_by_a_rewrite_and_the_limit_is_learnt(tmp_path:
         assert exchange.reply is not None, exchange.error
         assert exchange.tries > 1
         assert exchange.sent.rewritten
-        limit = (await place.store.limits_for(place.provider.url, client.model, tenant=client.tenant)).window
+        limit = (
+            await place.store.limits_for(
+                place.provider.url, client.model, tenant=client.tenant
+            )
+        ).window
         assert limit is not None
         assert limit.limit == 8_000
         client.says("Once more.")
-        assert (await ask(place.manager(), client, place.provider)).tries == 1, "another process knows the limit"
+        assert (await ask(place.manager(), client, place.provider)).tries == 1, (
+            "another process knows the limit"
+        )
 
 
-async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(tmp_path: Path) -> None:
+async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(
+    tmp_path: Path,
+) -> None:
     async with gate(tmp_path, window=100_000, served=500) as place:
         assert place.provider is not None
         client = Client("openai_chat", system=words(6_000, "rule"))
@@ -299,20 +487,25 @@ async def test_a_request_that_cannot_be_made_to_fit_gets_its_error(tmp_path: Pat
         assert exchange.tries <= 4
 
 
-async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(tmp_path: Path) -> None:
+async def test_an_output_cap_that_is_too_large_is_lowered_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     async with gate(tmp_path, window=8_000) as place:
         assert place.provider is not None
         client = Client("anthropic", extra={"max_tokens": 7_990})
         client.says(words(400, "entry"))
         exchange = await ask(place.manager(), client, place.provider)
         assert exchange.reply is not None, exchange.error
-        before, after = json.loads(exchange.incoming.body), json.loads(exchange.sent.body)
+        before = json.loads(exchange.incoming.body)
+        after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
-        assert place.of(Rewritten) == []
+        assert place.of(CompactionDone) == []
 
 
-async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(tmp_path: Path) -> None:
+async def test_after_one_refusal_a_request_asks_for_what_its_prompt_leaves(
+    tmp_path: Path,
+) -> None:
     async with gate(tmp_path, window=8_000) as place:
         assert place.provider is not None
         manager = place.manager(economics=False, background=False)
@@ -340,14 +533,18 @@ async def test_other_errors_are_the_clients(tmp_path: Path) -> None:
     await running(tmp_path, run)
 
 
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+]
 
 
 async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
     async with gate(tmp_path, window=200_000) as place:
         assert place.provider is not None
         manager = place.manager(markers=True)
-        client = Client("anthropic", system=words(3_000, "rule"), extra={"max_tokens": 500})
+        client = Client(
+            "anthropic", system=words(3_000, "rule"), extra={"max_tokens": 500}
+        )
         for turn in range(4):
             client.says(words(600, f"entry {turn}"))
             exchange = await ask(manager, client, place.provider)
@@ -359,15 +556,23 @@ async def test_claude_clients_without_marks_get_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["top", "block"])
-async def test_a_client_that_sets_marks_keeps_its_own_way(where: str, tmp_path: Path) -> None:
+async def test_a_client_that_sets_marks_keeps_its_own_way(
+    where: str, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         mark = {"type": "ephemeral"}
-        client = Client("anthropic", extra={"cache_control": mark} if where == "top" else {})
-        client.messages.append({"role": "user", "content": [{"type": "text", "text": "Hi"}]})
+        client = Client(
+            "anthropic", extra={"cache_control": mark} if where == "top" else {}
+        )
+        client.messages.append(
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+        )
         if where == "block":
             client.messages[0]["content"][0]["cache_control"] = mark
         incoming = client.incoming()
-        assert (await place.manager(markers=True).prepare(incoming)).sent.body is incoming.raw
+        assert (
+            await place.manager(markers=True).prepare(incoming)
+        ).sent.body is incoming.raw
 
     await running(tmp_path, run)
 
@@ -377,8 +582,12 @@ async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
         client = Client("anthropic", tools=TOOLS)
         client.says(words(1_500, "entry"))
         incoming = client.incoming()
-        assert (await place.manager(markers=False).prepare(incoming)).sent.body is incoming.raw
-        assert (await place.manager(markers=True).prepare(incoming)).sent.body != incoming.raw
+        assert (
+            await place.manager(markers=False).prepare(incoming)
+        ).sent.body is incoming.raw
+        assert (
+            await place.manager(markers=True).prepare(incoming)
+        ).sent.body != incoming.raw
 
     await running(tmp_path, run)
 
@@ -391,7 +600,12 @@ async def test_marks_can_be_switched_off(tmp_path: Path) -> None:
         (1_500, True, False, True),
         (1_500, False, True, True),
     ],
-    ids=["too short to be cached", "a one-shot prompt", "tools are offered", "an answer is there"],
+    ids=[
+        "too short to be cached",
+        "a one-shot prompt",
+        "tools are offered",
+        "an answer is there",
+    ],
 )
 async def test_a_write_to_the_cache_is_paid_only_where_a_next_call_reads_it(
     count: int, has_tools: bool, is_answered: bool, is_marked: bool, tmp_path: Path
@@ -432,26 +646,33 @@ def test_the_same_prefix_has_the_same_digests_whatever_follows() -> None:
         assert part.skeletons == whole.skeletons[:length]
 
 
-async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(tmp_path: Path) -> None:
+async def test_a_client_without_pauses_gets_one_rewrite_at_a_time(
+    tmp_path: Path,
+) -> None:
     """Whatever is finished in the background: what begins a request changes only where a compaction was due."""
 
     async def run(place: Gate) -> None:
         manager = place.manager(economics=False, protect_last_n=2)
-        client, heads = Client("openai_chat", tools=[]), []
+        client = Client("openai_chat", tools=[])
+        heads = []
         for number in range(60):
             client.says(f"Question {number}: {words(120, f'entry {number}')}")
-            sent = await answer(manager, client, f"Answer {number}. {words(60, f'reply {number}')}")
+            sent = await answer(
+                manager, client, f"Answer {number}. {words(60, f'reply {number}')}"
+            )
             sliced = slice_body(sent.body, "openai_chat")
-            heads.append(sliced.of(sliced.elements[1]) if sent.rewritten else "")
+            heads.append(sliced.elements[1].text if sent.rewritten else "")
         breaks = sum(one != other for one, other in itertools.pairwise(heads))
-        depth = max(made.depth for made in place.of(Rewritten))
+        depth = max(made.count for made in place.of(CompactionDone))
         assert depth > 2
         assert breaks <= depth
 
     await running(tmp_path, run)
 
 
-async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(tmp_path: Path) -> None:
+async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(
+    tmp_path: Path,
+) -> None:
     """One that comes late covers too little: the next goes on from it, and what is sent changes once."""
 
     class Late(ScriptedSummarizer):
@@ -462,14 +683,21 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(tmp_p
     written = asyncio.Event()
 
     async def run(place: Gate) -> None:
-        manager = place.manager(economics=False, protect_last_n=2, summarizer=Late({"Goal": "Compare the entries."}))
-        client, heads = Client("openai_chat"), []
+        manager = place.manager(
+            economics=False,
+            protect_last_n=2,
+            summarizer=Late({"Goal": "Compare the entries."}),
+        )
+        client = Client("openai_chat")
+        heads = []
         long_talk(client, 5, 260)
         for number in range(8):
             client.says(f"Question {number}: {words(160, f'entry {number}')}")
-            sent = await answer(manager, client, f"Answer {number}. {words(30, f'reply {number}')}")
+            sent = await answer(
+                manager, client, f"Answer {number}. {words(30, f'reply {number}')}"
+            )
             sliced = slice_body(sent.body, "openai_chat")
-            heads.append(sliced.of(sliced.elements[1]) if sent.rewritten else "")
+            heads.append(sliced.elements[1].text if sent.rewritten else "")
             if number == 3:
                 assert not sent.rewritten, "it goes on without"
                 written.set()
@@ -482,7 +710,8 @@ async def test_a_draft_that_the_conversation_outgrew_is_not_sent_by_itself(tmp_p
 
 def test_a_stored_result_names_only_a_tool_that_the_client_has() -> None:
     block = persisted_block("line\n" * 500, preview_chars=40)
-    own, made = {"role": "tool", "content": block}, {"role": "tool", "tool_call_id": "a", "content": block}
+    own = {"role": "tool", "content": block}
+    made = {"role": "tool", "tool_call_id": "a", "content": block}
     found = Cover(1, [own, made])
     recall = {"type": "function", "function": {"name": "recall"}}
     named = name_tool(found, [own], [recall]).replacement

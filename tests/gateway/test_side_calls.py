@@ -14,9 +14,14 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
-from everthread.gateway.base import Outcome
-from everthread.gateway.management.clients import ClientSession, body_session, read_client, scope_of
-from everthread.store.models import ThreadLink
+from everthread.gateway.contracts import Outcome
+from everthread.gateway.identify import (
+    ClientSession,
+    body_session,
+    read_client,
+    scope_of,
+)
+from everthread.store.records import ThreadLink
 from everthread.store.store import Store
 from tests.cli.conftest import everthread, home
 from tests.gateway.clients import Client, Gate, running
@@ -24,7 +29,11 @@ from tests.gateway.house import CHAT, CLAUDE, house
 
 __all__ = ["everthread", "home"]
 
-BASH: Any = {"name": "Bash", "description": "Run", "input_schema": {"type": "object", "properties": {}}}
+BASH: Any = {
+    "name": "Bash",
+    "description": "Run",
+    "input_schema": {"type": "object", "properties": {}},
+}
 UUID = "4f9a1f9e-3c5b-4a60-9a5e-0d6c1a2b3c4d"
 USER_ID = f"user_{'a' * 64}_account__session_{UUID}"
 
@@ -33,16 +42,32 @@ def script(request: Request) -> Any:
     """A task is given to somebody else; everything else is answered."""
     asked = text_of(request.messages[-1])
     if "Mend" in asked:
-        call: Any = {"id": "toolu_1", "type": "function", "function": {"name": "Bash", "arguments": "{}"}}
-        return Reply({"role": "assistant", "content": "Somebody looks.", "tool_calls": [call]})
+        call: Any = {
+            "id": "toolu_1",
+            "type": "function",
+            "function": {"name": "Bash", "arguments": "{}"},
+        }
+        return Reply(
+            {"role": "assistant", "content": "Somebody looks.", "tool_calls": [call]}
+        )
     return "Done."
 
 
-async def claude_code(http: httpx2.AsyncClient, url: str, *messages: Any, **more: Any) -> httpx2.Response:
+async def claude_code(
+    http: httpx2.AsyncClient, url: str, *messages: Any, **more: Any
+) -> httpx2.Response:
     """A request as Claude Code makes it."""
-    body = {"model": CLAUDE, "max_tokens": 500, "messages": list(messages), "metadata": {"user_id": USER_ID}, **more}
+    body = {
+        "model": CLAUDE,
+        "max_tokens": 500,
+        "messages": list(messages),
+        "metadata": {"user_id": USER_ID},
+        **more,
+    }
     answer = await http.post(
-        f"{url}/v1/messages", json=body, headers={"user-agent": "claude-cli/2.1.0 (external, cli)", "x-api-key": "k"}
+        f"{url}/v1/messages",
+        json=body,
+        headers={"user-agent": "claude-cli/2.1.0 (external, cli)", "x-api-key": "k"},
     )
     assert answer.status_code == 200, answer.text
     return answer
@@ -54,29 +79,51 @@ def said(text: str) -> dict[str, Any]:
 
 async def talk(http: httpx2.AsyncClient, url: str) -> str:
     """A title, the conversation, a subagent of two calls while it waits, and the conversation again; its id."""
-    await claude_code(http, url, said("Write a title for: Mend the parser"), system="You name conversations.")
-    opening = [said("<system-reminder>Be nice.</system-reminder>Mend the parser, please")]
+    await claude_code(
+        http,
+        url,
+        said("Write a title for: Mend the parser"),
+        system="You name conversations.",
+    )
+    opening = [
+        said("<system-reminder>Be nice.</system-reminder>Mend the parser, please")
+    ]
     first = await claude_code(http, url, *opening, tools=[BASH])
     search = [said("Look for the parser's tests")]
     searched = await claude_code(http, url, *search, tools=[BASH], system="You search.")
-    more = [*search, {"role": "assistant", "content": searched.json()["content"]}, said("And its fixtures")]
+    more = [
+        *search,
+        {"role": "assistant", "content": searched.json()["content"]},
+        said("And its fixtures"),
+    ]
     await claude_code(http, url, *more, tools=[BASH], system="You search.")
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "4 tests"}
     last = await claude_code(
-        http, url, *opening, {"role": "assistant", "content": first.json()["content"]},
-        {"role": "user", "content": [result]}, tools=[BASH],
-    )  # fmt: skip
+        http,
+        url,
+        *opening,
+        {"role": "assistant", "content": first.json()["content"]},
+        {"role": "user", "content": [result]},
+        tools=[BASH],
+    )
     await claude_code(http, url, said("How many tokens?"), system="You count.")
     assert first.headers["x-everthread-thread"] == last.headers["x-everthread-thread"]
     return first.headers["x-everthread-thread"]
 
 
-async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(tmp_path: Path, everthread: Any) -> None:
-    async with house(tmp_path, script=script) as place, httpx2.AsyncClient(timeout=60) as http:
+async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(
+    tmp_path: Path, everthread: Any
+) -> None:
+    async with (
+        house(tmp_path, script=script) as place,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         url = await place.gateway("none", key=None)
         thread = await talk(http, url)
         listed = (await http.get(f"{url}/api/threads")).json()["items"]
-        assert [(item["id"], item["side_calls"], item["client"]) for item in listed] == [(thread, 3, "claude-cli")]
+        assert [
+            (item["id"], item["side_calls"], item["client"]) for item in listed
+        ] == [(thread, 3, "claude-cli")]
         assert listed[0]["title"] == "Mend the parser, please"
         assert listed[0]["tokens"] > 0
         detail = (await http.get(f"{url}/api/threads/{thread}")).json()
@@ -88,13 +135,21 @@ async def test_side_calls_are_folded_in_the_list_the_api_and_the_pages(tmp_path:
     shown = everthread("sessions", "list", *stored).stdout
     assert "side calls" in shown, shown
     assert re.search(r"\b3\b", shown), shown
-    [row] = json.loads(everthread("sessions", "list", "--json", *stored).stdout)["sessions"]
-    assert (row["side_calls"], row["client_session"], row["tokens"]) == (3, UUID, rows[0].tokens)
+    [row] = json.loads(everthread("sessions", "list", "--json", *stored).stdout)[
+        "sessions"
+    ]
+    assert (row["side_calls"], row["client_session"], row["tokens"]) == (
+        3,
+        UUID,
+        rows[0].tokens,
+    )
     tree = everthread("sessions", "tree", thread, *stored).stdout
     assert "Look for the parser" in tree
 
 
-async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(tmp_path: Path) -> None:
+async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
         threads = []
@@ -105,18 +160,9 @@ async def test_two_sessions_of_a_client_that_begin_alike_are_two_threads(tmp_pat
         assert threads[0] == threads[2] != threads[1]
 
 
-async def test_a_thread_from_before_sessions_were_read_from_the_body_goes_on(tmp_path: Path) -> None:
-    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
-        url = await place.gateway("none", key=None)
-        messages = [said("hello")]
-        before = await http.post(f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages})
-        messages += [before.json()["choices"][0]["message"], said("go on")]
-        body = {"model": CHAT, "messages": messages, "prompt_cache_key": "one"}
-        after = await http.post(f"{url}/v1/chat/completions", json=body)
-        assert before.headers["x-everthread-thread"] == after.headers["x-everthread-thread"]
-
-
-async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_clients(tmp_path: Path) -> None:
+async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_clients(
+    tmp_path: Path,
+) -> None:
     beginnings = (
         "This session is being continued from a previous conversation that ran out of context. ## Context: a parser",
         "Another language model started to solve this problem and produced a summary of its thinking. ## Context",
@@ -131,14 +177,21 @@ async def test_a_title_is_the_users_first_words_after_a_compaction_of_the_client
         headed = {"model": CHAT, "messages": [said("## Task\nMend the scanner")]}
         await http.post(f"{url}/v1/chat/completions", json=headed)
         items = (await http.get(f"{url}/api/threads")).json()["items"]
-        assert sorted(item["title"] for item in items) == ["Mend the scanner", *["Now the printer"] * 4]
+        assert sorted(item["title"] for item in items) == [
+            "Mend the scanner",
+            *["Now the printer"] * 4,
+        ]
 
 
-async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(tmp_path: Path) -> None:
+async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(
+    tmp_path: Path,
+) -> None:
     """Qwen Code asks a subagent what to remember, and shows it the end of the conversation."""
     async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
         url = await place.gateway("none", key=None)
-        middle = [{"role": "assistant", "content": f"Round {number}."} for number in range(9)]
+        middle = [
+            {"role": "assistant", "content": f"Round {number}."} for number in range(9)
+        ]
         told = {"role": "system", "content": "You keep the memory.\nBe brief."}
         body = {"model": CHAT, "messages": [told, *middle, said("What is to be kept?")]}
         await http.post(f"{url}/v1/chat/completions", json=body)
@@ -150,7 +203,14 @@ async def test_a_thread_that_begins_in_the_middle_is_named_by_its_instructions(t
     ("fields", "session"),
     [
         ({"metadata": {"user_id": USER_ID}}, UUID),
-        ({"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": UUID})}}, UUID),
+        (
+            {
+                "metadata": {
+                    "user_id": json.dumps({"device_id": "d", "session_id": UUID})
+                }
+            },
+            UUID,
+        ),
         ({"metadata": {"user_id": "somebody"}}, ""),
         ({"metadata": {"user_id": "{broken"}}, ""),
         ({"metadata": {"sessionId": "q1", "promptId": "q1########1"}}, "q1"),
@@ -165,7 +225,11 @@ def test_the_session_that_a_request_names(fields: dict[str, Any], session: str) 
 
 
 def test_headers_come_before_fields() -> None:
-    headers = {"user-agent": "opencode/1.2", "x-session-id": "child", "x-parent-session-id": "parent"}
+    headers = {
+        "user-agent": "opencode/1.2",
+        "x-session-id": "child",
+        "x-parent-session-id": "parent",
+    }
     found = read_client(headers, {"prompt_cache_key": "other"})
     assert found == ClientSession("opencode", "child", "parent", is_subagent=True)
     assert scope_of(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
@@ -183,25 +247,36 @@ class HeldStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def extend_thread(self, thread: str, points: Any, *given: Any) -> list[ThreadLink | None]:
+    async def extend_thread(
+        self, thread: str, points: Any, *given: Any
+    ) -> list[ThreadLink | None]:
         if points[0].messages[0].body["role"] == "assistant":
             await self.go.wait()
         return await self._store.extend_thread(thread, points, *given)
 
 
-async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(tmp_path: Path) -> None:
-    session, tool = {"x-claude-code-session-id": UUID}, {"type": "function", "function": {"name": "Bash"}}
+async def test_a_subagent_stands_under_an_answer_that_is_not_stored_yet(
+    tmp_path: Path,
+) -> None:
+    session = {"x-claude-code-session-id": UUID}
+    tool = {"type": "function", "function": {"name": "Bash"}}
 
     async def run(place: Gate) -> None:
         held: Any = HeldStore(place.store)
         place.store = held
         manager = place.manager()
-        client, helper = (Client("anthropic", tools=[tool], headers=session) for _ in range(2))
+        client, helper = (
+            Client("anthropic", tools=[tool], headers=session) for _ in range(2)
+        )
         client.says("Mend the parser")
         parent = await manager.prepare(client.incoming())
         thread = (await parent.response_headers())["x-everthread-thread"]
-        reply = script(Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}]))
-        answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
+        reply = script(
+            Request(CLAUDE, [{"role": "user", "content": "Mend the parser"}])
+        )
+        answered = asyncio.create_task(
+            parent.record(Outcome(200, replace(reply, stop="tool_calls")))
+        )
         await asyncio.sleep(0)
         helper.says("Look for the parser's tests")
         child = await manager.prepare(helper.incoming())

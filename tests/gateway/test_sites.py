@@ -13,8 +13,14 @@ from everthread.gateway.router import Upstream
 from tests.gateway.raw import JSON, ask, gateway, post, raw_upstream, say
 from tests.gateway.test_proxy_safety import Keys
 
-CHAT, FILES, JOBS = "/v1/chat/completions", "/v1/files", "/v1/fine_tuning/jobs"
-OPEN = [*JSON, (b"access-control-allow-origin", b"*"), (b"access-control-allow-credentials", b"true")]
+CHAT = "/v1/chat/completions"
+FILES = "/v1/files"
+JOBS = "/v1/fine_tuning/jobs"
+OPEN = [
+    *JSON,
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-credentials", b"true"),
+]
 """An upstream that lets every page read its answers."""
 APP = "https://app.example"
 
@@ -24,7 +30,15 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
     async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
         known = [Upstream("only", upstream.url, api_key="sk-operator")]
         async with gateway(known) as (url, _):
-            for path in (CHAT, FILES, JOBS, "/mcp", "/api/threads", "/metrics", "/healthz"):
+            for path in (
+                CHAT,
+                FILES,
+                JOBS,
+                "/mcp",
+                "/api/threads",
+                "/metrics",
+                "/healthz",
+            ):
                 for page in (
                     [(b"Origin", b"https://evil.example")],
                     [(b"Origin", b"null")],
@@ -32,9 +46,14 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
                     [(b"Sec-Fetch-Site", b"cross-site")],
                     [(b"Sec-Fetch-Site", b"same-site")],
                     [(b"Sec-Fetch-Site", b"none"), (b"Sec-Fetch-Site", b"cross-site")],
-                    [(b"Origin", b"http://127.0.0.1"), (b"Origin", b"https://evil.example")],
+                    [
+                        (b"Origin", b"http://127.0.0.1"),
+                        (b"Origin", b"https://evil.example"),
+                    ],
                 ):
-                    answer = await ask(url, post(path, b"{}", (b"content-type", b"text/plain"), *page))
+                    answer = await ask(
+                        url, post(path, b"{}", (b"content-type", b"text/plain"), *page)
+                    )
                     assert answer.status == 403
                     assert b"gateway.allowed_origins" in answer.body
                     assert "access-control-allow-origin" not in answer.names
@@ -42,7 +61,10 @@ async def test_a_web_page_cannot_use_the_users_gateway() -> None:
 
 
 async def test_programs_and_our_own_pages_may_send_anything() -> None:
-    async with raw_upstream(say(200, OPEN, b"{}")) as upstream, gateway(upstream.url) as (url, _):
+    async with (
+        raw_upstream(say(200, OPEN, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
         form = (b"content-type", b"multipart/form-data; boundary=x")
         for page in (
             [],
@@ -52,7 +74,9 @@ async def test_programs_and_our_own_pages_may_send_anything() -> None:
         ):
             answer = await ask(url, post(FILES, b"--x--", form, *page))
             assert answer.status == 200
-            assert not [name for name in answer.names if name.startswith("access-control-")]
+            assert not [
+                name for name in answer.names if name.startswith("access-control-")
+            ]
         assert len(upstream.heard) == 4
 
 
@@ -70,7 +94,9 @@ async def test_programs_and_our_own_pages_may_send_anything() -> None:
         ("chrome-extension://*", "moz-extension://abcdef", False),
     ],
 )
-async def test_listed_origins_get_our_own_cors_answers(listed: str, origin: str, *, allowed: bool) -> None:
+async def test_listed_origins_get_our_own_cors_answers(
+    listed: str, origin: str, *, allowed: bool
+) -> None:
     preflight = (
         f"OPTIONS {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\nSec-Fetch-Site: cross-site\r\n"
         "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-a\r\n"
@@ -79,17 +105,32 @@ async def test_listed_origins_get_our_own_cors_answers(listed: str, origin: str,
     sites = SitePolicy((listed,))
     async with raw_upstream(say(200, OPEN, b"{}")) as upstream:
         for authenticator in (None, Keys()):  # a preflight carries no key
-            async with gateway(upstream.url, sites=sites, authenticator=authenticator) as (url, _):
+            async with gateway(
+                upstream.url, sites=sites, authenticator=authenticator
+            ) as (url, _):
                 asked = await ask(url, preflight)
-                fields = ((b"Origin", origin.encode()), (b"Authorization", b"Bearer et-good"))
-                answer = await ask(url, post(CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site")))
-            assert (asked.status, answer.status) == ((204, 200) if allowed else (403, 403))
+                fields = (
+                    (b"Origin", origin.encode()),
+                    (b"Authorization", b"Bearer et-good"),
+                )
+                answer = await ask(
+                    url, post(CHAT, b"{}", *fields, (b"Sec-Fetch-Site", b"cross-site"))
+                )
+            assert (asked.status, answer.status) == (
+                (204, 200) if allowed else (403, 403)
+            )
             if allowed:
                 for heard in (asked, answer):
-                    values = [value for name, value in heard.headers if name == b"access-control-allow-origin"]
+                    values = [
+                        value
+                        for name, value in heard.headers
+                        if name == b"access-control-allow-origin"
+                    ]
                     assert values == [origin.encode()]
                     assert "origin" in heard.names["vary"]
-                assert asked.names["access-control-allow-headers"] == "authorization, x-a"
+                assert (
+                    asked.names["access-control-allow-headers"] == "authorization, x-a"
+                )
                 assert asked.names["access-control-allow-private-network"] == "true"
                 assert "access-control-allow-credentials" not in answer.names
         assert len(upstream.heard) == (2 if allowed else 0)
@@ -98,16 +139,32 @@ async def test_listed_origins_get_our_own_cors_answers(listed: str, origin: str,
 @pytest.mark.parametrize(
     ("host", "fine"),
     [
-        ("localhost:8484", True), ("127.0.0.1", True), ("[::1]:8484", True), ("192.0.2.7:8484", True),
-        ("gateway.example:8484", True), ("GATEWAY.example", True), ("evil.localhost", False), ("evil.example", False),
-        ("gateway.example.evil", False), ("", False), ("localhost, evil.example", False),
+        ("localhost:8484", True),
+        ("127.0.0.1", True),
+        ("[::1]:8484", True),
+        ("192.0.2.7:8484", True),
+        ("gateway.example:8484", True),
+        ("GATEWAY.example", True),
+        ("evil.localhost", False),
+        ("evil.example", False),
+        ("gateway.example.evil", False),
+        ("", False),
+        ("localhost, evil.example", False),
     ],
-)  # fmt: skip
+)
 async def test_names_the_gateway_answers_under(host: str, *, fine: bool) -> None:
     sites = SitePolicy(allowed_hosts=("gateway.example",))
-    async with raw_upstream(say(200, JSON, b"{}")) as upstream, gateway(upstream.url, sites=sites) as (url, _):
-        answer = await ask(url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-        twice = await ask(url, f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: {host}\r\n\r\n".encode())
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, sites=sites) as (url, _),
+    ):
+        answer = await ask(
+            url, f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        )
+        twice = await ask(
+            url,
+            f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: {host}\r\n\r\n".encode(),
+        )
         assert twice.status == 403
         assert len(upstream.heard) == fine
     assert answer.status == (200 if fine else 403)
@@ -129,7 +186,10 @@ async def test_with_keys_the_name_matters_only_for_our_own_pages() -> None:
 @pytest.mark.parametrize(
     ("setting", "fine"),
     [
-        ("allowed_origins: ['https://app.example', 'null', 'app://x', 'moz-extension://*']", True),
+        (
+            "allowed_origins: ['https://app.example', 'null', 'app://x', 'moz-extension://*']",
+            True,
+        ),
         ("allowed_origins: ['https://app.example/']", False),
         ("allowed_origins: ['https://*']", False),
         ("allowed_origins: ['*']", False),

@@ -8,16 +8,32 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everthread.gateway.base import Limits
-from everthread.gateway.errors import Refused
+from everthread.gateway.contracts import Limits
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
-from tests.gateway.raw import JSON, Heard, ask, chunk, connect, gateway, post, raw_upstream, read_message, say
+from tests.gateway.raw import (
+    JSON,
+    Heard,
+    ask,
+    chunk,
+    connect,
+    gateway,
+    post,
+    raw_upstream,
+    read_message,
+    say,
+)
 
-CHAT, FILES = "/v1/chat/completions", "/v1/files"
+CHAT = "/v1/chat/completions"
+FILES = "/v1/files"
 OFFERS = [
     ((b"Connection", b"Upgrade"), (b"Upgrade", b"foo")),
-    ((b"Connection", b"Upgrade, HTTP2-Settings"), (b"Upgrade", b"h2c"), (b"HTTP2-Settings", b"AAMAAABk")),
+    (
+        (b"Connection", b"Upgrade, HTTP2-Settings"),
+        (b"Upgrade", b"h2c"),
+        (b"HTTP2-Settings", b"AAMAAABk"),
+    ),
 ]
 
 
@@ -28,7 +44,9 @@ async def echo(request: Heard, writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize("offer", OFFERS)
 @pytest.mark.parametrize("path", [CHAT, FILES])
-async def test_an_offered_upgrade_changes_nothing(path: str, offer: tuple[tuple[bytes, bytes], ...]) -> None:
+async def test_an_offered_upgrade_changes_nothing(
+    path: str, offer: tuple[tuple[bytes, bytes], ...]
+) -> None:
     """The attack: two requests hide in the body that the parser drops; the next client's is taken for the body."""
     hidden = post(CHAT, b'{"model":"evil-1"}') + post(CHAT, b'{"model":"evil-2"}')
     async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
@@ -54,13 +72,23 @@ async def test_an_offered_upgrade_changes_nothing(path: str, offer: tuple[tuple[
         assert not {"upgrade", "connection", "http2-settings"} & set(heard.names)
 
 
-async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade() -> None:
+async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade() -> (
+    None
+):
     head = b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
-    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(b"one") + chunk(b"two") + b"0\r\n\r\n"
+    chunked = (
+        head
+        + b"Transfer-Encoding: chunked\r\n\r\n"
+        + chunk(b"one")
+        + chunk(b"two")
+        + b"0\r\n\r\n"
+    )
     async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
         reader, writer = await connect(url)
         writer.write(chunked + head + b"\r\n" + chunked + post(FILES, b"last"))
-        bodies = [(await read_message(reader)).body.partition(b"|")[2] for _ in range(4)]
+        bodies = [
+            (await read_message(reader)).body.partition(b"|")[2] for _ in range(4)
+        ]
         writer.close()
     assert bodies == [b"onetwo", b"", b"onetwo", b"last"]
 
@@ -68,7 +96,9 @@ async def test_a_chunked_body_and_a_pipelined_request_after_an_offered_upgrade()
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", FILES, "/healthz"])
 async def test_a_websocket_is_refused_at_once(path: str) -> None:
     request = (
-        b"GET " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"GET "
+        + path.encode()
+        + b" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
     async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
@@ -80,12 +110,18 @@ async def test_a_websocket_is_refused_at_once(path: str) -> None:
 
 async def test_no_tunnel_is_opened() -> None:
     async with raw_upstream(echo) as upstream, gateway(upstream.url) as (url, _):
-        answer = await ask(url, b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n" + post(CHAT, b"{}"))
+        answer = await ask(
+            url,
+            b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            + post(CHAT, b"{}"),
+        )
         assert upstream.heard == []
     assert answer.status == 400
 
 
-@pytest.mark.parametrize("content", [b"short", b"", None, [b"sho", b"rt"], [b"much", b" longer than stated"]])
+@pytest.mark.parametrize(
+    "content", [b"short", b"", None, [b"sho", b"rt"], [b"much", b" longer than stated"]]
+)
 async def test_a_length_that_is_not_the_bodys_never_leaves_a_connection_behind(
     content: bytes | list[bytes] | None,
 ) -> None:
@@ -99,8 +135,12 @@ async def test_a_length_that_is_not_the_bodys_never_leaves_a_connection_behind(
         client = UpstreamClient(Limits(answer_seconds=5))
         where = Upstream("only", upstream.url)
 
-        async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
-            answer = await client.send(where, "POST", b"/x", [(b"content-length", length)], body)
+        async def send(
+            body: bytes | AsyncIterator[bytes] | None, length: bytes
+        ) -> bytes:
+            answer = await client.send(
+                where, "POST", b"/x", [(b"content-length", length)], body
+            )
             try:
                 return b"".join([piece async for piece in answer.aiter_raw()])
             finally:
@@ -111,8 +151,12 @@ async def test_a_length_that_is_not_the_bodys_never_leaves_a_connection_behind(
                 with pytest.raises(Refused):
                     await send(pieces(content), b"9")
             else:
-                assert await send(content, b"9") == b"POST /x HTTP/1.1|" + (content or b"")
+                assert await send(content, b"9") == b"POST /x HTTP/1.1|" + (
+                    content or b""
+                )
             for number in range(3):
-                assert await send(b"%d" % number, b"1") == b"POST /x HTTP/1.1|%d" % number
+                assert (
+                    await send(b"%d" % number, b"1") == b"POST /x HTTP/1.1|%d" % number
+                )
         finally:
             await client.close()

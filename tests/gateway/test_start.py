@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.summarizers.chain import SummarizerChain
+from everthread.compaction.summarizers.chain import DeferredJournal, SummarizerChain
 from everthread.compaction.summary import SummaryRequest
 from everthread.config import parse_config
-from everthread.context.worker import DeferringFloor
 from everthread.errors import EngineError
 from everthread.factory import open_store
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.testing import ScriptedSummarizer
 from tests.gateway.house import CLAUDE, FILLER, HELLO, ask_claude, house
 from tests.gateway.raw import Heard, raw_upstream
@@ -48,7 +47,8 @@ async def test_summaries_go_on_without_the_auxiliary_model(
             "compression: {economics: false, background: false}"
         )
         url = await here.gateway(settings=settings, manage_seconds=40 if hangs else 300)
-        client, history = here.claude(url, await here.key(tokens=10**9)), list[Any](HELLO)
+        client = here.claude(url, await here.key(tokens=10**9))
+        history = list[Any](HELLO)
         for number in range(16):
             said = await ask_claude(client, history)
             history += [
@@ -64,15 +64,21 @@ async def test_a_model_that_failed_rests_for_every_request() -> None:
     rests: dict[str, float] = {}
     writers = [ScriptedSummarizer(fails="no") for _ in range(3)]
     for writer in writers:
-        chain = SummarizerChain([writer], floor=DeferringFloor(), clock=lambda: 100.0, rest_until=rests)
+        chain = SummarizerChain(
+            [writer], floor=DeferredJournal(), clock=lambda: 100.0, rest_until=rests
+        )
         await chain.summarize(SummaryRequest([], [], 100))
     assert [len(writer.requests) for writer in writers] == [1, 0, 0]
 
 
-async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(tmp_path: Path) -> None:
+async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(
+    tmp_path: Path,
+) -> None:
     """Claude's window is 200,000 tokens, or a million where the request asks for it."""
     async with house(tmp_path, window=6_000) as here:
-        url = await here.gateway(settings="compression: {economics: false, background: false}")
+        url = await here.gateway(
+            settings="compression: {economics: false, background: false}"
+        )
         client = here.claude(url, await here.key())
         history: list[Any] = []
         for number in range(6):
@@ -83,19 +89,25 @@ async def test_a_client_that_asks_for_a_long_context_is_compacted_for_that(tmp_p
         history.append({"role": "user", "content": "And now?"})
         asked: Any = {"model": CLAUDE, "max_tokens": 100, "messages": history}
         betas = {"anthropic-beta": "context-1m-2025-08-07"}
-        long = await client.messages.with_raw_response.create(**asked, extra_headers=betas)
+        long = await client.messages.with_raw_response.create(
+            **asked, extra_headers=betas
+        )
         short = await client.messages.with_raw_response.create(**asked)
-        assert [answer.headers["x-everthread-compactions"] for answer in (long, short)] == ["0", "1"]
+        assert [
+            answer.headers["x-everthread-compactions"] for answer in (long, short)
+        ] == ["0", "1"]
 
 
 def test_what_the_first_requests_need_is_loaded_ahead() -> None:
     """An import in a request would stop all others."""
     code = (
         "import asyncio, sys\n"
-        "from everthread.factory.gateway import preload\n"
+        "from everthread.factory.gateways import preload\n"
         "asyncio.run(preload())\n"
         "needed = {'genai_prices', 'splintr', 'everthread.compaction.summarizers.model', 'anyio._backends._asyncio'}\n"
         "print(*(needed - set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.errors import StoreUnreachableError
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.base import Incoming
+from everthread.gateway.contracts import Incoming
 from everthread.gateway.observability import StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
@@ -55,7 +55,8 @@ async def page(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 async def test_requests_go_through_and_say_so() -> None:
-    probe, now = Probe(), [0.0]
+    probe = Probe()
+    now = [0.0]
     manager = Stuck(probe)
     watch = StoreWatch(probe, seconds=0.05, clock=lambda: now[0])
     chat = post("/v1/chat/completions", b'{"model": "m", "messages": []}')
@@ -91,7 +92,9 @@ async def test_a_store_that_answers_others_is_busy_and_not_away() -> None:
     busy = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
     assert not await busy.is_away()
     assert not busy.is_known_away
-    assert not await busy.is_away(), "that is asked again: it says nothing of the next moment"
+    assert not await busy.is_away(), (
+        "that is asked again: it says nothing of the next moment"
+    )
     assert probe.asked == 2
     begun = time.monotonic()
     silent = StoreWatch(probe, seconds=0.01, answered_at=lambda: begun - 1.0)

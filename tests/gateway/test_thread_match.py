@@ -8,7 +8,7 @@ from typing import Any
 import anthropic
 
 from everthread.config import parse_config
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.lab.provider import Provider, ServedModel
 
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
@@ -17,29 +17,42 @@ FILLER = "the ledger of the northern branch was settled and every entry was comp
 def looks(history: list[dict[str, str]], turn: int) -> list[Any]:
     """Strings and blocks by turns, the cache mark on the last message only, a reminder for the moment."""
     shown: list[Any] = [
-        {"role": said["role"], "content": [{"type": "text", "text": said["text"]}] if (at + turn) % 2 else said["text"]}
+        {
+            "role": said["role"],
+            "content": [{"type": "text", "text": said["text"]}]
+            if (at + turn) % 2
+            else said["text"],
+        }
         for at, said in enumerate(history)
     ]
     mark = {"type": "ephemeral"}
-    reminder = {"type": "text", "text": f"<system-reminder>It is turn {turn}.</system-reminder>"}
+    reminder = {
+        "type": "text",
+        "text": f"<system-reminder>It is turn {turn}.</system-reminder>",
+    }
     last = {"type": "text", "text": history[-1]["text"], "cache_control": mark}
     shown[-1] = {"content": [reminder, last], "role": "user"}
     return shown
 
 
 async def test_marks_that_move_blocks_that_flip_and_reminders(tmp_path: Path) -> None:
-    async with Provider([ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]) as provider:
+    async with Provider(
+        [ServedModel("claude-sonnet-5", 6_000, shows="max_model_len")]
+    ) as provider:
         config = parse_config(
             f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}], native: {{enabled: false}}}}\n"
-            "compression: {background: false}\n"
+            "compression: {background: false, economics: false}\n"
             f"store: {{url: 'sqlite:///{tmp_path / 'looks.db'}'}}\n"
         )
         async with (
             open_gateway(config) as gateway,
-            anthropic.AsyncAnthropic(base_url=gateway.url, api_key="k", max_retries=0) as client,
+            anthropic.AsyncAnthropic(
+                base_url=gateway.url, api_key="k", max_retries=0
+            ) as client,
         ):
             history: list[dict[str, str]] = []
-            threads, compactions = set(), []
+            threads = set()
+            compactions = []
             for turn in range(14):
                 history.append({"role": "user", "text": f"Entry {turn}: {FILLER * 12}"})
                 sent: Any = looks(history, turn)

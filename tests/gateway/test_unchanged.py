@@ -24,24 +24,44 @@ STUBS = (
 STUB = STUBS[0]
 
 
-def reads(client: Client, number: int, text: str, tool: str = "Read", **more: Any) -> None:
-    function = {"name": tool, "arguments": json.dumps({"file_path": "/src/tide.py", **more})}
+def reads(
+    client: Client, number: int, text: str, tool: str = "Read", **more: Any
+) -> None:
+    function = {
+        "name": tool,
+        "arguments": json.dumps({"file_path": "/src/tide.py", **more}),
+    }
     call: Any = {"id": f"call_{number}", "type": "function", "function": function}
-    client.hears(Reply({"role": "assistant", "content": "Reading.", "tool_calls": [call]}, "tool_calls"))
+    client.hears(
+        Reply(
+            {"role": "assistant", "content": "Reading.", "tool_calls": [call]},
+            "tool_calls",
+        )
+    )
     client.returns(f"call_{number}", text)
 
 
 @pytest.mark.parametrize(
-    ("api", "stub"), [*((api, STUB) for api in APIS), *(("anthropic", stub) for stub in STUBS[1:])]
+    ("api", "stub"),
+    [*((api, STUB) for api in APIS), *(("anthropic", stub) for stub in STUBS[1:])],
 )
-async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(api: Api, stub: str, tmp_path: Path) -> None:
+async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(
+    api: Api, stub: str, tmp_path: Path
+) -> None:
     async def run(place: Gate) -> None:
         manager = place.manager(background=False)
         client = Client(api, extra={"max_tokens": 500} if api == "anthropic" else {})
         client.says("Read the file.")
         reads(client, 1, FILE)
         reads(client, 5, "def tide(hour):\n", limit=1)
-        reads(client, 6, "The file /src/tide.py has been updated successfully.", "Edit", old_string="a", new_string="b")
+        reads(
+            client,
+            6,
+            "The file /src/tide.py has been updated successfully.",
+            "Edit",
+            old_string="a",
+            new_string="b",
+        )
         sent = await answer(manager, client)
         for turn in range(10):
             client.says(f"Ledger {turn}: {words(600, f'ledger {turn}')}")
@@ -50,7 +70,9 @@ async def test_the_file_stands_where_the_client_said_that_it_is_unchanged(api: A
         client.says("Read it again.")
         reads(client, 2, stub)
         sent = await answer(manager, client)
-        assert "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
+        assert (
+            "4.2 * hour" in json.dumps(json.loads(sent.body)).split("Read it again.")[1]
+        )
         assert json.dumps(stub, ensure_ascii=False)[1:-1] not in sent.body.decode()
         client.says("Go on.")
         after = await answer(manager, client)

@@ -7,17 +7,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from everthread.gateway.base import Limits
-from everthread.gateway.errors import Refused
+from everthread.gateway.contracts import Limits
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.router import Upstream
-from everthread.gateway.upstream import UpstreamClient, UpstreamDisconnectedError, UpstreamTimeoutError
+from everthread.gateway.upstream import (
+    UpstreamClient,
+    UpstreamDisconnectedError,
+    UpstreamTimeoutError,
+)
 from tests.gateway.raw import Answering, Heard, RawUpstream, chunk, raw_upstream, say
 
 Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 
 
 async def asking(
-    answer: Answering, run: Callable[[Asked, RawUpstream], Awaitable[None]], limits: Limits | None = None
+    answer: Answering,
+    run: Callable[[Asked, RawUpstream], Awaitable[None]],
+    limits: Limits | None = None,
 ) -> None:
     async with raw_upstream(answer) as upstream:
         client = UpstreamClient(limits or Limits())
@@ -26,10 +32,18 @@ async def asking(
             method: str = "POST", content: bytes | AsyncIterator[bytes] | None = b"{}"
         ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
             got = await client.send(
-                Upstream("only", upstream.url), method, b"/v1/x?y=%2f", [(b"x-a", b"\xe9")], content
+                Upstream("only", upstream.url),
+                method,
+                b"/v1/x?y=%2f",
+                [(b"x-a", b"\xe9")],
+                content,
             )
             try:
-                return got.status_code, got.headers.raw, b"".join([piece async for piece in got.aiter_raw()])
+                return (
+                    got.status_code,
+                    got.headers.raw,
+                    b"".join([piece async for piece in got.aiter_raw()]),
+                )
             finally:
                 await got.aclose()
 
@@ -52,20 +66,42 @@ def raw(data: bytes, *, close: bool = False) -> Answering:
 @pytest.mark.parametrize(
     ("answer", "body"),
     [
-        (raw(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"), b"ab"),
-        (raw(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), b""),
+        (
+            raw(
+                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"
+            ),
+            b"ab",
+        ),
+        (
+            raw(
+                b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+            ),
+            b"",
+        ),
         (raw(b"HTTP/1.1 200 OK\r\n\r\nuntil the end", close=True), b"until the end"),
         (raw(b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc", close=True), b"abc"),
-        (raw(b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(b"ab") + b"0\r\nx: y\r\n\r\n"), b"ab"),
-        (raw(b"HTTP/1.1 200 OK\r\ncontent-length: 400000\r\n\r\n" + b"x" * 400_000), b"x" * 400_000),
+        (
+            raw(
+                b"HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n\r\n"
+                + chunk(b"ab")
+                + b"0\r\nx: y\r\n\r\n"
+            ),
+            b"ab",
+        ),
+        (
+            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 400000\r\n\r\n" + b"x" * 400_000),
+            b"x" * 400_000,
+        ),
     ],
-)  # fmt: skip
+)
 async def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
     async def run(ask: Asked, _upstream: RawUpstream) -> None:
         for _ in range(2):
             status, headers, heard = await ask()
             assert (status, heard) == (200, body)
-            assert not {b"link", b"x"} & set(dict(headers)), "nothing of an earlier answer, nor what follows the body"
+            assert not {b"link", b"x"} & set(dict(headers)), (
+                "nothing of an earlier answer, nor what follows the body"
+            )
 
     await asking(answer, run)
 
@@ -73,7 +109,9 @@ async def test_answers_of_every_form(answer: Answering, body: bytes) -> None:
 async def test_a_connection_is_used_again() -> None:
     async def answer(request: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
-        if not request.line.startswith(b"HEAD"):  # its length is of what does not follow
+        if not request.line.startswith(
+            b"HEAD"
+        ):  # its length is of what does not follow
             writer.write(b"{}")
 
     async def run(ask: Asked, upstream: RawUpstream) -> None:
@@ -82,7 +120,9 @@ async def test_a_connection_is_used_again() -> None:
         assert (await ask("HEAD", None))[2] == b""
         assert (await ask())[2] == b"{}"
         assert not upstream.left.is_set()
-        assert [request.line.split()[1] for request in upstream.heard] == [b"/v1/x?y=%2f"] * 5
+        assert [request.line.split()[1] for request in upstream.heard] == [
+            b"/v1/x?y=%2f"
+        ] * 5
 
     await asking(answer, run)
 
@@ -125,7 +165,9 @@ async def test_an_upload_ends_when_the_upstream_has_heard_enough() -> None:
                 yield b"x" * 10_000
                 await asyncio.sleep(0)
 
-        async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def early(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
             while await reader.read(65_536):
@@ -151,7 +193,9 @@ async def test_an_answer_without_a_body_ends_with_its_headers(status: int) -> No
             assert (await ask("GET", None))[::2] == (status, b"")
         assert not upstream.left.is_set(), "and its connection is used again"
 
-    await asking(raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status), run)
+    await asking(
+        raw(b"HTTP/1.1 %d Any\r\netag: x\r\ncontent-length: 5\r\n\r\n" % status), run
+    )
 
 
 async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -> None:
@@ -186,9 +230,17 @@ async def test_connections_end_with_the_requests_that_were_cancelled_on_them() -
         (raw(b"", close=True), 502),
         (raw(b"220 smtp.example ready\r\n"), 502),
         (raw(b"HTTP/1.1 200 OK\r\n"), 504),
-        (raw(b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nhello"), 502),
+        (
+            raw(
+                b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nhello"
+            ),
+            502,
+        ),
         (raw(b"HTTP/1.1 200 OK\r\nx-long: " + b"x" * 300_000), 502),
-        (raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"), 502),
+        (
+            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"),
+            502,
+        ),
     ],
 )
 async def test_no_answer_is_told_as_one_of_ours(answer: Answering, status: int) -> None:
@@ -201,11 +253,18 @@ async def test_no_answer_is_told_as_one_of_ours(answer: Answering, status: int) 
     await asking(answer, run, Limits(answer_seconds=0.2))
 
 
-@pytest.mark.parametrize(("close", "kind"), [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)])
+@pytest.mark.parametrize(
+    ("close", "kind"),
+    [(True, UpstreamDisconnectedError), (False, UpstreamTimeoutError)],
+)
 async def test_half_an_answer_is_none(*, close: bool, kind: type[Exception]) -> None:
     async def run(ask: Asked, upstream: RawUpstream) -> None:
         with pytest.raises(kind):
             await ask()
         await asyncio.wait_for(upstream.left.wait(), 10)
 
-    await asking(raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close), run, Limits(answer_seconds=0.2))
+    await asking(
+        raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close),
+        run,
+        Limits(answer_seconds=0.2),
+    )

@@ -13,10 +13,21 @@ from pathlib import Path
 import pytest
 import trustme
 
-from everthread.gateway.base import Limits
+from everthread.gateway.contracts import Limits
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
-from tests.gateway.raw import JSON, STREAM, Heard, RawUpstream, ask, chunk, gateway, head, post, say
+from tests.gateway.raw import (
+    JSON,
+    STREAM,
+    Heard,
+    RawUpstream,
+    ask,
+    chunk,
+    gateway,
+    head,
+    post,
+    say,
+)
 
 HOST = "localhost"
 BODY = b'{"model": "gpt-4o",  "messages": [{"role": "user", "content": "caf\\u00e9"}]}'
@@ -49,12 +60,16 @@ class Secure:
 
 
 @asynccontextmanager
-async def secure(authority: trustme.CA, upstream: RawUpstream, *names: str) -> AsyncIterator[Secure]:
+async def secure(
+    authority: trustme.CA, upstream: RawUpstream, *names: str
+) -> AsyncIterator[Secure]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*(names or (HOST,))).configure_cert(context)
     here = Secure(upstream, 0)
 
-    def asked(_socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+    def asked(
+        _socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext
+    ) -> None:
         here.names.append(name)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,8 +97,15 @@ async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> N
             await writer.drain()
         writer.write(b"0\r\nx-trailer: late\r\n\r\n")
 
-    async with secure(authority, RawUpstream(answer)) as there, gateway(there.url, mode="off") as (url, _):
-        for body in (BODY, BODY.replace(b"}]}", b'}], "stream": true}'), b" " * 900_000 + BODY):
+    async with (
+        secure(authority, RawUpstream(answer)) as there,
+        gateway(there.url, mode="off") as (url, _),
+    ):
+        for body in (
+            BODY,
+            BODY.replace(b"}]}", b'}], "stream": true}'),
+            b" " * 900_000 + BODY,
+        ):
             heard = await ask(url, post("/v1/chat/completions", body, *JSON))
             assert heard.status == 200
             assert there.upstream.heard[-1].body == body
@@ -93,11 +115,15 @@ async def test_requests_answers_and_streams_over_tls(authority: trustme.CA) -> N
             else:
                 assert len(heard.body) > 700_000
                 assert heard.names["x-upstream"] == "1"
-        assert (there.connections, there.names) == (1, [HOST]), "one connection, which said for whom it is"
+        assert (there.connections, there.names) == (1, [HOST]), (
+            "one connection, which said for whom it is"
+        )
         assert there.upstream.heard[0].names["host"] == f"{HOST}:{there.port}"
 
 
-async def test_a_certificate_of_another_is_refused_in_words(authority: trustme.CA) -> None:
+async def test_a_certificate_of_another_is_refused_in_words(
+    authority: trustme.CA,
+) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -107,16 +133,25 @@ async def test_a_certificate_of_another_is_refused_in_words(authority: trustme.C
     door = await asyncio.start_server(plain, "127.0.0.1", 0)
     for issuer, name in ((authority, "elsewhere.example"), (stranger, HOST)):
         upstream = RawUpstream(say(200, JSON, b"{}"))
-        async with secure(issuer, upstream, name) as there, gateway(there.url) as (url, _):
+        async with (
+            secure(issuer, upstream, name) as there,
+            gateway(there.url) as (url, _),
+        ):
             heard = await ask(url, post("/v1/chat/completions", BODY, *JSON))
             told = json.loads(heard.body)["error"]
             assert (heard.status, told["code"]) == (502, "upstream_unreachable")
             assert "certificate" in told["message"]
             assert "SSL_CERT_FILE" in told["message"]
             assert not upstream.heard, "not a byte of the request was shown"
-    async with gateway(f"https://{HOST}:{door.sockets[0].getsockname()[1]}") as (url, _):
+    async with gateway(f"https://{HOST}:{door.sockets[0].getsockname()[1]}") as (
+        url,
+        _,
+    ):
         heard = await ask(url, post("/v1/messages", BODY, *JSON))
-        assert (heard.status, json.loads(heard.body)["error"]["type"]) == (502, "api_error")
+        assert (heard.status, json.loads(heard.body)["error"]["type"]) == (
+            502,
+            "api_error",
+        )
         assert "TLS" in json.loads(heard.body)["error"]["message"]
     door.close()
 
@@ -128,7 +163,9 @@ class Between:
         self.lines: list[bytes] = []
         self.port = 0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         first = await reader.readuntil(b"\r\n\r\n")
         self.lines.append(first.split(b"\r\n")[0])
         method, target, _ = self.lines[-1].split()
@@ -171,14 +208,26 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
     plain = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     port = plain.sockets[0].getsockname()[1]
     async with between(monkeypatch) as proxy, secure(authority, upstream) as there:
-        asked = post("/v1/chat/completions?a=%2f", BODY, *JSON, (b"Authorization", b"Bearer sk-1"))
+        asked = post(
+            "/v1/chat/completions?a=%2f",
+            BODY,
+            *JSON,
+            (b"Authorization", b"Bearer sk-1"),
+        )
         for address, line in (
             (there.url, b"CONNECT localhost:%d HTTP/1.1" % there.port),
-            (f"http://127.0.0.1:{port}", b"POST http://127.0.0.1:%d/v1/chat/completions?a=%%2f HTTP/1.1" % port),
+            (
+                f"http://127.0.0.1:{port}",
+                b"POST http://127.0.0.1:%d/v1/chat/completions?a=%%2f HTTP/1.1" % port,
+            ),
         ):
             async with gateway(address) as (url, _):
                 heard = await ask(url, asked)
-            assert (heard.status, heard.body, heard.names["x-upstream"]) == (200, b'{"id": 1}', "1")
+            assert (heard.status, heard.body, heard.names["x-upstream"]) == (
+                200,
+                b'{"id": 1}',
+                "1",
+            )
             got = upstream.heard[-1]
             assert (got.body, got.names["authorization"]) == (BODY, "Bearer sk-1")
             assert "user-agent" not in got.names, "nothing of ours is added"
@@ -190,14 +239,21 @@ async def test_a_proxy_of_the_environment_is_used_and_is_not_where_it_says_so(
                 assert (await ask(url, asked)).status == 200
         assert len(proxy.lines) == through
         monkeypatch.setenv("NO_PROXY", "other.example")
-        async with secure(trustme.CA(), upstream) as stranger, gateway(stranger.url) as (url, _):
+        async with (
+            secure(trustme.CA(), upstream) as stranger,
+            gateway(stranger.url) as (url, _),
+        ):
             heard = await ask(url, asked)
             assert heard.status == 502
-            assert b"certificate" in heard.body, "who is behind the proxy is looked at too"
+            assert b"certificate" in heard.body, (
+                "who is behind the proxy is looked at too"
+            )
     plain.close()
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_not_used(authority: trustme.CA) -> None:
+async def test_a_connection_that_was_closed_meanwhile_is_not_used(
+    authority: trustme.CA,
+) -> None:
     """Nor is a request sent twice of which nobody knows what was done for it."""
     ends = asyncio.Event()
     heard: list[bytes] = []
@@ -218,7 +274,9 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used(authority: tru
         upstream = Upstream("only", there.url)
 
         async def asked(method: str, path: bytes) -> int:
-            got = await client.send(upstream, method, path, [], b"{}" if method == "POST" else None)
+            got = await client.send(
+                upstream, method, path, [], b"{}" if method == "POST" else None
+            )
             assert b"".join([piece async for piece in got.aiter_raw()]) == b"{}"
             await got.aclose()
             return got.status_code
@@ -226,10 +284,14 @@ async def test_a_connection_that_was_closed_meanwhile_is_not_used(authority: tru
         await asked("POST", b"/close")
         await ends.wait()
         assert await asked("POST", b"/next") == 200
-        assert there.connections == 2, "the closed one was seen, and nothing said into it"
+        assert there.connections == 2, (
+            "the closed one was seen, and nothing said into it"
+        )
         assert await asked("GET", b"/late") == 200
         assert heard == [b"/close", b"/next", b"/late", b"/late"]
         with pytest.raises(Exception, match="cannot be reached"):
             await asked("POST", b"/late")
-        assert len(heard) == 5, "a call that may have been paid for is not made again by itself"
+        assert len(heard) == 5, (
+            "a call that may have been paid for is not made again by itself"
+        )
         await client.close()

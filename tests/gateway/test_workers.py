@@ -26,13 +26,33 @@ from everthread.gateway.server import listen
 from everthread.gateway.supervisor import PortSockets
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
-from tests.gateway.load import Numbered, Sdk, Talker, compactions, failed_open, models, problems
+from tests.gateway.load import (
+    Numbered,
+    Sdk,
+    Talker,
+    compactions,
+    failed_open,
+    models,
+    problems,
+)
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(sys.platform != "linux", reason="the children of a process are read from /proc"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="the children of a process are read from /proc"
+    ),
 ]
-COMMAND = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--workers", "2", "--json"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "everthread",
+    "serve",
+    "--port",
+    "0",
+    "--workers",
+    "2",
+    "--json",
+]
 MANY = 16
 """Connections, of which each worker gets some."""
 
@@ -44,14 +64,19 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def served(home: Path, config: str, *options: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Any]]:
+async def served(
+    home: Path, config: str, *options: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, Any]]:
     """`everthread serve` with two workers, and what it printed at its start."""
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(config, "utf-8")
     process = await asyncio.create_subprocess_exec(
-        *COMMAND, *options, env={**os.environ, "EVERTHREAD_HOME": str(home)}, stdout=asyncio.subprocess.PIPE,
+        *COMMAND,
+        *options,
+        env={**os.environ, "EVERTHREAD_HOME": str(home)},
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     try:
         line = await process.stdout.readline()
@@ -65,7 +90,10 @@ async def served(home: Path, config: str, *options: str) -> AsyncIterator[tuple[
 
 
 def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+    return [
+        int(word)
+        for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    ]
 
 
 def is_alive(pid: int) -> bool:
@@ -91,7 +119,9 @@ class Slow:
         return Fault("slow", reply=self._numbered(request), seconds=0.02)
 
 
-async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_costs_only_what_it_was_answering(
+    tmp_path: Path,
+) -> None:
     assert await kill_worker(f"sqlite:///{tmp_path}/store.db", tmp_path)
 
 
@@ -107,13 +137,18 @@ async def kill_worker(database: str, folder: Path) -> int:
             before = children(process.pid)
             assert len(before) == 2
             sdk = Sdk()
-            talkers = [Talker(number, lambda: told["url"], sdk, stream=True, words=60) for number in range(MANY)]
+            talkers = [
+                Talker(number, lambda: told["url"], sdk, stream=True, words=60)
+                for number in range(MANY)
+            ]
             await asyncio.gather(*(talker.turn() for talker in talkers))
             answered = sum(record.status == 200 for record in provider.log)
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
             assert _requests(metrics) == answered, "each worker tells the sum of all"
             assert failed_open(metrics) == []
-            for _ in range(3):  # until a kill met an answer in the middle: connections fall where they fall
+            for _ in range(
+                3
+            ):  # until a kill met an answer in the middle: connections fall where they fall
                 talks = [asyncio.create_task(talker.turn()) for talker in talkers]
                 wanted = answered + MANY // 2
                 await until(lambda: len(provider.log) >= wanted)  # noqa: B023
@@ -128,43 +163,63 @@ async def kill_worker(database: str, folder: Path) -> int:
             await asyncio.gather(*(talker.turn() for talker in talkers))
             await sdk.close()
             metrics = (await ask_anew(f"{told['url']}/metrics")).text
-            assert _requests(metrics) >= 3 * MANY, "what a worker counted that is gone stays in the sum"
+            assert _requests(metrics) >= 3 * MANY, (
+                "what a worker counted that is gone stays in the sum"
+            )
             assert "everthread_in_flight 0" in metrics
         store = open_store(database)
         try:
-            assert await problems(store, provider.log, talkers, ends=True, lost=2 * MANY) == {}
+            assert (
+                await problems(store, provider.log, talkers, ends=True, lost=2 * MANY)
+                == {}
+            )
             return await compactions(store)
         finally:
             await store.close()
 
 
 def _requests(metrics: str) -> int:
-    found = re.findall(r'everthread_requests_total\{api="[a-z_]+",status="200"\} (\S+)', metrics)
+    found = re.findall(
+        r'everthread_requests_total\{api="[a-z_]+",status="200"\} (\S+)', metrics
+    )
     return sum(int(float(number)) for number in found)
 
 
-async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(tmp_path: Path) -> None:
-    async with served(tmp_path, "gateway: {upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}") as (process, told):
+async def test_a_link_opens_the_pages_once_whichever_worker_is_asked(
+    tmp_path: Path,
+) -> None:
+    async with served(
+        tmp_path, "gateway: {upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
+    ) as (process, told):
         texts = [(await ask_anew(told["page"])).text for _ in range(MANY)]
         assert "You are in." in texts[0]
         assert all("was used already" in text for text in texts[1:])
         workers = children(process.pid)
         process.send_signal(signal.SIGKILL)
-        await until(lambda: not any(map(is_alive, workers)))  # none outlives who started it
+        await until(
+            lambda: not any(map(is_alive, workers))
+        )  # none outlives who started it
 
 
 async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
     store = open_store(tmp_path / "everthread.db")
     token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
-    config = "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
+    config = (
+        "gateway: {auth: keys, upstreams: [{name: nobody, url: 'http://127.0.0.1:9'}]}"
+    )
     try:
         async with served(tmp_path, config) as (_, told):
-            address, shown = f"{told['url']}/metrics", {"authorization": f"Bearer {token}"}
-            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {200}
+            address = f"{told['url']}/metrics"
+            shown = {"authorization": f"Bearer {token}"}
+            assert {
+                (await ask_anew(address, **shown)).status_code for _ in range(MANY)
+            } == {200}
             await store.revoke_key(key.id)
             await asyncio.sleep(KEY_CACHE_SECONDS + 0.1)
-            assert {(await ask_anew(address, **shown)).status_code for _ in range(MANY)} == {401}
+            assert {
+                (await ask_anew(address, **shown)).status_code for _ in range(MANY)
+            } == {401}
     finally:
         await store.close()
 
@@ -172,11 +227,18 @@ async def test_a_revoked_key_is_dead_in_every_worker(tmp_path: Path) -> None:
 def test_workers_that_cannot_start_say_why_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "--host", "0.0.0.0"],  # noqa: S104
-        capture_output=True, text=True, check=False, env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)}, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "EVERTHREAD_HOME": str(tmp_path)},
+        timeout=300,
+    )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "everthread: without API keys the gateway listens on this machine only" in done.stderr
+    assert (
+        "everthread: without API keys the gateway listens on this machine only"
+        in done.stderr
+    )
 
 
 def test_a_port_that_others_have_is_not_shared_with_them() -> None:
@@ -195,7 +257,9 @@ def test_a_port_that_others_have_is_not_shared_with_them() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_newest_links_stay_good_and_each_is_used_once(shared: bool, tmp_path: Path) -> None:
+def test_the_newest_links_stay_good_and_each_is_used_once(
+    shared: bool, tmp_path: Path
+) -> None:
     links = LoginLinks(tmp_path / "links" if shared else None)
     others = LoginLinks(tmp_path / "links") if shared else links
     for number in range(MAX_LINKS + 5):

@@ -42,10 +42,14 @@ AGENTS = {
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes a package of a name and version importable, and gives the integration that uses it."""
 
-    def make(package: str, version: str, files: dict[str, str], module: str) -> ModuleType:
+    def make(
+        package: str, version: str, files: dict[str, str], module: str
+    ) -> ModuleType:
         facts = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
         facts.mkdir()
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", "utf-8")
+        (facts / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", "utf-8"
+        )
         for name, code in files.items():
             file = tmp_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,12 +60,18 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     before = set(sys.modules)
     yield make
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("litellm", "agents") or name.startswith("everthread.integrations."):
+        if name.split(".")[0] in ("litellm", "agents") or name.startswith(
+            "everthread.integrations."
+        ):
             del sys.modules[name]
 
 
 def options(folder: Path) -> Any:
-    return {"store": folder / "books.db", "config": parse_config("compression: {background: false}"), "window": 6_000}
+    return {
+        "store": folder / "books.db",
+        "config": parse_config("compression: {background: false}"),
+        "window": 6_000,
+    }
 
 
 # LiteLLM
@@ -73,30 +83,55 @@ class Proxy:
     def __init__(self, handler: Any) -> None:
         self.handler = handler
         self.key = SimpleNamespace(api_key="hashed")
-        self.history: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+        self.history: list[dict[str, Any]] = [
+            {"role": "system", "content": "Be brief."}
+        ]
         self.calls = 0
 
-    async def ask(self, text: str, *, refused: bool = False, streamed: bool = False) -> list[dict[str, Any]]:
+    async def ask(
+        self, text: str, *, refused: bool = False, streamed: bool = False
+    ) -> list[dict[str, Any]]:
         """What was sent to the model."""
         self.history.append({"role": "user", "content": text})
         self.calls += 1
-        data = {"model": "gpt-4o", "messages": list(self.history), "litellm_call_id": f"call-{self.calls}"}
-        data = await self.handler.async_pre_call_hook(self.key, None, data, "acompletion")
-        sent = await self.handler.async_pre_call_deployment_hook(data, SimpleNamespace(value="acompletion"))
+        data = {
+            "model": "gpt-4o",
+            "messages": list(self.history),
+            "litellm_call_id": f"call-{self.calls}",
+        }
+        data = await self.handler.async_pre_call_hook(
+            self.key, None, data, "acompletion"
+        )
+        sent = await self.handler.async_pre_call_deployment_hook(
+            data, SimpleNamespace(value="acompletion")
+        )
         if refused:
             failed = {**data, "exception": RuntimeError(REFUSAL)}
             await self.handler.async_log_failure_event(failed, None, 0, 0)
-            sent = await self.handler.async_pre_call_deployment_hook(data, "acompletion")
+            sent = await self.handler.async_pre_call_deployment_hook(
+                data, "acompletion"
+            )
         answer = {"role": "assistant", "content": f"Noted {self.calls}."}
         usage = SimpleNamespace(prompt_tokens=1_000, completion_tokens=5)
-        message = SimpleNamespace(model_dump=lambda **_: {**answer, "provider_specific_fields": {}})
-        whole = SimpleNamespace(choices=[SimpleNamespace(message=message, finish_reason="stop")], usage=usage)
+        message = SimpleNamespace(
+            model_dump=lambda **_: {**answer, "provider_specific_fields": {}}
+        )
+        whole = SimpleNamespace(
+            choices=[SimpleNamespace(message=message, finish_reason="stop")],
+            usage=usage,
+        )
         if streamed:
-            heard = [chunk async for chunk in self.handler.async_post_call_streaming_iterator_hook(
-                self.key, stream(SimpleNamespace(whole=whole, usage=usage)), data)]  # fmt: skip
+            heard = [
+                chunk
+                async for chunk in self.handler.async_post_call_streaming_iterator_hook(
+                    self.key, stream(SimpleNamespace(whole=whole, usage=usage)), data
+                )
+            ]
             assert len(heard) == 1
         else:
-            await self.handler.async_post_call_success_deployment_hook(data, whole, "acompletion")
+            await self.handler.async_post_call_success_deployment_hook(
+                data, whole, "acompletion"
+            )
         self.history.append(answer)
         found: list[dict[str, Any]] = sent["messages"]
         return found
@@ -107,14 +142,21 @@ async def stream(*chunks: Any) -> AsyncIterator[Any]:
         yield chunk
 
 
-async def test_litellm_clients_stay_inside_the_window(stand_in: Any, tmp_path: Path) -> None:
+async def test_litellm_clients_stay_inside_the_window(
+    stand_in: Any, tmp_path: Path
+) -> None:
     module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
     proxy = Proxy(handler)
     sent = await proxy.ask("Hello.")
-    assert sent == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+    assert sent == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello."},
+    ]
     for number in range(12):
-        sent = await proxy.ask(f"Entry {number}: {FILLER * 8}", streamed=bool(number % 2))
+        sent = await proxy.ask(
+            f"Entry {number}: {FILLER * 8}", streamed=bool(number % 2)
+        )
     smaller = await proxy.ask(f"Entry 13: {FILLER * 8}", refused=True)
     assert len(smaller) < len(sent)
     assert smaller[0]["content"][0] == {"type": "text", "text": "Be brief."}
@@ -126,24 +168,44 @@ async def test_litellm_clients_stay_inside_the_window(stand_in: Any, tmp_path: P
     handler.close()
 
 
-async def test_litellm_conversations_of_two_keys_are_two(stand_in: Any, tmp_path: Path) -> None:
+async def test_litellm_conversations_of_two_keys_are_two(
+    stand_in: Any, tmp_path: Path
+) -> None:
     module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
-    one, other = Proxy(handler), Proxy(handler)
-    other.key, other.calls = SimpleNamespace(api_key="another"), 100
+    one = Proxy(handler)
+    other = Proxy(handler)
+    other.key = SimpleNamespace(api_key="another")
+    other.calls = 100
     for proxy in (one, other):
-        proxy.history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+        proxy.history = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello."},
+        ]
         await proxy.ask("Go on.")
     await one.ask("And on.")
     store = await handler.threads.arun(handler.threads.opened_store())
-    assert sorted(row.messages for row in await handler.threads.arun(store.list_threads())) == [4, 6]
-    assert await handler.async_pre_call_deployment_hook({"litellm_call_id": "x"}, "aembedding") is None
+    assert sorted(
+        row.messages for row in await handler.threads.arun(store.list_threads())
+    ) == [4, 6]
+    assert (
+        await handler.async_pre_call_deployment_hook(
+            {"litellm_call_id": "x"}, "aembedding"
+        )
+        is None
+    )
     handler.close()
 
 
 def test_a_litellm_without_the_hook_is_an_import_error(stand_in: Any) -> None:
-    files = {**LITELLM, "litellm/integrations/custom_logger.py": "class CustomLogger: ...\n"}
-    with pytest.raises(ImportError, match=r"litellm 1\.83\.0 has no CustomLogger\.async_pre_call_deployment_hook"):
+    files = {
+        **LITELLM,
+        "litellm/integrations/custom_logger.py": "class CustomLogger: ...\n",
+    }
+    with pytest.raises(
+        ImportError,
+        match=r"litellm 1\.83\.0 has no CustomLogger\.async_pre_call_deployment_hook",
+    ):
         stand_in("litellm", "1.83.0", files, "litellm")
 
 
@@ -152,10 +214,19 @@ def test_a_litellm_without_the_hook_is_an_import_error(stand_in: Any) -> None:
 
 async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> None:
     module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
-    call = {"type": "function_call", "call_id": "call_1", "name": "look_up", "arguments": "{}"}
+    call = {
+        "type": "function_call",
+        "call_id": "call_1",
+        "name": "look_up",
+        "arguments": "{}",
+    }
     result = {"type": "function_call_output", "call_id": "call_1", "output": "settled"}
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Hi."}],
+    }
     items = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "Hello."},
@@ -165,24 +236,41 @@ async def test_items_of_openai_agents_come_back_as_they_were(stand_in: Any) -> N
         said,
     ]
     messages, groups = module.to_core(items)
-    assert [message["role"] for message in messages] == ["user", "user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert [item for group in groups for item in group] == items
     written = [item for message in messages for item in module.from_core(message)]
     assert module.to_core(written)[0] == messages
-    assert written[-1] == {"role": "assistant", "content": "Hi."}, "parts need an id, where Chat Completions are used"
+    assert written[-1] == {"role": "assistant", "content": "Hi."}, (
+        "parts need an id, where Chat Completions are used"
+    )
 
 
-async def test_a_session_of_openai_agents_keeps_items_and_gives_the_view(stand_in: Any, tmp_path: Path) -> None:
+async def test_a_session_of_openai_agents_keeps_items_and_gives_the_view(
+    stand_in: Any, tmp_path: Path
+) -> None:
     module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
     session = module.EverthreadSession("books", **options(tmp_path))
-    items: list[dict[str, Any]] = [{"role": "user", "content": f"Entry {number}: {FILLER * 8}"} for number in range(30)]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": f"Entry {number}: {FILLER * 8}"}
+        for number in range(30)
+    ]
     await session.add_items(items)
     assert await session.get_items() == items
     assert await session.get_items(2) == items[-2:]
     settings = SimpleNamespace(max_tokens=None)
-    agent = SimpleNamespace(model="gpt-4o", tools=[session.recall_tool], model_settings=settings)
+    agent = SimpleNamespace(
+        model="gpt-4o", tools=[session.recall_tool], model_settings=settings
+    )
     given = SimpleNamespace(input=items, instructions="Be brief.")
-    view = await session.filter(SimpleNamespace(model_data=given, agent=agent, context=None))
+    view = await session.filter(
+        SimpleNamespace(model_data=given, agent=agent, context=None)
+    )
     assert len(view.input) < len(items)
     assert view.input[-1] is not None
     assert view.input[-1] == items[-1]

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from everthread.config import parse_config
-from everthread.conversation.events import CompactionDone, Event
 from everthread.core.messages import Message, text_of
 from everthread.core.validation import validate_messages
-from everthread.integrations.thread import (
-    FrameworkThreads,
-    ModelCall,
-    PreparedCall,
-    framework,
-    identify,
-    opening_key,
-)
+from everthread.integrations.framework_package import framework
+from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.threads import FrameworkThreads
+from everthread.thread.events import CompactionDone, Event
+from everthread.thread.identity import identify_by_calls, name_by_opening
 
 WINDOW = 6_000
 FILLER = "the ledger of the northern branch was settled and every entry was compared with its receipt. "
 FACT = "The code of the vault is 7731-KESTREL."
-USAGE = {"prompt_tokens": 1_200, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 1_000}}
+USAGE = {
+    "prompt_tokens": 1_200,
+    "completion_tokens": 20,
+    "prompt_tokens_details": {"cached_tokens": 1_000},
+}
 
 
 def user(text: str) -> Message:
@@ -42,7 +42,12 @@ def calls(*ids: str) -> Message:
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": one, "type": "function", "function": {"name": "look_up", "arguments": "{}"}} for one in ids
+            {
+                "id": one,
+                "type": "function",
+                "function": {"name": "look_up", "arguments": "{}"},
+            }
+            for one in ids
         ],
     }
 
@@ -55,13 +60,21 @@ class Framework:
     """Keeps its whole history, as frameworks do, and checks every request it sends."""
 
     def __init__(self, threads: FrameworkThreads, key: str = "books") -> None:
-        self.threads, self.key = threads, key
+        self.threads = threads
+        self.key = key
         self.history: list[Message] = []
         self.sent: list[list[Message]] = []
 
     async def prepare(self) -> PreparedCall:
         turn = await self.threads.prepare(
-            ModelCall(list(self.history), list(self.history), "gpt-4o", self.key, "You keep the books.", window=WINDOW)
+            ModelCall(
+                list(self.history),
+                list(self.history),
+                "gpt-4o",
+                self.key,
+                "You keep the books.",
+                window=WINDOW,
+            )
         )
         assert turn is not None
         self.sent.append(turn.send(lambda message: message))
@@ -79,7 +92,10 @@ class Framework:
     async def work(self, turns: int, start: int = 0) -> None:
         """So many turns, each with a tool's page."""
         for number in range(start, start + turns):
-            await self.ask(user(f"Entry {number}: {FILLER}"), reply=calls(f"call_{self.key}_{number}"))
+            await self.ask(
+                user(f"Entry {number}: {FILLER}"),
+                reply=calls(f"call_{self.key}_{number}"),
+            )
             await self.ask(result(f"call_{self.key}_{number}", FILLER * 8))
 
 
@@ -89,7 +105,9 @@ def heard() -> list[Event]:
 
 
 @pytest.fixture
-async def threads(tmp_path: Path, heard: list[Event]) -> AsyncIterator[FrameworkThreads]:
+async def threads(
+    tmp_path: Path, heard: list[Event]
+) -> AsyncIterator[FrameworkThreads]:
     made = opened(tmp_path, heard)
     yield made
     await made._close()  # its loop is the test's own
@@ -98,7 +116,11 @@ async def threads(tmp_path: Path, heard: list[Event]) -> AsyncIterator[Framework
 def opened(folder: Path, heard: list[Event]) -> FrameworkThreads:
     settings = parse_config("compression: {background: false}")
     return FrameworkThreads(
-        "lab", logging.getLogger("lab"), store=folder / "books.db", config=settings, listener=heard.append
+        "lab",
+        logging.getLogger("lab"),
+        store=folder / "books.db",
+        config=settings,
+        listener=heard.append,
     )
 
 
@@ -117,7 +139,7 @@ async def test_far_past_the_window_in_one_thread(
     framework = Framework(threads)
     await framework.ask(user(f"Hello. {FACT}"))
     with caplog.at_level(logging.INFO, "lab"):
-        await framework.work(20)
+        await framework.work(60)
     done = [event for event in heard if isinstance(event, CompactionDone)]
     assert len(done) >= 3
     assert len(framework.sent[-1]) < len(framework.history)
@@ -127,14 +149,27 @@ async def test_far_past_the_window_in_one_thread(
     assert thread.messages == len(framework.history)
     assert (thread.first.client, thread.first.client_session) == ("lab", "books")
     assert len(await store.usage(thread.first.id)) == len(framework.sent)
-    assert "7731-KESTREL" in await threads.recall("books", {"query": "code of the vault"})
-    assert "could not be looked up" in await threads.recall("books", {"id": "output:none"})
+    assert "7731-KESTREL" in await threads.recall(
+        "books", {"query": "code of the vault"}
+    )
+    assert "could not be looked up" in await threads.recall(
+        "books", {"id": "output:none"}
+    )
 
 
-async def test_events_and_the_note_come_with_the_turn_that_is_sent(threads: FrameworkThreads) -> None:
+async def test_events_and_the_note_come_with_the_turn_that_is_sent(
+    threads: FrameworkThreads,
+) -> None:
     framework = Framework(threads)
-    turns = [await framework.ask(user(f"Entry {number}: {FILLER * 10}")) for number in range(20)]
-    told = [turn for turn in turns if any(isinstance(event, CompactionDone) for event in turn.events)]
+    turns = [
+        await framework.ask(user(f"Entry {number}: {FILLER * 10}"))
+        for number in range(20)
+    ]
+    told = [
+        turn
+        for turn in turns
+        if any(isinstance(event, CompactionDone) for event in turn.events)
+    ]
     assert told
     assert told[0].is_changed
     assert told[0].note.startswith("Note: parts of this conversation are compacted")
@@ -150,13 +185,18 @@ async def test_another_process_continues_a_thread(
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
     assert turn.is_changed
-    assert turn.thread.conversation.id == (await first.ask(user("And now?"))).thread.conversation.id
+    assert (
+        turn.thread.conversation.id
+        == (await first.ask(user("And now?"))).thread.conversation.id
+    )
     (thread,) = await (await threads.opened_store()).list_threads()
     assert thread.messages == len(second.history)
     await later._close()
 
 
-async def test_a_history_that_goes_another_way_is_a_branch(threads: FrameworkThreads) -> None:
+async def test_a_history_that_goes_another_way_is_a_branch(
+    threads: FrameworkThreads,
+) -> None:
     framework = Framework(threads)
     await framework.work(2)
     first = (await framework.prepare()).thread.conversation.id
@@ -170,8 +210,11 @@ async def test_a_history_that_goes_another_way_is_a_branch(threads: FrameworkThr
     assert again.thread.conversation.id == first
 
 
-async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: FrameworkThreads) -> None:
-    main, helper = Framework(threads), Framework(threads)
+async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(
+    threads: FrameworkThreads,
+) -> None:
+    main = Framework(threads)
+    helper = Framework(threads)
     await main.ask(user("Settle the books."), reply=calls("call_1"))
     await helper.ask(user("Look for receipts."))
     turn = await main.ask(result("call_1"))
@@ -182,36 +225,46 @@ async def test_a_subagent_under_the_same_name_is_a_thread_of_its_own(threads: Fr
 async def test_a_thread_without_a_name_is_found_by_its_opening(
     threads: FrameworkThreads, tmp_path: Path, heard: list[Event]
 ) -> None:
-    one, other = Framework(threads, key=""), Framework(threads, key="")
+    one = Framework(threads, key="")
+    other = Framework(threads, key="")
     await one.ask(user("Hello."), reply=answer("Good morning."))
     await other.ask(user("Hello."), reply=answer("Good evening."))
-    first, second = await one.ask(user("Go on.")), await other.ask(user("Go on."))
+    first = await one.ask(user("Go on."))
+    second = await other.ask(user("Go on."))
     assert first.thread is not second.thread
     later = opened(tmp_path, heard)
     again = Framework(later, key="")
     again.history = one.history
-    assert (await again.ask(user("Once more."))).thread.conversation.id == first.thread.conversation.id
+    assert (
+        await again.ask(user("Once more."))
+    ).thread.conversation.id == first.thread.conversation.id
     await later._close()
 
 
-async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(threads: FrameworkThreads) -> None:
+async def test_a_re_worded_answer_and_edited_arguments_are_the_same_message(
+    threads: FrameworkThreads,
+) -> None:
     framework = Framework(threads)
     await framework.ask(user("Hello."), reply=answer("Good morning, and welcome."))
     framework.history[-1] = answer("Good morning.")
     turn = await framework.ask(user("Go on."))
     assert turn.items == [0, 1, 2]
     assert text_of(framework.sent[-1][1]) == "Good morning."
-    assert identify(calls("a")) != identify(calls("b"))
-    assert identify(result("a", "x")) != identify(result("a", "y"))
-    assert opening_key([user("Hello.")]) == ""
+    assert identify_by_calls(calls("a")) != identify_by_calls(calls("b"))
+    assert identify_by_calls(result("a", "x")) != identify_by_calls(result("a", "y"))
+    assert name_by_opening([user("Hello.")]) == ""
 
 
-async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(threads: FrameworkThreads) -> None:
+async def test_a_refusal_for_size_is_recovered_from_and_others_are_raised(
+    threads: FrameworkThreads,
+) -> None:
     framework = Framework(threads)
     for number in range(6):
         await framework.ask(user(f"Entry {number}: {FILLER * 5}"))
     turn = await framework.prepare()
-    refusal = RuntimeError("This model's maximum context length is 2000 tokens, however you requested 2400 tokens")
+    refusal = RuntimeError(
+        "This model's maximum context length is 2000 tokens, however you requested 2400 tokens"
+    )
     smaller = await threads.recover(turn, refusal)
     assert len(smaller.items) < len(turn.items)
     assert smaller.thread.conversation.window == 2_000
@@ -236,7 +289,10 @@ async def test_a_failure_here_does_not_stop_the_framework(
     turn = await framework.ask(user("Hello."))
     await turn.thread.conversation.store.close()
     more = [*framework.history, user("Go on.")]
-    assert await threads.prepare(ModelCall(more, more, "gpt-4o", "books", window=WINDOW)) is None
+    assert (
+        await threads.prepare(ModelCall(more, more, "gpt-4o", "books", window=WINDOW))
+        is None
+    )
     await threads.record(turn, answer("Hi."))
     assert "could not prepare a model call" in caplog.text
     assert "could not record an answer" in caplog.text
@@ -251,7 +307,10 @@ def test_from_a_thread_without_a_loop(tmp_path: Path, heard: list[Event]) -> Non
     made.run(made.record(turn, answer("Hi."), USAGE))
     made.close()
     assert "Hello." in made.run(made.recall("books", {"query": "Hello"}))
-    assert made.run(made.recall("others", {"query": "Hello"})) == "Nothing was said in this conversation yet."
+    assert (
+        made.run(made.recall("others", {"query": "Hello"}))
+        == "Nothing was said in this conversation yet."
+    )
     made.close()
 
 
@@ -269,22 +328,32 @@ MODULES = {
 @pytest.mark.parametrize(("module", "package"), MODULES.items())
 def test_a_package_that_is_missing_is_named(module: str, package: str) -> None:
     name = f"everthread.integrations.{module}"
-    with pytest.raises(ImportError, match=rf"needs the package {package}, .*pip install 'everthread\["):
+    with pytest.raises(
+        ImportError, match=rf"needs the package {package}, .*pip install 'everthread\["
+    ):
         importlib.import_module(name)
     assert name not in sys.modules
 
 
-def test_a_version_without_the_hook_is_an_import_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_without_the_hook_is_an_import_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     facts = tmp_path / "langchain-0.3.27.dist-info"
     facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: langchain\nVersion: 0.3.27\n", "utf-8")
+    (facts / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: langchain\nVersion: 0.3.27\n", "utf-8"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"):
+    with pytest.raises(
+        ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"
+    ):
         importlib.import_module("everthread.integrations.langchain")
     with framework("langchain", "0.3", "langchain", "nothing"):
         pass
     with (
-        pytest.raises(ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"),
+        pytest.raises(
+            ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"
+        ),
         framework("langchain", "0.3", "langchain", "a hook"),
     ):
         raise ImportError("no name")

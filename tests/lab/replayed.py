@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from everthread.conversation.options import RecallOptions, SessionOptions
 from everthread.core.messages import Message
+from everthread.thread.options import RecallOptions, SessionOptions
 
-PLAIN = SessionOptions(recall=RecallOptions(enabled=False), economics=False, background=False)
+PLAIN = SessionOptions(
+    recall=RecallOptions(enabled=False), economics=False, background=False
+)
 """Compaction by size alone, nothing injected."""
 
 
@@ -23,9 +25,19 @@ def talk(turns: int, *, words: int = 300) -> list[Message]:
         }
         result = " ".join(f"line{turn}x{number}" for number in range(words))
         messages += [
-            {"role": "user", "content": f"Question {turn}: why does part {turn} fail? Look into src/part_{turn}.py."},
-            {"role": "assistant", "content": f"I run the tests of part {turn}.", "tool_calls": [call]},
+            {
+                "role": "user",
+                "content": f"Question {turn}: why does part {turn} fail? Look into src/part_{turn}.py.",
+            },
+            {
+                "role": "assistant",
+                "content": f"I run the tests of part {turn}.",
+                "tool_calls": [call],
+            },
             {"role": "tool", "tool_call_id": f"call_{turn}", "content": result},
-            {"role": "assistant", "content": f"Part {turn} fails because of value {turn * 7919 % 1000}."},
+            {
+                "role": "assistant",
+                "content": f"Part {turn} fails because of value {turn * 7919 % 1000}.",
+            },
         ]
     return messages

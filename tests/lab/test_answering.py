@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.lab.provider.answers import ProviderLogic, Record
-from everthread.lab.provider.models import PROTOCOLS, Protocol, index_models
 from everthread.lab.provider.script import Answers
+from everthread.lab.provider.served_models import PROTOCOLS, Protocol, index_models
 
 WORDS = [
     "type",
@@ -25,22 +25,46 @@ WORDS = [
     "thinking",
     "system",
 ]
-WORDS += ["id", "tool_use_id", "input", "name", "cache_control", "function_call", "call_id", "reasoning", "signature"]
+WORDS += [
+    "id",
+    "tool_use_id",
+    "input",
+    "name",
+    "cache_control",
+    "function_call",
+    "call_id",
+    "reasoning",
+    "signature",
+]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(WORDS) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from(WORDS)
+    | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 BLOCKS = st.lists(st.dictionaries(st.sampled_from(WORDS), JSON, max_size=5), max_size=4)
 MESSAGES = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["user", "assistant", "tool", "system", "robot"])},
-        optional={"content": st.text(max_size=5) | BLOCKS | JSON, "tool_calls": BLOCKS | JSON, "cache_control": JSON},
+        optional={
+            "content": st.text(max_size=5) | BLOCKS | JSON,
+            "tool_calls": BLOCKS | JSON,
+            "cache_control": JSON,
+        },
     ),
     max_size=4,
 )
 FIELDS = st.fixed_dictionaries(
-    {"model": st.just("claude-sonnet-5") | st.just("gpt-5") | JSON, "max_tokens": st.just(10) | JSON},
+    {
+        "model": st.just("claude-sonnet-5") | st.just("gpt-5") | JSON,
+        "max_tokens": st.just(10) | JSON,
+    },
     optional={
         "messages": MESSAGES | JSON,
         "input": MESSAGES | BLOCKS | JSON,
@@ -58,7 +82,9 @@ LOGIC = ProviderLogic(index_models(None), Answers(), None, lambda: 0.0)
 
 
 @given(body=FIELDS | JSON, protocol=st.sampled_from(PROTOCOLS))
-async def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Protocol) -> None:
+async def test_garbage_is_refused_in_the_protocols_form(
+    body: Any, protocol: Protocol
+) -> None:
     record = Record(1, protocol.api, protocol.path, {}, 0.0, body)
     outgoing = await LOGIC.answer(protocol, record)
     assert outgoing.status == record.status
@@ -66,4 +92,7 @@ async def test_garbage_is_refused_in_the_protocols_form(body: Any, protocol: Pro
     if outgoing.status != 200:
         assert json.loads(outgoing.body)["error"]["message"] == record.error
     elif outgoing.events is None:
-        assert protocol.codec.decode_reply(json.loads(outgoing.body)).message["role"] == "assistant"
+        assert (
+            protocol.codec.decode_reply(json.loads(outgoing.body)).message["role"]
+            == "assistant"
+        )

@@ -14,7 +14,14 @@ from tests.lab.clients import CLAUDE, GPT, Clients, played
 
 SYSTEM = "Keep to the rules of the house. " * 400
 TOOLS: list[Any] = [
-    {"type": "function", "function": {"name": "ls", "description": "Lists.", "parameters": {"type": "object"}}}
+    {
+        "type": "function",
+        "function": {
+            "name": "ls",
+            "description": "Lists.",
+            "parameters": {"type": "object"},
+        },
+    }
 ]
 
 
@@ -51,7 +58,10 @@ async def test_each_turn_reads_all_that_went_before() -> None:
         first = await ask(clients, turns(1))
         assert first.cache_read_input_tokens == 0
         assert first.cache_creation_input_tokens > 1024
-        assert first.cache_creation.ephemeral_5m_input_tokens == first.cache_creation_input_tokens
+        assert (
+            first.cache_creation.ephemeral_5m_input_tokens
+            == first.cache_creation_input_tokens
+        )
         written = first.cache_creation_input_tokens
         for count in range(2, 8):
             clock.advance(290)
@@ -66,15 +76,24 @@ async def test_each_turn_reads_all_that_went_before() -> None:
     for record in provider.log:
         usage = record.canonical_usage
         assert usage.prompt_tokens == record.prompt_tokens
-        assert (usage.cache_read_tokens, usage.cache_write_tokens) == (record.cached_tokens, record.written_tokens)
+        assert (usage.cache_read_tokens, usage.cache_write_tokens) == (
+            record.cached_tokens,
+            record.written_tokens,
+        )
 
 
-async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows() -> None:
+async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_follows() -> (
+    None
+):
     async def play(clients: Clients) -> None:
         await ask(clients, turns(3))
-        other: list[Any] = [{"type": "function", "function": {**TOOLS[0]["function"], "name": "dir"}}]
+        other: list[Any] = [
+            {"type": "function", "function": {**TOOLS[0]["function"], "name": "dir"}}
+        ]
         assert (await ask(clients, turns(3), tools=other)).cache_read_input_tokens == 0
-        assert (await ask(clients, turns(3), system=f"{SYSTEM}!")).cache_read_input_tokens == 0
+        assert (
+            await ask(clients, turns(3), system=f"{SYSTEM}!")
+        ).cache_read_input_tokens == 0
         assert (await ask(clients, turns(3))).cache_read_input_tokens > 1024
 
     await played(Provider(), play)
@@ -83,13 +102,24 @@ async def test_a_change_of_tools_loses_all_and_one_of_the_system_prompt_what_fol
 async def test_after_a_compaction_tools_and_system_are_still_read() -> None:
     async def play(clients: Clients) -> None:
         before = await ask(clients, turns(6))
-        compacted: list[Any] = [{"role": "user", "content": "[summary of what went before]"}, *turns(6)[-2:]]
+        compacted: list[Any] = [
+            {"role": "user", "content": "[summary of what went before]"},
+            *turns(6)[-2:],
+        ]
         after = await ask(clients, compacted)
         again = await ask(
-            clients, [*compacted, {"role": "assistant", "content": "A."}, {"role": "user", "content": "B"}]
+            clients,
+            [
+                *compacted,
+                {"role": "assistant", "content": "A."},
+                {"role": "user", "content": "B"},
+            ],
         )
         assert 1024 < after.cache_read_input_tokens < before.cache_creation_input_tokens
-        assert again.cache_read_input_tokens == after.cache_read_input_tokens + after.cache_creation_input_tokens
+        assert (
+            again.cache_read_input_tokens
+            == after.cache_read_input_tokens + after.cache_creation_input_tokens
+        )
 
     await played(Provider(), play)
 
@@ -99,7 +129,11 @@ async def test_an_hour_is_written_as_an_hour() -> None:
 
     async def play(clients: Clients) -> None:
         first = await ask(clients, turns(2), ttl="1h")
-        assert first.cache_creation.ephemeral_1h_input_tokens == first.cache_creation_input_tokens > 0
+        assert (
+            first.cache_creation.ephemeral_1h_input_tokens
+            == first.cache_creation_input_tokens
+            > 0
+        )
         assert first.cache_creation.ephemeral_5m_input_tokens == 0
         clock.advance(3000)
         assert (await ask(clients, turns(3), ttl="1h")).cache_read_input_tokens > 0
@@ -133,9 +167,17 @@ async def test_claude_behind_chat_is_asked_by_marks_too() -> None:
     async def play(clients: Clients) -> list[Any]:
         found = []
         for count in (2, 3):
-            told = apply_cache_control([{"role": "system", "content": SYSTEM}, *turns(count)])
+            told = apply_cache_control(
+                [{"role": "system", "content": SYSTEM}, *turns(count)]
+            )
             messages: Any = told
-            found.append((await clients.openai.chat.completions.create(model=model, messages=messages)).usage)
+            found.append(
+                (
+                    await clients.openai.chat.completions.create(
+                        model=model, messages=messages
+                    )
+                ).usage
+            )
         return found
 
     found = await played(Provider({model: 200_000}), play)
@@ -148,15 +190,23 @@ async def test_openais_cache_needs_no_marks() -> None:
     async def play(clients: Clients) -> None:
         messages: Any = [{"role": "system", "content": SYSTEM}, *turns(2)]
         for read in (False, True):
-            chat = await clients.openai.chat.completions.create(model=GPT, messages=messages)
+            chat = await clients.openai.chat.completions.create(
+                model=GPT, messages=messages
+            )
             assert chat.usage
             assert chat.usage.prompt_tokens_details
             cached = chat.usage.prompt_tokens_details.cached_tokens or 0
             assert (cached >= 1024 and cached % 128 == 0) if read else cached == 0
-            messages = [*messages, {"role": "assistant", "content": "A."}, {"role": "user", "content": "B?"}]
+            messages = [
+                *messages,
+                {"role": "assistant", "content": "A."},
+                {"role": "user", "content": "B?"},
+            ]
         for read in (False, True):
             told: Any = turns(3 if read else 2)
-            response = await clients.openai.responses.create(model="gpt-5-mini", instructions=SYSTEM, input=told)
+            response = await clients.openai.responses.create(
+                model="gpt-5-mini", instructions=SYSTEM, input=told
+            )
             assert response.usage
             assert (response.usage.input_tokens_details.cached_tokens >= 1024) is read
 

@@ -17,7 +17,11 @@ HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
 
 def call(call_id: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": "ls", "arguments": "{}"},
+    }
 
 
 def text(words: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -27,21 +31,39 @@ def text(words: str, mark: dict[str, Any] | None = None) -> dict[str, Any]:
 CHAT: list[tuple[list[Any], str]] = [
     ([], "empty array"),
     (
-        [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call("c1")]}],
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "tool_calls": [call("c1")]},
+        ],
         "did not have response.*c1",
     ),
-    ([{"role": "tool", "tool_call_id": "c1", "content": "x"}], "must be a response to a preceeding message"),
-    ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a", "tool_calls": []}], "empty array"),
+    (
+        [{"role": "tool", "tool_call_id": "c1", "content": "x"}],
+        "must be a response to a preceeding message",
+    ),
+    (
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "a", "tool_calls": []},
+        ],
+        "empty array",
+    ),
     ([{"role": "robot", "content": "Hi"}], "robot"),
     ([{"role": "user"}], "needs content"),
 ]
 RESPONSES: list[tuple[list[Any], str]] = [
     ([], "Missing required parameter: 'input'"),
     (
-        [{"role": "user", "content": "x"}, {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": "{}"}],
+        [
+            {"role": "user", "content": "x"},
+            {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": "{}"},
+        ],
         "No tool output found for function call c1",
     ),
-    ([{"type": "function_call_output", "call_id": "c1", "output": "x"}], "No tool call found .* call_id c1"),
+    (
+        [{"type": "function_call_output", "call_id": "c1", "output": "x"}],
+        "No tool call found .* call_id c1",
+    ),
 ]
 USE = {"type": "tool_use", "id": "t1", "name": "ls", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "t9"}
@@ -53,7 +75,10 @@ THOUGHT = {"type": "thinking", "thinking": "a", "signature": "s"}
 def said(*contents: Any, **fields: Any) -> dict[str, Any]:
     """A request in which the user and the assistant speak in turn."""
     roles = ("user", "assistant")
-    told = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
+    told = [
+        {"role": roles[at % 2], "content": content}
+        for at, content in enumerate(contents)
+    ]
     return {"messages": told, **fields}
 
 
@@ -62,18 +87,33 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
     (said("Hi", [USE]), r"messages\.1: `tool_use` ids were found .* t1"),
     (said([RESULT]), r"messages\.0\.content\.0: unexpected `tool_use_id` .* t9"),
     (said(" "), "non-empty content"),
-    ({"messages": [{"role": "assistant", "content": "Hi"}]}, "first message must be the user"),
-    (said([text("a", MARK)] * 5), r"A maximum of 4 blocks with cache_control may be provided\. Found 5\."),
+    (
+        {"messages": [{"role": "assistant", "content": "Hi"}]},
+        "first message must be the user",
+    ),
+    (
+        said([text("a", MARK)] * 5),
+        r"A maximum of 4 blocks with cache_control may be provided\. Found 5\.",
+    ),
     (said([text("a", MARK)] * 4 + [text("b")], **MARK), r"Found 5\."),
-    (said([text("a", MARK), text("b", HOUR)]), r"messages\.0\.content\.1\.cache_control\.ttl: a ttl='1h' .* after"),
-    (said([text("b", HOUR)], system=[text("a", MARK)]), "processed in the following order: `tools`, `system`"),
+    (
+        said([text("a", MARK), text("b", HOUR)]),
+        r"messages\.0\.content\.1\.cache_control\.ttl: a ttl='1h' .* after",
+    ),
+    (
+        said([text("b", HOUR)], system=[text("a", MARK)]),
+        "processed in the following order: `tools`, `system`",
+    ),
     (said([text("b", HOUR)], **MARK), "the last block is marked with ttl='1h' already"),
     (said([text("b"), text(" ", MARK)]), "cannot be set for empty text"),
     (
         said("Hi", [USE], [ANSWER], thinking=THINKING),
         r"messages\.1\.content\.0\.type: Expected `thinking` or .* `tool_use`",
     ),
-    (said("Hi", [{**THOUGHT, **MARK}, text("b")], "c"), "Extra inputs are not permitted"),
+    (
+        said("Hi", [{**THOUGHT, **MARK}, text("b")], "c"),
+        "Extra inputs are not permitted",
+    ),
 ]
 
 
@@ -81,7 +121,9 @@ async def test_chat() -> None:
     async def play(clients: Clients) -> None:
         for messages, words in CHAT:
             with pytest.raises(openai.BadRequestError, match=words) as caught:
-                await clients.openai.chat.completions.create(model=GPT, messages=messages)
+                await clients.openai.chat.completions.create(
+                    model=GPT, messages=messages
+                )
             assert classify_error(caught.value).kind == "other"
 
     await played(Provider(script=[]), play)
@@ -101,11 +143,17 @@ async def test_messages() -> None:
     async def play(clients: Clients) -> None:
         for fields, words in MESSAGES:
             with pytest.raises(anthropic.BadRequestError, match=words) as caught:
-                await clients.claude.messages.create(model=CLAUDE, **{"max_tokens": 9_000, **fields})
+                await clients.claude.messages.create(
+                    model=CLAUDE, **{"max_tokens": 9_000, **fields}
+                )
             assert classify_error(caught.value).kind == "other"
-        with pytest.raises(anthropic.BadRequestError, match="max_tokens: Field required"):
+        with pytest.raises(
+            anthropic.BadRequestError, match="max_tokens: Field required"
+        ):
             await clients.claude.post(
-                "/v1/messages", cast_to=object, body={"model": CLAUDE, "messages": [{"role": "user", "content": "Hi"}]}
+                "/v1/messages",
+                cast_to=object,
+                body={"model": CLAUDE, "messages": [{"role": "user", "content": "Hi"}]},
             )
 
     await played(Provider(script=[]), play)
@@ -115,12 +163,25 @@ async def test_what_is_right_passes() -> None:
     async def play(clients: Clients) -> None:
         turn: list[Any] = [
             {"role": "user", "content": [text("list", MARK)]},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "a", "signature": "theirs"}, USE]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "a", **MARK}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "a", "signature": "theirs"},
+                    USE,
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": "a", **MARK}
+                ],
+            },
         ]
         system: Any = [text("Be careful.", HOUR)]
         tools: Any = [{"name": "ls", "input_schema": {"type": "object"}, **HOUR}]
-        await clients.claude.messages.create(model=CLAUDE, max_tokens=9, messages=turn, system=system, tools=tools)
+        await clients.claude.messages.create(
+            model=CLAUDE, max_tokens=9, messages=turn, system=system, tools=tools
+        )
 
     provider = Provider()
     await played(provider, play)
@@ -129,8 +190,14 @@ async def test_what_is_right_passes() -> None:
 
 async def test_claude_behind_chat_has_four_marks_too() -> None:
     async def play(clients: Clients) -> None:
-        messages: Any = [{"role": "user", "content": [text(word, MARK) for word in "abcde"]}]
-        with pytest.raises(openai.BadRequestError, match=r"A maximum of 4 blocks .* Found 5\."):
-            await clients.openai.chat.completions.create(model="anthropic/claude-sonnet-5", messages=messages)
+        messages: Any = [
+            {"role": "user", "content": [text(word, MARK) for word in "abcde"]}
+        ]
+        with pytest.raises(
+            openai.BadRequestError, match=r"A maximum of 4 blocks .* Found 5\."
+        ):
+            await clients.openai.chat.completions.create(
+                model="anthropic/claude-sonnet-5", messages=messages
+            )
 
     await played(Provider({"anthropic/claude-sonnet-5": 200_000}), play)

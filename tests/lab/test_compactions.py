@@ -9,17 +9,26 @@ import pytest
 
 from everthread.lab.provider import Provider, ServedModel
 
-ITEMS: list[Any] = [{"role": "user", "content": "Mend the parser"}, {"role": "assistant", "content": "It is mended."}]
+ITEMS: list[Any] = [
+    {"role": "user", "content": "Mend the parser"},
+    {"role": "assistant", "content": "It is mended."},
+]
 TRIGGER = {"type": "compaction_trigger"}
 
 
 async def post(provider: Provider, path: str, body: dict[str, Any]) -> httpx2.Response:
     async with httpx2.AsyncClient(timeout=60) as http:
-        return await http.post(f"{provider.url}{path}", json=body, headers={"anthropic-version": "2023-06-01"})
+        return await http.post(
+            f"{provider.url}{path}",
+            json=body,
+            headers={"anthropic-version": "2023-06-01"},
+        )
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_trigger_is_answered_with_one_item_that_comes_back(stream: bool) -> None:
+async def test_a_trigger_is_answered_with_one_item_that_comes_back(
+    stream: bool,
+) -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
         body = {"model": "gpt-5", "input": [*ITEMS, TRIGGER], "stream": stream}
         answer = await post(provider, "/v1/responses", body)
@@ -33,35 +42,51 @@ async def test_a_trigger_is_answered_with_one_item_that_comes_back(stream: bool)
         more = {"model": "gpt-5", "input": [item, {"role": "user", "content": "Go on"}]}
         assert (await post(provider, "/v1/responses", more)).status_code == 200
         spoilt = {**item, "encrypted_content": item["encrypted_content"][:-1]}
-        refused = await post(provider, "/v1/responses", {**more, "input": [spoilt, more["input"][1]]})
+        refused = await post(
+            provider, "/v1/responses", {**more, "input": [spoilt, more["input"][1]]}
+        )
         assert refused.status_code == 400
         assert "could not be verified" in refused.text
 
 
 async def test_a_trigger_stands_at_the_end() -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
-        answer = await post(provider, "/v1/responses", {"model": "gpt-5", "input": [TRIGGER, *ITEMS]})
+        answer = await post(
+            provider, "/v1/responses", {"model": "gpt-5", "input": [TRIGGER, *ITEMS]}
+        )
         assert answer.status_code == 400
         assert "must be the last item" in answer.text
 
 
 async def test_a_compaction_at_its_own_path() -> None:
     async with Provider({"gpt-5": 100_000}) as provider:
-        answer = await post(provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS})
+        answer = await post(
+            provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS}
+        )
         made = answer.json()
         assert made["object"] == "response.compaction"
         assert [item["type"] for item in made["output"]] == ["compaction"]
-        assert (await post(provider, "/v1/responses/compact", {"model": "no", "input": ITEMS})).status_code == 404
-        wrong = await post(provider, "/v1/responses/compact", {"model": "gpt-5", "input": []})
+        assert (
+            await post(
+                provider, "/v1/responses/compact", {"model": "no", "input": ITEMS}
+            )
+        ).status_code == 404
+        wrong = await post(
+            provider, "/v1/responses/compact", {"model": "gpt-5", "input": []}
+        )
         assert wrong.status_code == 400
 
 
 async def test_a_provider_that_never_heard_of_compactions() -> None:
     async with Provider([ServedModel("gpt-5", compacts=False)]) as provider:
-        answer = await post(provider, "/v1/responses", {"model": "gpt-5", "input": [*ITEMS, TRIGGER]})
+        answer = await post(
+            provider, "/v1/responses", {"model": "gpt-5", "input": [*ITEMS, TRIGGER]}
+        )
         assert answer.status_code == 400
         assert "compaction_trigger" in answer.text
-        path = await post(provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS})
+        path = await post(
+            provider, "/v1/responses/compact", {"model": "gpt-5", "input": ITEMS}
+        )
         assert path.status_code == 404
 
 
@@ -74,19 +99,39 @@ async def test_a_provider_that_never_heard_of_compactions() -> None:
         (2_000, ""),
     ],
 )
-async def test_the_answer_has_room_beside_the_thinking_budget(budget: int | None, words: str) -> None:
+async def test_the_answer_has_room_beside_the_thinking_budget(
+    budget: int | None, words: str
+) -> None:
     async with Provider({"claude-sonnet-5": 100_000}) as provider:
-        thinking = {"type": "enabled"} | ({} if budget is None else {"budget_tokens": budget})
-        body = {"model": "claude-sonnet-5", "max_tokens": 4_000, "thinking": thinking, "messages": ITEMS[:1]}
+        thinking = {"type": "enabled"} | (
+            {} if budget is None else {"budget_tokens": budget}
+        )
+        body = {
+            "model": "claude-sonnet-5",
+            "max_tokens": 4_000,
+            "thinking": thinking,
+            "messages": ITEMS[:1],
+        }
         answer = await post(provider, "/v1/messages", body)
         assert answer.status_code == (400 if words else 200)
         assert words in answer.text
 
 
-@pytest.mark.parametrize(("given", "status"), [({}, 405), ({"upgrade_status": 426}, 426)])
+@pytest.mark.parametrize(
+    ("given", "status"), [({}, 405), ({"upgrade_status": 426}, 426)]
+)
 async def test_a_websocket_is_refused_and_logged(given: Any, status: int) -> None:
-    async with Provider({"gpt-5": 100_000}, **given) as provider, httpx2.AsyncClient(timeout=60) as http:
-        asked = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
-        assert (await http.get(f"{provider.url}/v1/responses", headers=asked)).status_code == status
+    async with (
+        Provider({"gpt-5": 100_000}, **given) as provider,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        asked = {
+            "connection": "upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+        }
+        assert (
+            await http.get(f"{provider.url}/v1/responses", headers=asked)
+        ).status_code == status
         assert (await http.get(f"{provider.url}/v1/responses")).status_code == 405
         assert [record.status for record in provider.log] == [status, 405]

@@ -21,7 +21,12 @@ from everthread.lab.provider.script import Step
 from tests.lab.clients import APIS, CLAUDE, GPT, Clients, played
 
 REFUSED = (openai.APIStatusError, anthropic.APIStatusError)
-BROKEN = (openai.APIConnectionError, anthropic.APIConnectionError, openai.APIError, anthropic.APIError)
+BROKEN = (
+    openai.APIConnectionError,
+    anthropic.APIConnectionError,
+    openai.APIError,
+    anthropic.APIError,
+)
 WORDS = "one two three four five " * 20
 LATE = (openai.APITimeoutError, anthropic.APITimeoutError)
 
@@ -45,11 +50,21 @@ async def test_errors_arrive_as_the_clients_own(api: Api) -> None:
         assert await clients.ask(api) == "Fine again."
         return errors
 
-    provider = Provider(script=[*(Fault(kind, retry_after=7) for kind, _, _ in ERRORS), "Fine again."])
+    provider = Provider(
+        script=[*(Fault(kind, retry_after=7) for kind, _, _ in ERRORS), "Fine again."]
+    )
     errors = await played(provider, play)
-    assert [(error.status_code, classify_error(error).kind) for error in errors] == [error[1:] for error in ERRORS]
-    assert [record.fault for record in provider.log] == [*(error[0] for error in ERRORS), ""]
-    assert [record.status for record in provider.log] == [*(error[1] for error in ERRORS), 200]
+    assert [(error.status_code, classify_error(error).kind) for error in errors] == [
+        error[1:] for error in ERRORS
+    ]
+    assert [record.fault for record in provider.log] == [
+        *(error[0] for error in ERRORS),
+        "",
+    ]
+    assert [record.status for record in provider.log] == [
+        *(error[1] for error in ERRORS),
+        200,
+    ]
     assert errors[0].response.headers["retry-after"] == "7"
 
 
@@ -68,9 +83,17 @@ async def test_a_client_that_retries_gets_through() -> None:
     async def play(clients: Clients) -> str | None:
         patient = clients.openai.with_options(max_retries=2)
         messages: Any = [{"role": "user", "content": "Hi"}]
-        return (await patient.chat.completions.create(model=GPT, messages=messages)).choices[0].message.content
+        return (
+            (await patient.chat.completions.create(model=GPT, messages=messages))
+            .choices[0]
+            .message.content
+        )
 
-    script: list[Step] = [Fault("rate_limit", retry_after=0.01), Fault("server_error", retry_after=0.01), "At last."]
+    script: list[Step] = [
+        Fault("rate_limit", retry_after=0.01),
+        Fault("server_error", retry_after=0.01),
+        "At last.",
+    ]
     assert await played(Provider(script=script), play) == "At last."
 
 
@@ -90,8 +113,12 @@ async def test_a_hanging_answer_ends_when_the_client_goes_away(api: Api) -> None
 async def test_a_hanging_answer_keeps_nobody_from_closing() -> None:
     provider = Provider(script=[Fault("hang", seconds=3600)])
     async with provider:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.rpartition(":")[2]))
-        body = json.dumps({"model": GPT, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(provider.url.rpartition(":")[2])
+        )
+        body = json.dumps(
+            {"model": GPT, "messages": [{"role": "user", "content": "Hi"}]}
+        ).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: lab\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         await _until(lambda: bool(provider.log))
@@ -115,21 +142,35 @@ async def test_a_delayed_answer_comes(stream: bool) -> None:
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat", stream=stream)
 
-    assert await played(Provider(script=[Fault("delay", reply="Late.", seconds=0.01)]), play) == "Late."
+    assert (
+        await played(
+            Provider(script=[Fault("delay", reply="Late.", seconds=0.01)]), play
+        )
+        == "Late."
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(ANSWERED))
-async def test_a_fault_that_leaves_the_answer_whole_answers_with_an_echo(kind: Kind) -> None:
+async def test_a_fault_that_leaves_the_answer_whole_answers_with_an_echo(
+    kind: Kind,
+) -> None:
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat")
 
     answer = await played(Provider(script=[Fault(kind, seconds=0.01)]), play)
-    assert answer.startswith("You said: "), "and not with the words of an answer that is cut off"
+    assert answer.startswith("You said: "), (
+        "and not with the words of an answer that is cut off"
+    )
 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_client_that_leaves_a_slow_stream_is_noticed(api: Api) -> None:
-    provider = Provider(script=[Fault("slow", reply=WORDS, seconds=0.005), Fault("slow", reply=WORDS, seconds=600)])
+    provider = Provider(
+        script=[
+            Fault("slow", reply=WORDS, seconds=0.005),
+            Fault("slow", reply=WORDS, seconds=600),
+        ]
+    )
 
     async def play(clients: Clients) -> None:
         assert await clients.ask(api, stream=True) == WORDS
@@ -172,7 +213,13 @@ async def test_a_stream_breaks_off_after_some_words(api: Api) -> None:
             assert WORDS.startswith(heard)
 
     await played(
-        Provider(script=[Fault("reset", after=8, reply=WORDS), Fault("truncated", after=8, reply=WORDS)]), play
+        Provider(
+            script=[
+                Fault("reset", after=8, reply=WORDS),
+                Fault("truncated", after=8, reply=WORDS),
+            ]
+        ),
+        play,
     )
 
 
@@ -188,7 +235,10 @@ async def test_an_error_inside_a_stream_with_status_200(api: Api) -> None:
             kinds.append(classify_error(caught.value).kind)
         return kinds
 
-    script = [Fault("stream_overflow", after=8, reply=WORDS), Fault("stream_error", after=8, reply=WORDS)]
+    script = [
+        Fault("stream_overflow", after=8, reply=WORDS),
+        Fault("stream_error", after=8, reply=WORDS),
+    ]
     provider = Provider(script=script)
     assert await played(provider, play) == ["prompt_too_long", "other"]
     assert all(record.status == 200 and record.error for record in provider.log)
@@ -203,7 +253,9 @@ async def test_such_an_error_without_a_stream_is_an_error() -> None:
             statuses.append(caught.value.status_code)
         return statuses
 
-    assert await played(Provider(script=[Fault("stream_overflow"), Fault("stream_error")]), play) == [400, 500]
+    assert await played(
+        Provider(script=[Fault("stream_overflow"), Fault("stream_error")]), play
+    ) == [400, 500]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -216,10 +268,18 @@ async def test_an_empty_answer(stream: bool) -> None:
                 await _collect(clients, api, said)
                 assert not said
             return
-        chat = await clients.openai.chat.completions.create(model=GPT, messages=messages)
+        chat = await clients.openai.chat.completions.create(
+            model=GPT, messages=messages
+        )
         assert chat.choices == []
-        assert (await clients.openai.responses.create(model=GPT, input="Hi")).output == []
-        assert (await clients.claude.messages.create(model=CLAUDE, max_tokens=9, messages=messages)).content == []
+        assert (
+            await clients.openai.responses.create(model=GPT, input="Hi")
+        ).output == []
+        assert (
+            await clients.claude.messages.create(
+                model=CLAUDE, max_tokens=9, messages=messages
+            )
+        ).content == []
 
     await played(Provider(script=lambda _request: Fault("empty")), play)
 
@@ -254,7 +314,9 @@ class TestPlan:
 
         assert fate(1) == fate(1) != fate(2)
         kinds = [fault.kind if fault else None for fault in fate(1)]
-        assert {kind: 20 <= kinds.count(kind) <= 60 for kind in ("rate_limit", "reset")} == {
+        assert {
+            kind: 20 <= kinds.count(kind) <= 60 for kind in ("rate_limit", "reset")
+        } == {
             "rate_limit": True,
             "reset": True,
         }
@@ -272,9 +334,16 @@ class TestPlan:
                     continue
             return heard
 
-        provider = Provider(script=script, faults=FaultPlan(rates, seed=3, seconds=0.001))
+        provider = Provider(
+            script=script, faults=FaultPlan(rates, seed=3, seconds=0.001)
+        )
         assert await played(provider, play) == script
-        assert {record.fault for record in provider.log} == {"", "rate_limit", "server_error", "delay"}
+        assert {record.fault for record in provider.log} == {
+            "",
+            "rate_limit",
+            "server_error",
+            "delay",
+        }
 
     def test_nonsense_is_refused(self) -> None:
         nonsense: Any = "bad luck"
@@ -300,17 +369,28 @@ async def _until(happened: Callable[[], bool]) -> None:
 
 def _numbers(usage: dict[str, Any]) -> list[int]:
     values = [value for value in usage.values() if isinstance(value, int)]
-    return values + [number for value in usage.values() if isinstance(value, dict) for number in _numbers(value)]
+    return values + [
+        number
+        for value in usage.values()
+        if isinstance(value, dict)
+        for number in _numbers(value)
+    ]
 
 
 async def _collect(clients: Clients, api: Api, said: list[str]) -> None:
     """What a stream says before it ends, well or not."""
     messages: Any = [{"role": "user", "content": "Hi"}]
     if api == "openai_chat":
-        async for chunk in await clients.openai.chat.completions.create(model=GPT, messages=messages, stream=True):
-            said += [choice.delta.content for choice in chunk.choices if choice.delta.content]
+        async for chunk in await clients.openai.chat.completions.create(
+            model=GPT, messages=messages, stream=True
+        ):
+            said += [
+                choice.delta.content for choice in chunk.choices if choice.delta.content
+            ]
     elif api == "openai_responses":
-        async for event in await clients.openai.responses.create(model=GPT, input="Hi", stream=True):
+        async for event in await clients.openai.responses.create(
+            model=GPT, input="Hi", stream=True
+        ):
             if event.type == "response.output_text.delta":
                 said.append(event.delta)
     else:

@@ -8,7 +8,9 @@ from everthread.testing import SteppedClock
 
 def prompt(*sizes: int, end: str = "") -> list[Block]:
     """Blocks of so many tokens, four characters each; the last one may end otherwise."""
-    made = [Block(f"{at}".ljust(4 * tokens, "."), tokens) for at, tokens in enumerate(sizes)]
+    made = [
+        Block(f"{at}".ljust(4 * tokens, "."), tokens) for at, tokens in enumerate(sizes)
+    ]
     return [*made, Block(end, 10)] if end else made
 
 

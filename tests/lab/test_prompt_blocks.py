@@ -10,17 +10,29 @@ import pytest
 
 from everthread.core.tokens import TokenCounter
 from everthread.lab.provider.cache import Prompt, PromptReader, chain
-from everthread.lab.provider.models import ANTHROPIC, CHAT, RESPONSES, Protocol
+from everthread.lab.provider.served_models import ANTHROPIC, CHAT, RESPONSES, Protocol
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 BODY: dict[str, Any] = {
     "model": "claude-sonnet-5",
     "max_tokens": 100,
     "tools": [
-        {"name": "ls", "description": "Lists.", "input_schema": {"type": "object", "properties": {}}},
-        {"name": "cat", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}, **MARK},
+        {
+            "name": "ls",
+            "description": "Lists.",
+            "input_schema": {"type": "object", "properties": {}},
+        },
+        {
+            "name": "cat",
+            "description": "Reads a file.",
+            "input_schema": {"type": "object", "properties": {}},
+            **MARK,
+        },
     ],
-    "system": [{"type": "text", "text": "You are careful."}, {"type": "text", "text": "Be brief.", **MARK}],
+    "system": [
+        {"type": "text", "text": "You are careful."},
+        {"type": "text", "text": "Be brief.", **MARK},
+    ],
     "messages": [
         {"role": "user", "content": "What is in here?"},
         {
@@ -36,7 +48,11 @@ BODY: dict[str, Any] = {
             "role": "user",
             "content": [
                 {"type": "tool_result", "tool_use_id": "t1", "content": "a b c"},
-                {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "hello", **MARK}]},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t2",
+                    "content": [{"type": "text", "text": "hello", **MARK}],
+                },
                 {"type": "text", "text": "And now?", **MARK},
             ],
         },
@@ -53,7 +69,9 @@ CHAT_BODY: dict[str, Any] = {
 
 
 def read(protocol: Protocol, body: dict[str, Any]) -> Prompt:
-    return PromptReader(body["model"]).read(protocol.api, protocol.codec.decode_request(body), body)
+    return PromptReader(body["model"]).read(
+        protocol.api, protocol.codec.decode_request(body), body
+    )
 
 
 def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
@@ -64,7 +82,16 @@ def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
         *(f"messages.2.content.{at}" for at in range(3)),
     ]
     assert [block.kind for block in prompt.blocks[4:]] == [
-        *("text", "thinking", "text", "tool_use", "tool_use", "tool_result", "tool_result", "text")
+        *(
+            "text",
+            "thinking",
+            "text",
+            "tool_use",
+            "tool_use",
+            "tool_result",
+            "tool_result",
+            "text",
+        )
     ]
     assert [block.path for block in prompt.blocks if block.mark] == [
         *("tools.1", "system.1", "messages.2.content.1", "messages.2.content.2")
@@ -76,25 +103,51 @@ def test_tools_then_system_then_messages_each_block_in_its_place() -> None:
     [
         (ANTHROPIC, BODY),
         (CHAT, CHAT_BODY),
-        (RESPONSES, {"model": "gpt-5", "instructions": "Be brief.", "input": [{"role": "user", "content": "Hello"}]}),
-        (CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello"}], "tools": [{"type": "function"}]}),
+        (
+            RESPONSES,
+            {
+                "model": "gpt-5",
+                "instructions": "Be brief.",
+                "input": [{"role": "user", "content": "Hello"}],
+            },
+        ),
+        (
+            CHAT,
+            {
+                "model": "gpt-5",
+                "messages": [{"role": "user", "content": "Hello"}],
+                "tools": [{"type": "function"}],
+            },
+        ),
     ],
 )
-def test_the_tokens_are_those_of_the_request(protocol: Protocol, body: dict[str, Any]) -> None:
+def test_the_tokens_are_those_of_the_request(
+    protocol: Protocol, body: dict[str, Any]
+) -> None:
     request = protocol.codec.decode_request(body)
     counter = TokenCounter(body["model"])
-    expected = counter.request(request.messages, system=request.system, tools=request.tools)
+    expected = counter.request(
+        request.messages, system=request.system, tools=request.tools
+    )
     reader = PromptReader(body["model"])
     for _ in range(2):
-        prompt = reader.read(protocol.api, protocol.codec.decode_request(copy.deepcopy(body)), body)
+        prompt = reader.read(
+            protocol.api, protocol.codec.decode_request(copy.deepcopy(body)), body
+        )
         assert prompt.tokens == expected
         assert all(block.tokens >= 0 for block in prompt.blocks)
 
 
 def test_marks_and_the_form_of_a_text_change_nothing() -> None:
     plain = copy.deepcopy(BODY)
-    plain["messages"][0]["content"] = [{"type": "text", "text": "What is in here?", **MARK}]
-    for part in (plain["tools"][1], plain["system"][1], plain["messages"][2]["content"][2]):
+    plain["messages"][0]["content"] = [
+        {"type": "text", "text": "What is in here?", **MARK}
+    ]
+    for part in (
+        plain["tools"][1],
+        plain["system"][1],
+        plain["messages"][2]["content"][2],
+    ):
         del part["cache_control"]
     assert chain(read(ANTHROPIC, plain).blocks) == chain(read(ANTHROPIC, BODY).blocks)
 
@@ -114,7 +167,8 @@ def test_marks_and_the_form_of_a_text_change_nothing() -> None:
 def test_a_change_is_seen_from_where_it_stands(change: Any, first: int) -> None:
     changed = copy.deepcopy(BODY)
     change(changed)
-    before, after = chain(read(ANTHROPIC, BODY).blocks), chain(read(ANTHROPIC, changed).blocks)
+    before = chain(read(ANTHROPIC, BODY).blocks)
+    after = chain(read(ANTHROPIC, changed).blocks)
     assert before[:first] == after[:first]
     assert all(x != y for x, y in zip(before[first:], after[first:], strict=True))
 
@@ -123,25 +177,44 @@ def test_the_order_of_keys_counts() -> None:
     turned = copy.deepcopy(BODY)
     call = turned["messages"][1]["content"][2]
     turned["messages"][1]["content"][2] = {key: call[key] for key in reversed(call)}
-    assert chain(read(ANTHROPIC, turned).blocks)[-1] != chain(read(ANTHROPIC, BODY).blocks)[-1]
+    assert (
+        chain(read(ANTHROPIC, turned).blocks)[-1]
+        != chain(read(ANTHROPIC, BODY).blocks)[-1]
+    )
 
 
 def test_the_same_words_by_another_speaker_are_another_prompt() -> None:
-    one = {"model": "claude-sonnet-5", "max_tokens": 1, "messages": [{"role": "user", "content": "Yes."}]}
+    one = {
+        "model": "claude-sonnet-5",
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": "Yes."}],
+    }
     two = json.loads(json.dumps(one).replace('"user"', '"assistant"'))
     assert chain(read(ANTHROPIC, one).blocks) != chain(read(ANTHROPIC, two).blocks)
 
 
 def test_an_automatic_mark_goes_to_the_last_block_that_can_carry_one() -> None:
-    bare = {"model": "claude-sonnet-5", "max_tokens": 1, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    bare = {
+        "model": "claude-sonnet-5",
+        "max_tokens": 1,
+        "cache_control": {"type": "ephemeral", "ttl": "1h"},
+    }
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [thought]}]
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [thought]},
+    ]
     prompt = read(ANTHROPIC, {**bare, "messages": messages})
-    assert [(block.path, block.mark) for block in prompt.blocks if block.mark] == [("messages.0.content.0", "1h")]
+    assert [(block.path, block.mark) for block in prompt.blocks if block.mark] == [
+        ("messages.0.content.0", "1h")
+    ]
     marked = read(ANTHROPIC, {**BODY, "cache_control": {"type": "ephemeral"}})
     assert sum(block.marks for block in marked.blocks) == 4
 
 
 def test_marks_are_understood_in_chats_form_too() -> None:
     prompt = read(CHAT, CHAT_BODY)
-    assert [block.path for block in prompt.blocks if block.mark] == ["system.0", "messages.0.content.0"]
+    assert [block.path for block in prompt.blocks if block.mark] == [
+        "system.0",
+        "messages.0.content.0",
+    ]

@@ -13,8 +13,14 @@ from everthread import apply_cache_control
 from everthread.core.cache_control import mark_system
 from everthread.core.messages import Message
 from everthread.core.types import Api, Request
-from everthread.lab.provider.cache import Block, CacheUse, ClaudeCache, PromptReader, Ttl
-from everthread.lab.provider.models import cache_minimum
+from everthread.lab.provider.cache import (
+    Block,
+    CacheUse,
+    ClaudeCache,
+    PromptReader,
+    Ttl,
+)
+from everthread.lab.provider.served_models import cache_minimum
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
 from tests.lab.clients import CLAUDE
@@ -22,9 +28,14 @@ from tests.lab.clients import CLAUDE
 MINIMUM = 1024
 
 
-def blocks(count: int, *marks: int, ttl: Ttl = "5m", tokens: int = 200, kind: str = "text") -> list[Block]:
+def blocks(
+    count: int, *marks: int, ttl: Ttl = "5m", tokens: int = 200, kind: str = "text"
+) -> list[Block]:
     """So many blocks of 200 tokens, those at `marks` marked."""
-    return [Block(f"block {at}", tokens, kind, ttl if at in marks else None) for at in range(count)]
+    return [
+        Block(f"block {at}", tokens, kind, ttl if at in marks else None)
+        for at in range(count)
+    ]
 
 
 class Bench:
@@ -34,15 +45,24 @@ class Bench:
         self.clock = SteppedClock()
         self.cache = ClaudeCache(self.clock)
 
-    def use(self, asked: list[Block], *, rest: int = 7, model: str = "claude-sonnet-5") -> CacheUse:
+    def use(
+        self, asked: list[Block], *, rest: int = 7, model: str = "claude-sonnet-5"
+    ) -> CacheUse:
         prompt = sum(block.tokens for block in asked) + rest
         return self.cache.use(model, asked, prompt=prompt, minimum=MINIMUM)
 
 
-def test_the_first_request_writes_up_to_its_last_mark_and_the_next_one_reads_it() -> None:
+def test_the_first_request_writes_up_to_its_last_mark_and_the_next_one_reads_it() -> (
+    None
+):
     bench = Bench()
     first = bench.use(blocks(10, 5, 8))
-    assert (first.read, first.write_5m, first.write_1h, first.input) == (0, 1800, 0, 207)
+    assert (first.read, first.write_5m, first.write_1h, first.input) == (
+        0,
+        1800,
+        0,
+        207,
+    )
     second = bench.use(blocks(12, 5, 11))
     assert second == CacheUse(2407, read=1800, write_5m=600)
 
@@ -63,7 +83,8 @@ def test_a_prefix_is_found_only_where_an_earlier_request_wrote_one() -> None:
 
 
 def test_twenty_positions_are_looked_at_the_marks_own_included() -> None:
-    near, far = Bench(), Bench()
+    near = Bench()
+    far = Bench()
     for bench in (near, far):
         bench.use(blocks(15, 14))
     assert near.use(blocks(34, 33)).read == 3000
@@ -82,7 +103,10 @@ def test_a_run_of_calls_or_of_results_is_one_position(kind: str) -> None:
     bench.use(blocks(15, 14))
     many = [Block(f"parallel {at}", 10, kind) for at in range(40)]
     assert bench.use([*blocks(15), *many, Block("end", 10, mark="5m")]).read == 3000
-    mixed = [Block(f"mixed {at}", 10, "tool_use" if at % 2 else "tool_result") for at in range(40)]
+    mixed = [
+        Block(f"mixed {at}", 10, "tool_use" if at % 2 else "tool_result")
+        for at in range(40)
+    ]
     assert bench.use([*blocks(15), *mixed, Block("end", 10, mark="5m")]).read == 0
 
 
@@ -95,9 +119,15 @@ def test_the_longest_of_several_entries_is_read() -> None:
 def test_a_change_before_the_mark_loses_everything_from_there_on() -> None:
     bench = Bench()
     bench.use(blocks(20, 7, 12, 19))
-    changed = [replace(block, text="changed") if at == 9 else block for at, block in enumerate(blocks(20, 7, 12, 19))]
+    changed = [
+        replace(block, text="changed") if at == 9 else block
+        for at, block in enumerate(blocks(20, 7, 12, 19))
+    ]
     assert bench.use(changed) == CacheUse(4007, read=1600, write_5m=2400)
-    first = [replace(block, text="changed") if at == 0 else block for at, block in enumerate(blocks(20, 7, 12, 19))]
+    first = [
+        replace(block, text="changed") if at == 0 else block
+        for at, block in enumerate(blocks(20, 7, 12, 19))
+    ]
     assert bench.use(first).read == 0
 
 
@@ -117,7 +147,9 @@ def test_models_do_not_share_a_cache() -> None:
 
 class TestTime:
     @pytest.mark.parametrize(("ttl", "seconds"), [("5m", 300), ("1h", 3600)])
-    def test_an_entry_lives_that_long_after_its_last_use(self, ttl: Ttl, seconds: float) -> None:
+    def test_an_entry_lives_that_long_after_its_last_use(
+        self, ttl: Ttl, seconds: float
+    ) -> None:
         bench = Bench()
         bench.use(blocks(10, 9, ttl=ttl))
         for _ in range(3):
@@ -142,7 +174,10 @@ class TestTime:
         for turn in range(4):
             bench.clock.advance(200)
             bench.use(blocks(14 + turn, 13 + turn))
-        assert bench.use([*blocks(7, 6), Block("a new conversation", 100, mark="5m")]).read == 0
+        assert (
+            bench.use([*blocks(7, 6), Block("a new conversation", 100, mark="5m")]).read
+            == 0
+        )
 
 
 def test_writes_are_told_apart_by_their_time() -> None:
@@ -160,12 +195,21 @@ def test_writes_are_told_apart_by_their_time() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 500), st.sampled_from([None, None, "5m", "1h"])), min_size=1, max_size=40),
+    st.lists(
+        st.tuples(st.integers(1, 500), st.sampled_from([None, None, "5m", "1h"])),
+        min_size=1,
+        max_size=40,
+    ),
     st.integers(0, 3),
 )
-def test_the_parts_always_add_up(shape: list[tuple[int, Ttl | None]], extra: int) -> None:
+def test_the_parts_always_add_up(
+    shape: list[tuple[int, Ttl | None]], extra: int
+) -> None:
     bench = Bench()
-    asked = [Block(f"block {at}", tokens, mark=mark) for at, (tokens, mark) in enumerate(shape)]
+    asked = [
+        Block(f"block {at}", tokens, mark=mark)
+        for at, (tokens, mark) in enumerate(shape)
+    ]
     for grown in (asked, asked, [*asked, *blocks(extra, extra - 1)]):
         use = bench.use(grown)
         assert min(use.read, use.write_5m, use.write_1h, use.input) >= 0
@@ -191,33 +235,49 @@ def test_the_smallest_prefix_depends_on_the_model(model: str, tokens: int) -> No
 
 def tool_loop(rounds: int, words: str) -> list[Message]:
     """One question, and so many calls with their results; the assistant says these words before each call."""
-    messages: list[Message] = [{"role": "user", "content": "Make the tests of the ledger pass."}]
+    messages: list[Message] = [
+        {"role": "user", "content": "Make the tests of the ledger pass."}
+    ]
     for number in range(rounds):
-        function = {"name": "terminal", "arguments": f'{{"command": "pytest -k ledger_{number}"}}'}
+        function = {
+            "name": "terminal",
+            "arguments": f'{{"command": "pytest -k ledger_{number}"}}',
+        }
         call: Any = {"id": f"call_{number}", "type": "function", "function": function}
         messages.append({"role": "assistant", "content": words, "tool_calls": [call]})
         result = f"{number} failed: the entry of the northern branch differs. " * 20
-        messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": result})
+        messages.append(
+            {"role": "tool", "tool_call_id": f"call_{number}", "content": result}
+        )
     return messages
 
 
 def cached_share(api: Api, words: str, *, native: bool) -> float:
     """How much of a tool loop of 30 calls comes from the cache, as the marks are placed for this route."""
-    cache, reader, used, read = ClaudeCache(lambda: 0.0), PromptReader(CLAUDE), 0, 0
+    cache = ClaudeCache(lambda: 0.0)
+    reader = PromptReader(CLAUDE)
+    used = 0
+    read = 0
     system = mark_system("Keep to the rules of the house. " * 200)
     for rounds in range(31):
-        marked = apply_cache_control(tool_loop(rounds, words), native_anthropic=native, wordless_results=True)
-        body = CODECS[api].encode_request(Request(CLAUDE, marked, system, [], {"max_tokens": 100}))
+        marked = apply_cache_control(
+            tool_loop(rounds, words), native_anthropic=native, wordless_results=True
+        )
+        body = CODECS[api].encode_request(
+            Request(CLAUDE, marked, system, [], {"max_tokens": 100})
+        )
         prompt = reader.read(api, CODECS[api].decode_request(body), body)
         use = cache.use(CLAUDE, prompt.blocks, prompt=prompt.tokens, minimum=1_024)
-        used, read = used + prompt.tokens, read + use.read
+        used = used + prompt.tokens
+        read = read + use.read
     return read / used
 
 
 def test_a_tool_loop_is_read_from_the_cache_through_openrouter_as_natively() -> None:
     """Where the calls come without a word, a block of their result carries the mark."""
     said = "I look at the next test."
-    native, routed = cached_share("anthropic", said, native=True), cached_share("openai_chat", said, native=False)
+    native = cached_share("anthropic", said, native=True)
+    routed = cached_share("openai_chat", said, native=False)
     wordless = cached_share("openai_chat", "", native=False)
     print(
         f"cached in a tool loop: natively {native:.0%}, through OpenRouter {routed:.0%}, without words {wordless:.0%}"

@@ -23,7 +23,13 @@ CALL = Reply(
         "role": "assistant",
         "content": "Let me look at it.",
         "reasoning_content": "The file is named in the question, so I read it first.",
-        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "read", "arguments": ARGUMENTS}}],
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "read", "arguments": ARGUMENTS},
+            }
+        ],
     }
 )
 TOOL = {
@@ -50,11 +56,16 @@ async def test_a_scripted_text_arrives_word_for_word(api: Api, stream: bool) -> 
 class TestChat:
     async def test_calls_reasoning_and_usage(self) -> None:
         provider = Provider(script=[CALL])
-        messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is it?"}]
+        messages: Any = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "What is it?"},
+        ]
         tools: Any = [{"type": "function", "function": TOOL}]
 
         async def play(clients: Clients) -> Any:
-            return await clients.openai.chat.completions.create(model=GPT, messages=messages, tools=tools)
+            return await clients.openai.chat.completions.create(
+                model=GPT, messages=messages, tools=tools
+            )
 
         reply = await played(provider, play)
         [choice] = reply.choices
@@ -62,24 +73,44 @@ class TestChat:
         assert choice.message.content == "Let me look at it."
         assert choice.message.tool_calls[0].function.arguments == ARGUMENTS
         assert choice.message.reasoning_content == CALL.message["reasoning_content"]
-        assert reply.usage.prompt_tokens == TokenCounter(GPT).request(messages[1:], system="Be brief.", tools=tools)
+        assert reply.usage.prompt_tokens == TokenCounter(GPT).request(
+            messages[1:], system="Be brief.", tools=tools
+        )
         assert reply.usage.completion_tokens_details.reasoning_tokens > 5
-        assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+        assert (
+            reply.usage.total_tokens
+            == reply.usage.prompt_tokens + reply.usage.completion_tokens
+        )
 
-    async def test_a_stream_comes_in_pieces_with_usage_only_when_asked_for(self) -> None:
+    async def test_a_stream_comes_in_pieces_with_usage_only_when_asked_for(
+        self,
+    ) -> None:
         provider = Provider(script=lambda _request: CALL)
 
         async def play(clients: Clients) -> list[list[Any]]:
             found = []
-            asked: Any = {"model": GPT, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+            asked: Any = {
+                "model": GPT,
+                "messages": [{"role": "user", "content": "Hi"}],
+                "stream": True,
+            }
             extras: list[Any] = [{}, {"stream_options": {"include_usage": True}}]
             for options in extras:
-                pieces: Any = await clients.openai.chat.completions.create(**asked, **options)
+                pieces: Any = await clients.openai.chat.completions.create(
+                    **asked, **options
+                )
                 found.append([piece async for piece in pieces])
             return found
 
-        for chunks, has_usage in zip(await played(provider, play), (False, True), strict=True):
-            calls = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
+        for chunks, has_usage in zip(
+            await played(provider, play), (False, True), strict=True
+        ):
+            calls = [
+                call
+                for chunk in chunks
+                for choice in chunk.choices
+                for call in choice.delta.tool_calls or []
+            ]
             assert len(calls) > 2
             assert "".join(call.function.arguments for call in calls) == ARGUMENTS
             assert any(chunk.usage for chunk in chunks) is has_usage
@@ -99,7 +130,11 @@ class TestResponses:
                 return await events.get_final_response()
 
         reply = await played(provider, play)
-        assert [item.type for item in reply.output] == ["reasoning", "message", "function_call"]
+        assert [item.type for item in reply.output] == [
+            "reasoning",
+            "message",
+            "function_call",
+        ]
         assert reply.output_text == "Let me look at it."
         assert reply.output[2].arguments == ARGUMENTS
         assert reply.usage.output_tokens_details.reasoning_tokens > 5
@@ -108,10 +143,20 @@ class TestResponses:
         provider = Provider(script=[CALL, "Done."])
 
         async def play(clients: Clients) -> str:
-            first = await clients.openai.responses.create(model=GPT, input=[{"role": "user", "content": "Hi"}])
+            first = await clients.openai.responses.create(
+                model=GPT, input=[{"role": "user", "content": "Hi"}]
+            )
             told: Any = [{"role": "user", "content": "Hi"}, *first.output]
-            told.append({"type": "function_call_output", "call_id": "call_1", "output": "the file"})
-            return (await clients.openai.responses.create(model=GPT, input=told)).output_text
+            told.append(
+                {
+                    "type": "function_call_output",
+                    "call_id": "call_1",
+                    "output": "the file",
+                }
+            )
+            return (
+                await clients.openai.responses.create(model=GPT, input=told)
+            ).output_text
 
         assert await played(provider, play) == "Done."
         assert provider.log[1].shared
@@ -122,21 +167,38 @@ class TestResponses:
 
         async def play(clients: Clients) -> None:
             first = await clients.openai.responses.create(model=GPT, input="Hi")
-            thought, said, call = (item.model_dump(exclude_none=True) for item in first.output)
-            result = {"type": "function_call_output", "call_id": "call_1", "output": "the file"}
+            thought, said, call = (
+                item.model_dump(exclude_none=True) for item in first.output
+            )
+            result = {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": "the file",
+            }
             torn: list[tuple[list[Any], str]] = [
-                ([said, call, result], "without its required 'reasoning' item: 'rs_resp_lab1'"),
+                (
+                    [said, call, result],
+                    "without its required 'reasoning' item: 'rs_resp_lab1'",
+                ),
                 (
                     [thought, {"role": "user", "content": "Go on."}],
                     "'reasoning' was provided without its required foll",
                 ),
-                ([said, thought], "'reasoning' was provided without its required following item"),
+                (
+                    [said, thought],
+                    "'reasoning' was provided without its required following item",
+                ),
             ]
             for items, words in torn:
                 with pytest.raises(openai.BadRequestError, match=words):
                     await clients.openai.responses.create(model=GPT, input=items)
-            with pytest.raises(openai.BadRequestError, match="Previous response with id 'resp_1' not found"):
-                await clients.openai.responses.create(model=GPT, input="Hi", previous_response_id="resp_1")
+            with pytest.raises(
+                openai.BadRequestError,
+                match="Previous response with id 'resp_1' not found",
+            ):
+                await clients.openai.responses.create(
+                    model=GPT, input="Hi", previous_response_id="resp_1"
+                )
 
         await played(provider, play)
 
@@ -145,46 +207,102 @@ class TestAnthropic:
     async def test_blocks_with_a_signature_and_usage(self) -> None:
         provider = Provider(script=lambda _request: CALL)
         messages: Any = [{"role": "user", "content": "What is it?"}]
-        tools: Any = [{"name": "read", "description": "Reads.", "input_schema": TOOL["parameters"]}]
+        tools: Any = [
+            {
+                "name": "read",
+                "description": "Reads.",
+                "input_schema": TOOL["parameters"],
+            }
+        ]
 
         async def play(clients: Clients) -> tuple[Any, Any, int]:
-            asked = {"model": CLAUDE, "messages": messages, "tools": tools, "system": "Be brief."}
+            asked = {
+                "model": CLAUDE,
+                "messages": messages,
+                "tools": tools,
+                "system": "Be brief.",
+            }
             whole = await clients.claude.messages.create(max_tokens=900, **asked)
-            async with clients.claude.messages.stream(max_tokens=900, **asked) as pieces:
+            async with clients.claude.messages.stream(
+                max_tokens=900, **asked
+            ) as pieces:
                 streamed = await pieces.get_final_message()
             counted = await clients.claude.messages.count_tokens(**asked)
             return whole, streamed, counted.input_tokens
 
         whole, streamed, counted = await played(provider, play)
         for reply in (whole, streamed):
-            assert [block.type for block in reply.content] == ["thinking", "text", "tool_use"]
+            assert [block.type for block in reply.content] == [
+                "thinking",
+                "text",
+                "tool_use",
+            ]
             assert reply.content[0].signature
-            assert reply.content[2].input == {"path": "src/everthread/lab/provider.py", "lines": [1, 20]}
+            assert reply.content[2].input == {
+                "path": "src/everthread/lab/provider.py",
+                "lines": [1, 20],
+            }
             assert reply.stop_reason == "tool_use"
             assert reply.usage.input_tokens == counted
 
     async def test_a_request_without_output_only_warms_the_cache(self) -> None:
         async def play(clients: Clients) -> Any:
-            system: Any = [{"type": "text", "text": "Be brief. " * 900, "cache_control": {"type": "ephemeral"}}]
+            system: Any = [
+                {
+                    "type": "text",
+                    "text": "Be brief. " * 900,
+                    "cache_control": {"type": "ephemeral"},
+                }
+            ]
             messages: Any = [{"role": "user", "content": "warmup"}]
-            return await clients.claude.messages.create(model=CLAUDE, max_tokens=0, system=system, messages=messages)
+            return await clients.claude.messages.create(
+                model=CLAUDE, max_tokens=0, system=system, messages=messages
+            )
 
         reply = await played(Provider(script=["Never said."]), play)
-        assert (reply.content, reply.stop_reason, reply.usage.output_tokens) == ([], "max_tokens", 0)
+        assert (reply.content, reply.stop_reason, reply.usage.output_tokens) == (
+            [],
+            "max_tokens",
+            0,
+        )
         assert reply.usage.cache_creation_input_tokens > 1024
 
     async def test_thoughts_go_back_unchanged_or_are_refused(self) -> None:
-        provider = Provider(script=[Reply({"role": "assistant", "content": "Yes.", "reasoning_content": "Sure?"}), "B"])
+        provider = Provider(
+            script=[
+                Reply(
+                    {
+                        "role": "assistant",
+                        "content": "Yes.",
+                        "reasoning_content": "Sure?",
+                    }
+                ),
+                "B",
+            ]
+        )
 
         async def play(clients: Clients) -> str:
             asked: Any = [{"role": "user", "content": "Is it?"}]
-            first = await clients.claude.messages.create(model=CLAUDE, max_tokens=900, messages=asked)
+            first = await clients.claude.messages.create(
+                model=CLAUDE, max_tokens=900, messages=asked
+            )
             blocks = [block.model_dump(exclude_none=True) for block in first.content]
-            again: Any = [*asked, {"role": "assistant", "content": blocks}, {"role": "user", "content": "Why?"}]
-            await clients.claude.messages.create(model=CLAUDE, max_tokens=900, messages=again)
+            again: Any = [
+                *asked,
+                {"role": "assistant", "content": blocks},
+                {"role": "user", "content": "Why?"},
+            ]
+            await clients.claude.messages.create(
+                model=CLAUDE, max_tokens=900, messages=again
+            )
             blocks[0]["thinking"] = "Perhaps."
-            with pytest.raises(anthropic.BadRequestError, match=r"messages\.1\.content\.0: Invalid `signature`"):
-                await clients.claude.messages.create(model=CLAUDE, max_tokens=900, messages=again)
+            with pytest.raises(
+                anthropic.BadRequestError,
+                match=r"messages\.1\.content\.0: Invalid `signature`",
+            ):
+                await clients.claude.messages.create(
+                    model=CLAUDE, max_tokens=900, messages=again
+                )
             return "done"
 
         assert await played(provider, play) == "done"
@@ -197,13 +315,21 @@ class TestModels:
             two = [model.id async for model in clients.claude.models.list()]
             return one, two, (await clients.openai.models.retrieve("b/c")).id
 
-        assert await played(Provider({"a": 1000, "b/c": 2000}), play) == (["a", "b/c"], ["a", "b/c"], "b/c")
+        assert await played(Provider({"a": 1000, "b/c": 2000}), play) == (
+            ["a", "b/c"],
+            ["a", "b/c"],
+            "b/c",
+        )
 
-    @pytest.mark.parametrize("shows", ["max_model_len", "context_length", "context_window"])
+    @pytest.mark.parametrize(
+        "shows", ["max_model_len", "context_length", "context_window"]
+    )
     async def test_a_window_is_shown_as_the_server_does(self, shows: Any) -> None:
         async def play(clients: Clients) -> Any:
             async with httpx2.AsyncClient(timeout=60) as http:
-                return (await http.get(f"{clients.provider.url}/v1/models")).json()["data"]
+                return (await http.get(f"{clients.provider.url}/v1/models")).json()[
+                    "data"
+                ]
 
         [plain, llama, shown] = await played(
             Provider(
@@ -222,7 +348,9 @@ class TestModels:
     @pytest.mark.parametrize("api", APIS)
     async def test_an_unknown_one_is_not_found(self, api: Api) -> None:
         async def play(clients: Clients) -> None:
-            with pytest.raises((openai.NotFoundError, anthropic.NotFoundError), match="gpt-9"):
+            with pytest.raises(
+                (openai.NotFoundError, anthropic.NotFoundError), match="gpt-9"
+            ):
                 await clients.ask(api, model="gpt-9")
             with pytest.raises(openai.NotFoundError):
                 await clients.openai.models.retrieve("gpt-9")
@@ -242,7 +370,8 @@ class TestModels:
 
 class TestScripts:
     async def test_functions_may_wait_and_see_the_request(self) -> None:
-        arrived, gate = asyncio.Event(), asyncio.Event()
+        arrived = asyncio.Event()
+        gate = asyncio.Event()
 
         async def slow(request: Request) -> Reply | Fault | str:
             arrived.set()
@@ -256,12 +385,17 @@ class TestScripts:
             gate.set()
             return [await waiting, await clients.ask("anthropic")]
 
-        assert await played(Provider(script=slow), play) == ["You use gpt-5.", "You use claude-sonnet-5."]
+        assert await played(Provider(script=slow), play) == [
+            "You use gpt-5.",
+            "You use claude-sonnet-5.",
+        ]
 
     async def test_a_script_that_is_used_up_says_so(self) -> None:
         async def play(clients: Clients) -> None:
             await clients.ask("openai_chat")
-            with pytest.raises(openai.InternalServerError, match="1 answers, and all were given"):
+            with pytest.raises(
+                openai.InternalServerError, match="1 answers, and all were given"
+            ):
                 await clients.ask("openai_chat")
 
         await played(Provider(script=["only"]), play)
@@ -272,7 +406,10 @@ class TestScripts:
             return "never"
 
         async def play(clients: Clients) -> None:
-            with pytest.raises(openai.InternalServerError, match="The script failed: AssertionError: it is not"):
+            with pytest.raises(
+                openai.InternalServerError,
+                match="The script failed: AssertionError: it is not",
+            ):
                 await clients.ask("openai_chat")
 
         provider = Provider(script=wrong)
@@ -296,23 +433,35 @@ class TestScripts:
 
     @pytest.mark.parametrize("api", APIS)
     async def test_an_answer_longer_than_was_asked_for_is_cut(self, api: Api) -> None:
-        model: Any = {"openai_chat": GPT, "openai_responses": GPT, "anthropic": CLAUDE}[api]
+        model: Any = {"openai_chat": GPT, "openai_responses": GPT, "anthropic": CLAUDE}[
+            api
+        ]
 
         async def play(clients: Clients) -> tuple[str, str]:
             if api == "anthropic":
                 messages: Any = [{"role": "user", "content": "Hi"}]
-                said: Any = await clients.claude.messages.create(model=model, max_tokens=20, messages=messages)
+                said: Any = await clients.claude.messages.create(
+                    model=model, max_tokens=20, messages=messages
+                )
                 return said.content[0].text, said.stop_reason
             if api == "openai_chat":
                 chat = await clients.openai.chat.completions.create(
-                    model=model, max_completion_tokens=20, messages=[{"role": "user", "content": "Hi"}]
+                    model=model,
+                    max_completion_tokens=20,
+                    messages=[{"role": "user", "content": "Hi"}],
                 )
-                return str(chat.choices[0].message.content), chat.choices[0].finish_reason
-            response = await clients.openai.responses.create(model=model, max_output_tokens=20, input="Hi")
+                return str(chat.choices[0].message.content), chat.choices[
+                    0
+                ].finish_reason
+            response = await clients.openai.responses.create(
+                model=model, max_output_tokens=20, input="Hi"
+            )
             assert response.incomplete_details
             return response.output_text, str(response.incomplete_details.reason)
 
-        text, reason = await played(Provider(script=["one two three four five " * 50]), play)
+        text, reason = await played(
+            Provider(script=["one two three four five " * 50]), play
+        )
         assert 15 <= TokenCounter(model).text(text) <= 20
         assert reason in ("max_tokens", "length", "max_output_tokens")
 
@@ -323,7 +472,9 @@ async def test_a_client_that_blocks_runs_in_a_thread() -> None:
 
             def ask() -> str | None:
                 with OpenAI(api_key="sk-lab", base_url=f"{provider.url}/v1") as client:
-                    said = client.chat.completions.create(model=GPT, messages=[{"role": "user", "content": "Hi"}])
+                    said = client.chat.completions.create(
+                        model=GPT, messages=[{"role": "user", "content": "Hi"}]
+                    )
                     return said.choices[0].message.content
 
             return await asyncio.to_thread(ask)
@@ -337,7 +488,10 @@ async def test_a_provider_may_be_opened_again() -> None:
     async def play(clients: Clients) -> str:
         return await clients.ask("openai_chat")
 
-    assert [await played(provider, play), await played(provider, play)] == ["one", "two"]
+    assert [await played(provider, play), await played(provider, play)] == [
+        "one",
+        "two",
+    ]
     assert len(provider.log) == 2
 
 
@@ -349,17 +503,34 @@ class TestLog:
         async def play(clients: Clients) -> None:
             told: Any = [{"role": "user", "content": "Hi"}]
             chat = clients.openai.chat.completions
-            await chat.create(model=GPT, messages=told, extra_headers={"x-session-id": "s1"}, temperature=0.3)
+            await chat.create(
+                model=GPT,
+                messages=told,
+                extra_headers={"x-session-id": "s1"},
+                temperature=0.3,
+            )
             await clients.ask("openai_chat", "another session")
-            told += [{"role": "assistant", "content": "A."}, {"role": "user", "content": "More"}]
-            await chat.create(model=GPT, messages=told, extra_headers={"x-session-id": "s1"})
+            told += [
+                {"role": "assistant", "content": "A."},
+                {"role": "user", "content": "More"},
+            ]
+            await chat.create(
+                model=GPT, messages=told, extra_headers={"x-session-id": "s1"}
+            )
             told[0] = {"role": "user", "content": "Ho"}
             with pytest.raises(openai.InternalServerError):
-                await chat.create(model=GPT, messages=told, extra_headers={"x-session-id": "s1"})
+                await chat.create(
+                    model=GPT, messages=told, extra_headers={"x-session-id": "s1"}
+                )
 
         await played(provider, play)
         one, other, more, changed = provider.log
-        assert (one.number, one.api, one.path, one.session) == (1, "openai_chat", "/v1/chat/completions", "s1")
+        assert (one.number, one.api, one.path, one.session) == (
+            1,
+            "openai_chat",
+            "/v1/chat/completions",
+            "s1",
+        )
         assert one.request
         assert one.request.params["temperature"] == 0.3
         assert one.body["temperature"] == 0.3
@@ -368,9 +539,15 @@ class TestLog:
         assert more.shared
         assert more.shared.extends
         assert changed.shared
-        assert (changed.shared.shared_messages, changed.shared.where, changed.shared.index) == (0, "messages", 0)
+        assert (
+            changed.shared.shared_messages,
+            changed.shared.where,
+            changed.shared.index,
+        ) == (0, "messages", 0)
         assert (changed.status, changed.usage) == (500, None)
-        assert more.canonical_usage.prompt_tokens == more.prompt_tokens > one.prompt_tokens
+        assert (
+            more.canonical_usage.prompt_tokens == more.prompt_tokens > one.prompt_tokens
+        )
         assert more.reply
         assert more.reply.message["content"] == "C."
         assert one.at < other.at < more.at < changed.at
@@ -378,7 +555,10 @@ class TestLog:
 
     async def test_who_listens_hears_of_each(self) -> None:
         heard: list[int | None] = []
-        provider = Provider(script=["A.", Fault("server_error")], listen=lambda record: heard.append(record.status))
+        provider = Provider(
+            script=["A.", Fault("server_error")],
+            listen=lambda record: heard.append(record.status),
+        )
 
         async def play(clients: Clients) -> None:
             await clients.ask("openai_chat")
@@ -393,8 +573,15 @@ class TestLog:
 
         async def play(clients: Clients) -> None:
             async with httpx2.AsyncClient(timeout=60) as http:
-                for content in (b"{", b"[1]", b'{"model": 3}', b'{"model": "gpt-5", "messages": 3}'):
-                    answer = await http.post(f"{clients.provider.url}/v1/chat/completions", content=content)
+                for content in (
+                    b"{",
+                    b"[1]",
+                    b'{"model": 3}',
+                    b'{"model": "gpt-5", "messages": 3}',
+                ):
+                    answer = await http.post(
+                        f"{clients.provider.url}/v1/chat/completions", content=content
+                    )
                     assert answer.status_code == 400
                     assert answer.json()["error"]["message"]
 

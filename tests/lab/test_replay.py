@@ -12,34 +12,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.compaction.compressor import ContextCompressor
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.options import Route, Setup
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.errors import InputError
 from everthread.factory import open_store
 from everthread.lab.importers.log import Log, LoggedMessage
-from everthread.lab.importers.reader import parse_log, read_log
+from everthread.lab.importers.read_logs import parse_log, read_log
 from everthread.lab.provider import Provider
 from everthread.lab.provider.cache import Block, RequestChain, chain
 from everthread.lab.replay import Replay, replay, result
-from everthread.lab.replay.facts import collect_facts, in_context
-from everthread.lab.replay.plan import plan_replay
+from everthread.lab.replay.replay_plan import plan_replay
+from everthread.lab.replay.tracked_facts import collect_facts, in_context
 from everthread.providers.clients import AnthropicModel, OpenAIChatModel
 from everthread.testing import SteppedClock
+from everthread.thread.options import Route, Setup
 from tests.lab.replayed import PLAIN, talk
 from tests.shared_data import shared
 
-CLAUDE, GPT = "claude-sonnet-4-5", "gpt-4o"
+CLAUDE = "claude-sonnet-4-5"
+GPT = "gpt-4o"
 WINDOW = 12_000
 
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT])
-async def test_a_replay_agrees_with_the_provider_over_http(model: str, tmp_path: Path) -> None:
+async def test_a_replay_agrees_with_the_provider_over_http(
+    model: str, tmp_path: Path
+) -> None:
     messages = talk(12)
     times = [30.0 * number + (5_000 if number > 15 else 0) for number in range(24)]
-    found = replay(messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False)
+    found = replay(
+        messages, model=model, window=WINDOW, options=PLAIN, times=times, compared=False
+    )
     log = await _over_http(messages, model, times, tmp_path)
     assert len(found.compactions) >= 2
     for call, record in zip(found.ours.calls, log, strict=True):
@@ -58,10 +64,19 @@ async def _over_http(
         claude = model == CLAUDE
         kind = AnthropicModel if claude else OpenAIChatModel
         api = kind.api
-        sender = kind(model, window=WINDOW, base_url=provider.base_url(api), api_key="lab")
-        route = Route(model, api, WINDOW, provider="anthropic" if claude else "auto", model=sender)
+        sender = kind(
+            model, window=WINDOW, base_url=provider.base_url(api), api_key="lab"
+        )
+        route = Route(
+            model, api, WINDOW, provider="anthropic" if claude else "auto", model=sender
+        )
         setup = Setup(
-            store, route, ContextCompressor, lambda context: JournalWriter(context.counter), PLAIN, clock=clock
+            store,
+            route,
+            ContextCompressor,
+            lambda context: JournalWriter(context.counter),
+            PLAIN,
+            clock=clock,
         )
         conversation = await Conversation.open(setup)
         waiting: list[Message] = []
@@ -75,31 +90,52 @@ async def _over_http(
             await conversation.send(sent)
         await conversation.close()
         await sender.aclose()
-        figures = [(record.prompt_tokens, record.cached_tokens, record.written_tokens) for record in provider.log]
+        figures = [
+            (record.prompt_tokens, record.cached_tokens, record.written_tokens)
+            for record in provider.log
+        ]
     await store.close()
     return figures
 
 
 def _log(messages: list[Message], models: list[str]) -> Log:
     names = iter(models)
-    said = [LoggedMessage(message, model=next(names) if message["role"] == "assistant" else "") for message in messages]
+    said = [
+        LoggedMessage(
+            message, model=next(names) if message["role"] == "assistant" else ""
+        )
+        for message in messages
+    ]
     return Log("test", "core", said, system="Be brief. " * 800)
 
 
 def test_every_miss_has_its_cause() -> None:
     models = [CLAUDE] * 38 + ["claude-opus-4-1"] * 2
     times = [10.0 * number + (1_000 if number > 9 else 0) for number in range(40)]
-    tool = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+    tool = {
+        "type": "function",
+        "function": {"name": "bash", "parameters": {"type": "object"}},
+    }
 
     def policy(call: int, conversation: Conversation) -> bool:
         if call == 34:
             conversation.use_tools([tool])
         return call == 30
 
-    found = replay(_log(talk(20), models), window=120_000, options=PLAIN, times=times, compact=policy)
+    found = replay(
+        _log(talk(20), models),
+        window=120_000,
+        options=PLAIN,
+        times=times,
+        compact=policy,
+    )
     assert {at: call.miss for at, call in enumerate(found.ours.calls) if call.miss} == {
-        0: result.FIRST, 10: result.FORGOTTEN, 30: result.COMPACTED, 34: result.TOOLS, 38: result.MODEL,
-    }  # fmt: skip
+        0: result.FIRST,
+        10: result.FORGOTTEN,
+        30: result.COMPACTED,
+        34: result.TOOLS,
+        38: result.MODEL,
+    }
     assert [made.call for made in found.compactions] == [30]
     assert all(call.missed > 0 for call in found.ours.calls[1:] if call.miss)
     # After a compaction the system prompt is still read from the cache, and the call after reads all but the new.
@@ -107,24 +143,37 @@ def test_every_miss_has_its_cause() -> None:
     assert after[0].use.read > 500
     assert after[1].use.read == after[0].use.read + after[0].use.write
     # The cache alone misses for the same reasons, but for what compaction and tools did.
-    assert set(found.way("cached").misses) == {result.FIRST, result.FORGOTTEN, result.MODEL}
+    assert set(found.way("cached").misses) == {
+        result.FIRST,
+        result.FORGOTTEN,
+        result.MODEL,
+    }
 
 
 def test_a_prompt_that_is_too_short_is_no_miss_of_anything() -> None:
     found = replay(talk(2, words=3), model=GPT, window=WINDOW, options=PLAIN)
-    assert [call.miss for call in found.ours.calls] == [result.FIRST, result.SHORT, result.SHORT, result.SHORT]
+    assert [call.miss for call in found.ours.calls] == [
+        result.FIRST,
+        result.SHORT,
+        result.SHORT,
+        result.SHORT,
+    ]
     assert found.ours.read == 0
 
 
 def test_baselines_end_or_cost_more() -> None:
     found = replay(talk(30), model=CLAUDE, window=WINDOW, options=PLAIN)
-    ours, uncached, cached, dropped = (found.way(name) for name in ("everthread", "uncached", "cached", "truncated"))
+    ours, uncached, cached, dropped = (
+        found.way(name) for name in ("everthread", "uncached", "cached", "truncated")
+    )
     assert len(ours.calls) == len(dropped.calls) == 60
     assert ours.peak <= WINDOW
     assert dropped.peak <= WINDOW
     assert uncached.refused == cached.refused == len(cached.calls) < 60
     assert uncached.read == 0
-    assert [call.use.prompt for call in uncached.calls] == [call.use.prompt for call in cached.calls]
+    assert [call.use.prompt for call in uncached.calls] == [
+        call.use.prompt for call in cached.calls
+    ]
     assert dropped.misses[result.DROPPED] > 5
     assert ours.cost is not None
     assert dropped.cost is not None
@@ -145,9 +194,14 @@ def test_baselines_end_or_cost_more() -> None:
     assert json.loads(json.dumps(found.as_dict()))["ways"][0]["answered"] == 60
 
 
-def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us() -> None:
+def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us() -> (
+    None
+):
     messages = talk(3)
-    messages[6] = {**messages[6], "content": " ".join(f"huge{number}" for number in range(9_000))}
+    messages[6] = {
+        **messages[6],
+        "content": " ".join(f"huge{number}" for number in range(9_000)),
+    }
     found = replay(messages, model=CLAUDE, window=WINDOW, options=PLAIN)
     assert found.ours.refused is None
     assert found.way("truncated").refused is None
@@ -155,7 +209,13 @@ def test_one_result_larger_than_the_window_is_cut_by_truncation_and_stored_by_us
 
 
 def test_without_compaction_our_way_ends_too_and_says_why() -> None:
-    found = replay(talk(30), model=CLAUDE, window=WINDOW, options=replace(PLAIN, enabled=False), compared=False)
+    found = replay(
+        talk(30),
+        model=CLAUDE,
+        window=WINDOW,
+        options=replace(PLAIN, enabled=False),
+        compared=False,
+    )
     assert found.ours.refused == len(found.ours.calls) < 60
     assert any("compression is disabled" in note for note in found.notes)
 
@@ -168,7 +228,9 @@ def test_an_unknown_price_is_unknown_not_zero() -> None:
 
 
 def test_times_must_be_those_of_the_calls() -> None:
-    with pytest.raises(InputError, match="times has 3 entries; the conversation has 4 calls"):
+    with pytest.raises(
+        InputError, match="times has 3 entries; the conversation has 4 calls"
+    ):
         replay(talk(2), times=[0.0, 1.0, 2.0])
     with pytest.raises(InputError, match="goes back"):
         replay(talk(1), times=[5.0, 4.0])
@@ -178,20 +240,44 @@ def test_times_must_be_those_of_the_calls() -> None:
 
 def test_times_come_from_the_log_then_from_usage_then_are_assumed() -> None:
     messages = talk(2)
-    timed = Log("t", "core", [LoggedMessage(message, 1_000.0 + 7 * at) for at, message in enumerate(messages)])
+    timed = Log(
+        "t",
+        "core",
+        [
+            LoggedMessage(message, 1_000.0 + 7 * at)
+            for at, message in enumerate(messages)
+        ],
+    )
     plan = plan_replay(timed)
-    assert (plan.timed, plan.began, [call.at for call in plan.calls]) == ("log", 1_000.0, [0.0, 14.0, 28.0, 42.0])
-    warm, cold = ({"cache_read": read, "cache_write": 900, "input": 3, "output": 5} for read in (800, 0))
+    assert (plan.timed, plan.began, [call.at for call in plan.calls]) == (
+        "log",
+        1_000.0,
+        [0.0, 14.0, 28.0, 42.0],
+    )
+    warm, cold = (
+        {"cache_read": read, "cache_write": 900, "input": 3, "output": 5}
+        for read in (800, 0)
+    )
     frame = {"messages": messages, "usage": [cold, warm, cold, warm]}
     told = plan_replay(_read(frame), pause=3_000, ttl=300)
     assert told.timed == "usage"
     gaps = [later.at - earlier.at for earlier, later in pairwise(told.calls)]
     assert gaps == [15.0, 3_000.0, 15.0]
-    assert [later.at for later in plan_replay(_read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000).calls][
-        2
-    ] < 300
-    assumed = plan_replay(Log("t", "core", [LoggedMessage(message) for message in messages]), pause=50, step=5)
-    assert (assumed.timed, [call.at for call in assumed.calls]) == ("assumed", [0.0, 5.0, 55.0, 60.0])
+    assert [
+        later.at
+        for later in plan_replay(
+            _read({**frame, "usage": [warm, warm, warm, warm]}), pause=3_000
+        ).calls
+    ][2] < 300
+    assumed = plan_replay(
+        Log("t", "core", [LoggedMessage(message) for message in messages]),
+        pause=50,
+        step=5,
+    )
+    assert (assumed.timed, [call.at for call in assumed.calls]) == (
+        "assumed",
+        [0.0, 5.0, 55.0, 60.0],
+    )
     assert "50 s before each message of a person" in assumed.notes[-1]
 
 
@@ -199,14 +285,43 @@ def _read(value: object) -> Log:
     return parse_log(json.dumps(value))
 
 
+def test_a_repaired_answer_costs_no_other_call_its_time_or_usage() -> None:
+    entries = [
+        LoggedMessage(
+            message,
+            1_000.0 + 10 * number,
+            CanonicalUsage(output_tokens=number),
+            model=CLAUDE,
+        )
+        for number, message in enumerate(talk(4))
+    ]
+    entries[5] = replace(
+        entries[5], message={**entries[5].message, "content": "", "tool_calls": []}
+    )  # says nothing
+    del entries[10]  # a call without its result
+    entries[-1] = replace(entries[-1], at=None)
+    entries[-2] = replace(entries[-2], at=None)
+    plan = plan_replay(Log("log", "core", entries))
+    assert plan.notes[0].startswith("repairs: ")
+    assert "1 call without a time in the log; assumed" in plan.notes
+    assert (plan.timed, plan.began) == ("log", 1_000.0)
+    outputs = [call.usage.output_tokens for call in plan.calls if call.usage]
+    assert outputs == [1, 3, 7, 9, 11, 13, 15]
+    assert [call.at for call in plan.calls] == [0, 20, 60, 80, 110, 120, 135]
+
+
 def test_a_fact_matches_whole_words_only() -> None:
-    context = in_context([{"role": "user", "content": "See `src/app.py` and\nrun  make check-all."}])
+    context = in_context(
+        [{"role": "user", "content": "See `src/app.py` and\nrun  make check-all."}]
+    )
     assert "src/app.py" in context
     assert "run make check-all" in context
     assert "app.py" not in context
     assert "make check" not in context
     facts = collect_facts(talk(3))
-    assert {(fact.kind, fact.text) for fact in facts} >= {("commands", "pytest -q tests/test_part_1.py")}
+    assert {(fact.kind, fact.text) for fact in facts} >= {
+        ("commands", "pytest -q tests/test_part_1.py")
+    }
 
 
 def test_the_long_transcript() -> None:
@@ -222,7 +337,9 @@ def test_the_long_transcript() -> None:
     assert found.ours.peak < cached.peak
     assert _known(found.saved(cached)) > 0.3
     assert found.ours.facts is not None
-    assert found.ours.facts.lost <= found.ours.facts.total * 0.02, "long commands that a phrase search misses"
+    assert found.ours.facts.lost <= found.ours.facts.total * 0.02, (
+        "long commands that a phrase search misses"
+    )
     assert found.ours.facts.kinds["user messages"][2] == 0
 
 
@@ -234,7 +351,8 @@ def _known(share: float | None) -> float:
 def _forgotten(log: Log) -> int:
     usage = [entry.usage for entry in log.entries if entry.usage is not None]
     return sum(
-        not later.cache_read_tokens and bool(earlier.cache_read_tokens or earlier.cache_write_tokens)
+        not later.cache_read_tokens
+        and bool(earlier.cache_read_tokens or earlier.cache_write_tokens)
         for earlier, later in pairwise(usage)
     )
 

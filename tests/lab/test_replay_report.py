@@ -63,10 +63,18 @@ def test_the_page_is_self_contained(found: Replay) -> None:
     assert read.open == []
     assert len(read.ids) == len(set(read.ids))
     assert not re.search(r"https?://|@import|url\(", text)
-    assert not any({"src", "onclick", "onload"} & given.keys() for _, given in read.elements)
-    assert all(str(given["href"]).startswith("#") for _, given in read.elements if "href" in given)
+    assert not any(
+        {"src", "onclick", "onload"} & given.keys() for _, given in read.elements
+    )
+    assert all(
+        str(given["href"]).startswith("#")
+        for _, given in read.elements
+        if "href" in given
+    )
     assert "alert" not in "".join(
-        text for text in re.findall(r"<script[^>]*>(.*?)</script>", text, re.S) if "JSON.parse" not in text
+        text
+        for text in re.findall(r"<script[^>]*>(.*?)</script>", text, re.S)
+        if "JSON.parse" not in text
     )
     assert HOSTILE in read.texts
     assert "default-src 'none'" in str(read.of("meta"))
@@ -77,44 +85,76 @@ def test_the_page_is_self_contained(found: Replay) -> None:
 def test_every_chart_has_a_text_and_its_values(found: Replay) -> None:
     text = page([found])
     read = _Page(text)
-    charts = [given for given in read.of("svg") if given["class"] == "chart"]
+    charts = [given for given in read.of("svg") if given["class"] == "chart wide"]
     assert [chart["id"] for chart in charts] == ["context-1", "cost-1", "cache-1"]
     for chart in charts:
         assert chart["role"] == "img"
         assert set(str(chart["aria-labelledby"]).split()) <= set(read.ids)
-        held = re.search(rf'<script type="application/json" id="{chart["id"]}-data">(.*?)</script>', text)
+        held = re.search(
+            rf'<script type="application/json" id="{chart["id"]}-data">(.*?)</script>',
+            text,
+        )
         assert held is not None
         lines = json.loads(held[1])["lines"]
-        assert int(str(chart["data-count"])) == max(len(line["values"]) for line in lines) == 60
+        assert (
+            int(str(chart["data-count"]))
+            == max(len(line["values"]) for line in lines)
+            == 60
+        )
+    text = "".join(
+        piece.partition("</svg>")[0] for piece in text.split('class="chart wide"')[1:]
+    )
     marks = re.findall(r'<g class="mark"><title>compaction before call (\d+):', text)
-    assert [int(mark) for mark in marks] == [made.call + 1 for made in found.compactions]
-    assert text.count('<g class="miss">') == sum(bool(call.missed) for call in found.ours.calls)
+    assert [int(mark) for mark in marks] == [
+        made.call + 1 for made in found.compactions
+    ]
+    assert text.count('<g class="miss">') == sum(
+        bool(call.missed) for call in found.ours.calls
+    )
     shown = " ".join(read.texts)
-    for words in ("Ways compared", "Compactions", "Cache misses", "Facts at the end", "then refused", "Notes"):
+    for words in (
+        "Ways compared",
+        "Compactions",
+        "Cache misses",
+        "Facts at the end",
+        "then refused",
+        "Notes",
+    ):
         assert words in shown
     assert all(given.get("scope") == "col" for given in read.of("th"))
 
 
-def test_the_headline_is_our_saving_and_the_facts_are_listed(found: Replay) -> None:
-    ours, cached = found.ours, found.way("cached")
+def test_the_headline_is_what_continued_then_facts_then_dollars(found: Replay) -> None:
+    ours = found.ours
+    cached = found.way("cached")
     saved = found.saved(cached)
     assert saved is not None
-    text = page([found], command="everthread replay log.json --html page.html", date="2026-01-31 09:30 UTC")
+    text = page(
+        [found],
+        command="everthread replay log.json --html page.html",
+        date="2026-01-31 09:30 UTC",
+    )
     read = _Page(text)
-    lead = re.search(r'<li class="lead"><b>([^<]+)</b><span>([^<]+)</span>', text)
-    assert lead is not None
-    assert lead[1].startswith(("$", "−$"))
-    assert f"{saved:.1%} of the" in lead[2]
+    figures = re.findall(
+        r'<li( class="lead")?><b>([^<]+)</b><span class="label">([^<]+)</span>', text
+    )
     beyond = len(ours.calls) - len(cached.calls)
-    assert f"{beyond:,} more calls would not have fitted" in lead[2]
+    assert figures[0] == (' class="lead"', f"{beyond:,} calls", "beyond the window")
+    assert "facts kept" in figures[1][2]
+    assert figures[-1][2] == f"saved, {saved:.1%}"
     shown = " ".join(read.texts)
     assert "everthread replay log.json --html page.html" in shown
     assert "2026-01-31 09:30 UTC" in shown
     written = [one for one in found.compactions if one.summary]
     assert text.count("<summary>Summary before call") == len(written) > 0
-    assert "src/part_0.py" in shown.split("The facts by name")[1] or "part_0" in shown.split("The facts by name")[1]
+    assert (
+        "src/part_0.py" in shown.split("The facts by name")[1]
+        or "part_0" in shown.split("The facts by name")[1]
+    )
     assert "no caching" not in shown
-    assert "no management, no caching" in " ".join(_Page(page([found], uncached=True)).texts)
+    assert "no management, no caching" in " ".join(
+        _Page(page([found], uncached=True)).texts
+    )
 
 
 def test_several_replays_begin_with_an_overview(found: Replay) -> None:
@@ -126,12 +166,19 @@ def test_several_replays_begin_with_an_overview(found: Replay) -> None:
 
 
 def test_a_page_without_prices_facts_or_compactions(found: Replay) -> None:
-    short = replay(talk(1, words=2), model="nobodys-model", window=12_000, options=PLAIN)
+    short = replay(
+        talk(1, words=2), model="nobodys-model", window=12_000, options=PLAIN
+    )
     ways = [replace(way, facts=None) for way in short.ways]
     text = page([replace(short, ways=ways)])
     read = _Page(text)
-    assert [chart["id"] for chart in read.of("svg") if chart["class"] == "chart"] == ["context-1", "cache-1"]
-    assert "What this costs is unknown" in text
+    assert [
+        chart["id"] for chart in read.of("svg") if chart["class"] == "chart wide"
+    ] == [
+        "context-1",
+        "cache-1",
+    ]
+    assert "The cost is unknown" in text
     assert "Facts at the end" not in text
     assert "unknown" in text
 
@@ -146,4 +193,9 @@ def test_one_value_and_none_can_be_drawn() -> None:
         "$2",
         "$1,200",
     ]
-    assert [figure(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)] == ["0", "500", "12.5k", "2M"]
+    assert [figure(value, "tokens") for value in (0.0, 500, 12_500, 2_000_000)] == [
+        "0",
+        "500",
+        "12.5k",
+        "2M",
+    ]

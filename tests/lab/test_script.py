@@ -15,9 +15,9 @@ from everthread.errors import InputError
 from everthread.lab.provider import Provider, Recorded
 from everthread.lab.provider.answers import split_events
 from everthread.lab.provider.faults import Fault
-from everthread.lab.provider.models import PROTOCOLS, Protocol
 from everthread.lab.provider.script import Answers, echo, read_script
-from everthread.wire import anthropic, openai_chat, openai_responses
+from everthread.lab.provider.served_models import PROTOCOLS, Protocol
+from everthread.wire import anthropic, gemini, openai_chat, openai_responses
 from tests.lab.clients import CLAUDE, Clients, played
 from tests.shared_data import shared
 
@@ -25,6 +25,7 @@ DECODERS: dict[str, Any] = {
     "openai_chat": openai_chat.ChatStreamDecoder,
     "openai_responses": openai_responses.ResponsesStreamDecoder,
     "anthropic": anthropic.AnthropicStreamDecoder,
+    "gemini": gemini.stream_decoder,
 }
 
 
@@ -36,7 +37,14 @@ def assistant(text: str) -> Any:
     return {"role": "assistant", "content": text}
 
 
-TALK = [user("go on"), assistant("one"), user("go on"), assistant("two"), user("stop"), assistant("three")]
+TALK = [
+    user("go on"),
+    assistant("one"),
+    user("go on"),
+    assistant("two"),
+    user("stop"),
+    assistant("three"),
+]
 
 
 def heard(recorded: Recorded, *messages: Any) -> str:
@@ -47,7 +55,11 @@ def heard(recorded: Recorded, *messages: Any) -> str:
 class TestRecorded:
     def test_it_answers_with_what_followed(self) -> None:
         recorded = Recorded(TALK)
-        assert [heard(recorded, *TALK[:end]) for end in (1, 3, 5)] == ["one", "two", "three"]
+        assert [heard(recorded, *TALK[:end]) for end in (1, 3, 5)] == [
+            "one",
+            "two",
+            "three",
+        ]
 
     def test_a_repeated_request_gets_the_same_answer(self) -> None:
         recorded = Recorded(TALK)
@@ -59,13 +71,20 @@ class TestRecorded:
         assert heard(recorded, user("[a summary]"), TALK[4]) == "three"
 
     def test_what_was_never_said_is_echoed(self) -> None:
-        assert heard(Recorded(TALK), user("Summarise this.")) == "You said: Summarise this."
+        assert (
+            heard(Recorded(TALK), user("Summarise this."))
+            == "You said: Summarise this."
+        )
         assert heard(Recorded([]), user("Hi")) == "You said: Hi"
 
     async def test_a_real_conversation_plays_over_anthropics_protocol(self) -> None:
         """As a client would have it: each answer goes back, each call gets its recorded result."""
-        messages = json.loads(shared("transcripts", "coding-long-claude.json").read_text("utf-8"))["messages"]
-        start = next(at for at, message in enumerate(messages) if message["role"] == "user")
+        messages = json.loads(
+            shared("transcripts", "coding-long-claude.json").read_text("utf-8")
+        )["messages"]
+        start = next(
+            at for at, message in enumerate(messages) if message["role"] == "user"
+        )
         talk = messages[start : start + 24]
         while talk[-1]["role"] != "assistant" or calls_of(talk[-1]):
             talk.pop()
@@ -75,21 +94,39 @@ class TestRecorded:
             said = []
             for at in turns:
                 request = Request(CLAUDE, talk[:at], params={"max_tokens": 8000})
-                raw = await clients.claude.messages.with_raw_response.create(**anthropic.encode_request(request))
+                raw = await clients.claude.messages.with_raw_response.create(
+                    **anthropic.encode_request(request)
+                )
                 reply = anthropic.decode_reply(json.loads(raw.http_response.text))
-                said.append((text_of(reply.message), [call.name for call in calls_of(reply.message)]))
+                said.append(
+                    (
+                        text_of(reply.message),
+                        [call.name for call in calls_of(reply.message)],
+                    )
+                )
             return said
 
         provider = Provider({CLAUDE: 200_000}, Recorded(talk))
-        expected = [(text_of(talk[at]), [call.name for call in calls_of(talk[at])]) for at in turns]
+        expected = [
+            (text_of(talk[at]), [call.name for call in calls_of(talk[at])])
+            for at in turns
+        ]
         assert await played(provider, play) == expected
-        assert all(record.shared and record.shared.extends for record in provider.log[1:])
+        assert all(
+            record.shared and record.shared.extends for record in provider.log[1:]
+        )
 
 
 class TestFiles:
     def test_texts_messages_and_faults(self) -> None:
-        call: Any = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
-        script = read_script(["Hi.", {"tool_calls": [call]}, {"fault": "rate_limit", "retry_after": 2}])
+        call: Any = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "ls", "arguments": "{}"},
+        }
+        script = read_script(
+            ["Hi.", {"tool_calls": [call]}, {"fault": "rate_limit", "retry_after": 2}]
+        )
         assert script == [
             "Hi.",
             Reply({"content": None, "tool_calls": [call], "role": "assistant"}),
@@ -112,7 +149,10 @@ class TestFiles:
 
 
 def test_an_echo_knows_results_and_silence() -> None:
-    assert echo(Request("m", [{"role": "tool", "tool_call_id": "c", "content": "42"}])) == "You said: 42"
+    assert (
+        echo(Request("m", [{"role": "tool", "tool_call_id": "c", "content": "42"}]))
+        == "You said: 42"
+    )
     assert echo(Request("m", [])) == "You said nothing."
 
 
@@ -141,11 +181,16 @@ def test_a_stream_in_pieces_says_the_same(
         "reasoning_content": thinking,
         "tool_calls": [{"id": "c1", "type": "function", "function": function}],
     }
-    reply = protocol.codec.decode_reply(protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r")))
-    whole, pieces = DECODERS[protocol.api](), DECODERS[protocol.api]()
+    reply = protocol.codec.decode_reply(
+        protocol.codec.encode_reply(Reply(message, "tool_calls", model="m", id="r"))
+    )
+    whole = DECODERS[protocol.api]()
+    pieces = DECODERS[protocol.api]()
     for event in protocol.codec.encode_stream(reply):
         whole.feed(event)
     events = list(split_events(protocol.codec.encode_stream(reply)))
     deltas = [delta for event in events for delta in pieces.feed(event)]
-    assert openai_chat.encode_messages([pieces.reply().message]) == openai_chat.encode_messages([whole.reply().message])
+    assert openai_chat.encode_messages(
+        [pieces.reply().message]
+    ) == openai_chat.encode_messages([whole.reply().message])
     assert all(len(delta.text) <= 24 for delta in deltas if delta.kind == "text")

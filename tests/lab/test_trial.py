@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from everthread.errors import InputError
-from everthread.gateway.dashboard.reader import TrialRequest
+from everthread.gateway.dashboard.page_data import TrialRequest
 from everthread.lab.replay.runner import replay_twice, run_trial
 from tests.lab.replayed import talk
 
@@ -15,8 +15,12 @@ MODEL = "claude-sonnet-4-5"
 
 
 def request(turns: int = 24, threshold: float = 0.25) -> TrialRequest:
-    said = [(message, 1_700_000_000.0 + 20 * at) for at, message in enumerate(talk(turns))]
-    return TrialRequest("0123456789abcdef", MODEL, 24_000, "Be brief.", said, threshold, 0.20)
+    said = [
+        (message, 1_700_000_000.0 + 20 * at) for at, message in enumerate(talk(turns))
+    ]
+    return TrialRequest(
+        "0123456789abcdef", MODEL, 24_000, "Be brief.", said, threshold, 0.20
+    )
 
 
 def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
@@ -33,11 +37,25 @@ def test_a_trial_compares_configured_settings_and_no_compaction() -> None:
 
 async def test_it_runs_in_a_process_of_its_own() -> None:
     found = await run_trial(request(6))
-    assert [run.name for run in found.runs] == ["as configured", "with these settings", "without compaction"]
+    assert [run.name for run in found.runs] == [
+        "as configured",
+        "with these settings",
+        "without compaction",
+    ]
 
 
 def test_a_thread_without_answers_cannot_be_replayed() -> None:
-    nothing = TrialRequest("x", MODEL, 24_000, None, [({"role": "user", "content": "Hello"}, 1.0)], 0.5, 0.2)
+    nothing = TrialRequest(
+        "x",
+        MODEL,
+        24_000,
+        None,
+        [({"role": "user", "content": "Hello"}, 1.0)],
+        0.5,
+        0.2,
+    )
     with pytest.raises(InputError, match="no call to replay") as refused:
         replay_twice(nothing)
-    assert str(copy.copy(refused.value)) == str(refused.value), "it can be sent out of a process"
+    assert str(copy.copy(refused.value)) == str(refused.value), (
+        "it can be sent out of a process"
+    )

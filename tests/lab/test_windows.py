@@ -36,7 +36,9 @@ async def test_every_dialects_error_is_read_rightly() -> None:
     provider = Provider(models)
 
     async def play(clients: Clients) -> dict[str, Any]:
-        return {name: await refused(clients, LONG, f"gpt-5-{name}") for name in DIALECTS}
+        return {
+            name: await refused(clients, LONG, f"gpt-5-{name}") for name in DIALECTS
+        }
 
     prompt = TokenCounter(GPT).request([{"role": "user", "content": LONG}])
     for name, error in (await played(provider, play)).items():
@@ -44,7 +46,9 @@ async def test_every_dialects_error_is_read_rightly() -> None:
         assert (name, verdict.kind) == (name, "prompt_too_long")
         assert (name, verdict.context_limit) == (name, None if name in SILENT else 2048)
         assert verdict.input_tokens in (None, prompt)
-    assert all(record.prompt_tokens == prompt and record.error for record in provider.log)
+    assert all(
+        record.prompt_tokens == prompt and record.error for record in provider.log
+    )
 
 
 async def test_an_output_for_which_there_is_no_room() -> None:
@@ -52,10 +56,15 @@ async def test_an_output_for_which_there_is_no_room() -> None:
     prompt = TokenCounter(GPT).request([{"role": "user", "content": LONG}])
 
     async def play(clients: Clients) -> dict[str, Any]:
-        found = {name: await refused(clients, LONG, f"gpt-5-{name}", max_tokens=2000) for name in SUMS}
+        found = {
+            name: await refused(clients, LONG, f"gpt-5-{name}", max_tokens=2000)
+            for name in SUMS
+        }
         for name in set(DIALECTS) - set(SUMS):
             said = await clients.openai.chat.completions.create(
-                model=f"gpt-5-{name}", messages=[{"role": "user", "content": LONG}], max_tokens=2000
+                model=f"gpt-5-{name}",
+                messages=[{"role": "user", "content": LONG}],
+                max_tokens=2000,
             )
             assert said.choices[0].finish_reason == "stop"
         return found
@@ -69,10 +78,16 @@ async def test_an_output_for_which_there_is_no_room() -> None:
 
 async def test_an_output_the_model_cannot_write() -> None:
     dialects = ("openai", "anthropic", "gemini", "groq", "bedrock")
-    models = [ServedModel(f"gpt-5-{name}", 100_000, name, max_output=4096) for name in dialects]
+    models = [
+        ServedModel(f"gpt-5-{name}", 100_000, name, max_output=4096)
+        for name in dialects
+    ]
 
     async def play(clients: Clients) -> dict[str, Any]:
-        return {name: await refused(clients, "Hi", f"gpt-5-{name}", max_tokens=5000) for name in dialects}
+        return {
+            name: await refused(clients, "Hi", f"gpt-5-{name}", max_tokens=5000)
+            for name in dialects
+        }
 
     for name, error in (await played(Provider(models), play)).items():
         verdict = classify_error(error)
@@ -98,9 +113,14 @@ async def test_a_reply_ends_where_the_window_does() -> None:
     window = TokenCounter("llama-3").request(messages) + 30
 
     async def play(clients: Clients) -> Any:
-        return await clients.openai.chat.completions.create(model="llama-3", messages=messages)
+        return await clients.openai.chat.completions.create(
+            model="llama-3", messages=messages
+        )
 
-    reply = await played(Provider([ServedModel("llama-3", window, "llama.cpp")], ["on and on " * 100]), play)
+    reply = await played(
+        Provider([ServedModel("llama-3", window, "llama.cpp")], ["on and on " * 100]),
+        play,
+    )
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.total_tokens <= window
 
@@ -108,12 +128,15 @@ async def test_a_reply_ends_where_the_window_does() -> None:
 async def test_tools_and_system_prompt_count() -> None:
     async def play(clients: Clients) -> None:
         await clients.ask("anthropic", "Hi", model=CLAUDE)
-        system, tools = "Be careful. " * 400, [{"name": "t", "description": LONG, "input_schema": {"type": "object"}}]
+        system = "Be careful. " * 400
+        tools = [{"name": "t", "description": LONG, "input_schema": {"type": "object"}}]
         extras: list[Any] = [{"system": system}, {"tools": tools}]
         for extra in extras:
             messages: Any = [{"role": "user", "content": "Hi"}]
             with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
-                await clients.claude.messages.create(model=CLAUDE, max_tokens=10, messages=messages, **extra)
+                await clients.claude.messages.create(
+                    model=CLAUDE, max_tokens=10, messages=messages, **extra
+                )
 
     await played(Provider({CLAUDE: 1600}), play)
 

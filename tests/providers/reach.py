@@ -9,9 +9,14 @@ from typing import Any
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import ModelError
 from everthread.lab.provider import Provider, Record
-from everthread.lab.provider.models import Models
 from everthread.lab.provider.script import Script
-from everthread.providers.clients import AnthropicModel, HttpModel, OpenAIChatModel, OpenAIResponsesModel
+from everthread.lab.provider.served_models import Models
+from everthread.providers.clients import (
+    AnthropicModel,
+    HttpModel,
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+)
 from everthread.wire import anthropic, openai_chat, openai_responses
 from everthread.wire.common import encode_event
 
@@ -27,7 +32,11 @@ NAME = "test-model"
 def model_at(api: Api, url: str, **options: Any) -> HttpModel:
     """A model at the root `url`, with that protocol's path."""
     base = url if api == "anthropic" else f"{url}/v1"
-    defaults: dict[str, Any] = {"window": 32_000, "api_key": "sk-secret-0123456789", "key_env": "TEST_KEY"}
+    defaults: dict[str, Any] = {
+        "window": 32_000,
+        "api_key": "sk-secret-0123456789",
+        "key_env": "TEST_KEY",
+    }
     return CLASSES[api](NAME, base_url=base, **(defaults | options))
 
 
@@ -50,10 +59,14 @@ async def reached(
 
 
 def ask(text: str = "Hello?", **params: Any) -> Request:
-    return Request(NAME, [{"role": "user", "content": text}], system="You help.", params=params)
+    return Request(
+        NAME, [{"role": "user", "content": text}], system="You help.", params=params
+    )
 
 
-async def pieces_of(model: StreamingModel, request: Request) -> tuple[list[StreamDelta], list[Reply]]:
+async def pieces_of(
+    model: StreamingModel, request: Request
+) -> tuple[list[StreamDelta], list[Reply]]:
     deltas: list[StreamDelta] = []
     replies: list[Reply] = []
     async for piece in model.stream(request):
@@ -65,7 +78,9 @@ async def pieces_of(model: StreamingModel, request: Request) -> tuple[list[Strea
     return deltas, replies
 
 
-async def failure_of(model: StreamingModel, request: Request, *, stream: bool) -> ModelError:
+async def failure_of(
+    model: StreamingModel, request: Request, *, stream: bool
+) -> ModelError:
     """The error a call ends with."""
     try:
         if stream:

@@ -22,7 +22,12 @@ from everthread.providers.catalog import families, known_model, plain_name
 def test_one_model_under_all_its_names(name: str) -> None:
     known = known_model(name)
     assert known is not None
-    assert (known.family, known.window, known.max_output, known.exact) == ("claude-sonnet-4", 200_000, 64_000, True)
+    assert (known.family, known.window, known.max_output, known.exact) == (
+        "claude-sonnet-4",
+        200_000,
+        64_000,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,8 @@ def test_a_model_only_the_price_table_knows_is_known() -> None:
 def test_a_name_begins_at_a_word() -> None:
     """`o1` is no beginning of `o10`, nor `gpt-4` of `gpt-4o`."""
     assert known_model("o10x-unheard-of") is None
-    four_o, four = known_model("gpt-4o"), known_model("gpt-4")
+    four_o = known_model("gpt-4o")
+    four = known_model("gpt-4")
     assert four_o is not None
     assert four is not None
     assert four_o.family != four.family
@@ -82,7 +88,10 @@ def test_nothing_is_made_up(name: str) -> None:
 
 
 def test_how_claude_caches() -> None:
-    minimums = {name: known_model(name) for name in ("claude-opus-4-5", "claude-sonnet-4-5", "claude-3-haiku")}
+    minimums = {
+        name: known_model(name)
+        for name in ("claude-opus-4-5", "claude-sonnet-4-5", "claude-3-haiku")
+    }
     assert {name: known and known.cache_min for name, known in minimums.items()} == {
         "claude-opus-4-5": 4_096,
         "claude-sonnet-4-5": 1_024,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
-from everthread.core.pricing import normalize_usage
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
@@ -39,7 +39,11 @@ TOOL = {
     "function": {
         "name": "read_file",
         "description": "Reads a file.",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}},
+            "required": ["path"],
+        },
     },
 }
 CALLS = Reply(
@@ -47,8 +51,16 @@ CALLS = Reply(
         "role": "assistant",
         "content": "I look.",
         "tool_calls": [
-            {"id": "call_a", "type": "function", "function": {"name": "read_file", "arguments": '{"path":"a.py"}'}},
-            {"id": "call_b", "type": "function", "function": {"name": "read_file", "arguments": '{"path":"ü.py"}'}},
+            {
+                "id": "call_a",
+                "type": "function",
+                "function": {"name": "read_file", "arguments": '{"path":"a.py"}'},
+            },
+            {
+                "id": "call_b",
+                "type": "function",
+                "function": {"name": "read_file", "arguments": '{"path":"ü.py"}'},
+            },
         ],
     },
     stop="tool_calls",
@@ -63,10 +75,19 @@ REASONED: dict[Api, dict[str, Any]] = {
             {
                 "index": 0,
                 "finish_reason": "stop",
-                "message": {"role": "assistant", "reasoning_content": "Hm, 4.", "content": "Four."},
+                "message": {
+                    "role": "assistant",
+                    "reasoning_content": "Hm, 4.",
+                    "content": "Four.",
+                },
             }
         ],
-        "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12, "vendor_figure": 7},
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 3,
+            "total_tokens": 12,
+            "vendor_figure": 7,
+        },
     },
     "openai_responses": {
         "id": "r1",
@@ -86,10 +107,17 @@ REASONED: dict[Api, dict[str, Any]] = {
                 "id": "msg_1",
                 "role": "assistant",
                 "status": "completed",
-                "content": [{"type": "output_text", "text": "Four.", "annotations": []}],
+                "content": [
+                    {"type": "output_text", "text": "Four.", "annotations": []}
+                ],
             },
         ],
-        "usage": {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12, "vendor_figure": 7},
+        "usage": {
+            "input_tokens": 9,
+            "output_tokens": 3,
+            "total_tokens": 12,
+            "vendor_figure": 7,
+        },
     },
     "anthropic": {
         "id": "m1",
@@ -114,7 +142,9 @@ async def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
             assert provider.log[0].request is not None
             assert provider.log[0].request.system == "You help."
             assert not provider.log[0].stream
-            assert normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
+            assert (
+                normalize_usage(reply.usage, api=api) == provider.log[0].canonical_usage
+            )
             return reply
 
     reply = await run()
@@ -122,7 +152,9 @@ async def test_a_whole_answer_has_words_reason_and_usage(api: Api) -> None:
     assert reply.stop == "stop"
 
 
-async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_last(api: Api) -> None:
+async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_last(
+    api: Api,
+) -> None:
     said = "One two three four five six seven. 世界 " * 20
     async with reached(api, [said, said]) as (model, provider):
         deltas, replies = await pieces_of(model, ask())
@@ -137,20 +169,29 @@ async def test_a_stream_gives_the_words_piece_by_piece_and_the_whole_once_and_la
 
 
 @both_ways
-async def test_calls_come_whole_and_their_results_go_back(api: Api, stream: bool) -> None:
+async def test_calls_come_whole_and_their_results_go_back(
+    api: Api, stream: bool
+) -> None:
     async with reached(api, [CALLS, "Done."]) as (model, provider):
         first = Request(NAME, [{"role": "user", "content": "Read."}], tools=[TOOL])
         if stream:
             deltas, [reply] = await pieces_of(model, first)
             fragments = [delta for delta in deltas if delta.kind == "call"]
             assert {delta.id for delta in fragments} - {""} == {"call_a", "call_b"}
-            assert json.loads("".join(d.arguments for d in fragments if d.index == 1)) == {"path": "ü.py"}
+            assert json.loads(
+                "".join(d.arguments for d in fragments if d.index == 1)
+            ) == {"path": "ü.py"}
         else:
             reply = await model.complete(first)
         assert reply.stop == "tool_calls"
         calls = reply.message["tool_calls"]
-        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"path": "a.py"}, {"path": "ü.py"}]
-        results: list[Any] = [{"role": "tool", "tool_call_id": c["id"], "content": c["id"]} for c in calls]
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [
+            {"path": "a.py"},
+            {"path": "ü.py"},
+        ]
+        results: list[Any] = [
+            {"role": "tool", "tool_call_id": c["id"], "content": c["id"]} for c in calls
+        ]
         again = Request(NAME, [*first.messages, reply.message, *results], tools=[TOOL])
         assert text_of((await model.complete(again)).message) == "Done."
         assert provider.log[1].status == 200
@@ -159,9 +200,15 @@ async def test_calls_come_whole_and_their_results_go_back(api: Api, stream: bool
 
 
 @both_ways
-async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(api: Api, stream: bool) -> None:
+async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(
+    api: Api, stream: bool
+) -> None:
     body = REASONED[api]
-    scripted = sse_reply(wire_stream(api, decode_wire(api, body))) if stream else json_reply(body)
+    scripted = (
+        sse_reply(wire_stream(api, decode_wire(api, body)))
+        if stream
+        else json_reply(body)
+    )
 
     async def run(url: str) -> tuple[Reply, list[str]]:
         model = model_at(api, url)
@@ -171,7 +218,16 @@ async def test_reasoning_and_unknown_fields_survive_and_return_verbatim(api: Api
             said = [delta.text for delta in deltas if delta.kind == "reasoning"]
         else:
             reply = await model.complete(ask())
-        await model.complete(Request(NAME, [*ask().messages, reply.message, {"role": "user", "content": "And 3+3?"}]))
+        await model.complete(
+            Request(
+                NAME,
+                [
+                    *ask().messages,
+                    reply.message,
+                    {"role": "user", "content": "And 3+3?"},
+                ],
+            )
+        )
         await model.aclose()
         return reply, said
 
@@ -190,14 +246,29 @@ def spoken(api: Api, body: dict[str, Any]) -> list[Any]:
     """What the assistant said, as a request must repeat it."""
     if api == "openai_chat":
         return [body["choices"][0]["message"]]
-    return list(body["output"]) if api == "openai_responses" else [{"role": "assistant", "content": body["content"]}]
+    return (
+        list(body["output"])
+        if api == "openai_responses"
+        else [{"role": "assistant", "content": body["content"]}]
+    )
 
 
 @both_ways
-async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(api: Api, stream: bool) -> None:
-    request = ask("half a pair: \ud83d, 世界", zeta={"b": 1, "a": [None, 2.5]}, max_tokens=77, store=True)
+async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(
+    api: Api, stream: bool
+) -> None:
+    request = ask(
+        "half a pair: \ud83d, 世界",
+        zeta={"b": 1, "a": [None, 2.5]},
+        max_tokens=77,
+        store=True,
+    )
     answer = Reply({"role": "assistant", "content": "ok"}, stop="stop")
-    scripted = sse_reply(wire_stream(api, answer)) if stream else json_reply(wire_reply(api, answer))
+    scripted = (
+        sse_reply(wire_stream(api, answer))
+        if stream
+        else json_reply(wire_reply(api, answer))
+    )
 
     async def run(url: str) -> None:
         model = model_at(api, url)
@@ -209,7 +280,9 @@ async def test_the_body_arrives_byte_for_byte_as_it_was_encoded(api: Api, stream
     wanted = wire_request(api, request)
     if stream:
         wanted |= {"stream": True}
-        wanted |= {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
+        wanted |= (
+            {"stream_options": {"include_usage": True}} if api == "openai_chat" else {}
+        )
     assert server.requests[0].raw == json_bytes(wanted)
     assert server.requests[0].headers["authorization"] == "Bearer sk-secret-0123456789"
 
@@ -224,9 +297,13 @@ async def test_a_refusal_for_now_tells_status_and_wait(api: Api, stream: bool) -
 
 
 @both_ways
-async def test_a_prompt_too_long_is_understood_with_its_limit(api: Api, stream: bool) -> None:
+async def test_a_prompt_too_long_is_understood_with_its_limit(
+    api: Api, stream: bool
+) -> None:
     async with reached(api, models={NAME: 2_000}) as (model, provider):
-        error = await failure_of(model, ask("word " * 5_000, max_tokens=10), stream=stream)
+        error = await failure_of(
+            model, ask("word " * 5_000, max_tokens=10), stream=stream
+        )
     assert error.status == provider.log[0].status
     verdict = classify_error(error)
     assert verdict.kind == "prompt_too_long"
@@ -235,10 +312,14 @@ async def test_a_prompt_too_long_is_understood_with_its_limit(api: Api, stream: 
 
 
 @pytest.mark.parametrize("kind", ["stream_overflow", "stream_error"])
-async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(api: Api, kind: Any) -> None:
+async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(
+    api: Api, kind: Any
+) -> None:
     async with reached(api, [Fault(kind, after=6)]) as (model, _):
         error = await failure_of(model, ask(), stream=True)
-    assert (classify_error(error).kind == "prompt_too_long") is (kind == "stream_overflow")
+    assert (classify_error(error).kind == "prompt_too_long") is (
+        kind == "stream_overflow"
+    )
     assert NAME in str(error)
     assert error.body
     assert error.partial is not None
@@ -246,7 +327,9 @@ async def test_an_error_inside_a_stream_is_an_error_with_what_was_said(api: Api,
 
 
 @pytest.mark.parametrize("kind", ["truncated", "reset"])
-async def test_a_stream_that_breaks_off_keeps_what_was_said(api: Api, kind: Any) -> None:
+async def test_a_stream_that_breaks_off_keeps_what_was_said(
+    api: Api, kind: Any
+) -> None:
     async with reached(api, [Fault(kind, after=6)]) as (model, _):
         error = await failure_of(model, ask(), stream=True)
     assert isinstance(error, ModelUnreachableError)
@@ -275,7 +358,9 @@ async def test_a_stream_without_an_event_means_a_prompt_too_long(api: Api) -> No
 
 
 async def test_a_page_that_is_no_answer_is_told_with_the_address(api: Api) -> None:
-    page = Scripted((b"<html><body>Please log in</body></html>",), content_type="text/html")
+    page = Scripted(
+        (b"<html><body>Please log in</body></html>",), content_type="text/html"
+    )
     with recording_server([page]) as server:
         error = await failure_at(api, server.url, stream=False)
     assert server.url in str(error)
@@ -284,8 +369,12 @@ async def test_a_page_that_is_no_answer_is_told_with_the_address(api: Api) -> No
 
 
 @both_ways
-async def test_a_wrong_key_names_the_variable_and_never_the_key(api: Api, stream: bool) -> None:
-    refusal = json_reply({"error": {"message": "Incorrect API key: sk-secret-0123456789"}}, status=401)
+async def test_a_wrong_key_names_the_variable_and_never_the_key(
+    api: Api, stream: bool
+) -> None:
+    refusal = json_reply(
+        {"error": {"message": "Incorrect API key: sk-secret-0123456789"}}, status=401
+    )
     with recording_server([refusal]) as server:
         error = await failure_at(api, server.url, stream=stream)
     assert error.status == 401
@@ -303,13 +392,17 @@ async def test_nobody_there_is_told_with_the_address(api: Api, stream: bool) -> 
 
 
 async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
-    asked, over = asyncio.Event(), asyncio.Event()
+    asked = asyncio.Event()
+    over = asyncio.Event()
 
     def hang(_request: Request) -> Fault:
         asked.set()
         return Fault("hang", seconds=60)
 
-    async with reached(api, [hang], listen=lambda _record: over.set()) as (model, provider):
+    async with reached(api, [hang], listen=lambda _record: over.set()) as (
+        model,
+        provider,
+    ):
         task = asyncio.create_task(pieces_of(model, ask()))
         await asked.wait()
         task.cancel()
@@ -320,7 +413,9 @@ async def test_a_cancelled_stream_closes_its_connection(api: Api) -> None:
         assert provider.log[0].events == ["gone"]
 
 
-async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(api: Api) -> None:
+async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(
+    api: Api,
+) -> None:
     async with reached(api, ["word " * 2_000, "Again."]) as (model, _):
         stream = model.stream(ask())
         await anext(stream)
@@ -330,7 +425,10 @@ async def test_a_stream_left_early_closes_its_connection_and_the_model_goes_on(a
 
 async def test_silence_longer_than_the_limit_is_a_timeout(api: Api) -> None:
     async def run() -> ModelError:
-        async with reached(api, [Fault("hang", seconds=60)], read_seconds=0.2) as (model, _):
+        async with reached(api, [Fault("hang", seconds=60)], read_seconds=0.2) as (
+            model,
+            _,
+        ):
             return await failure_of(model, ask(), stream=True)
 
     error = await run()
@@ -346,7 +444,11 @@ async def test_the_model_works_again_after_it_was_closed(api: Api) -> None:
 
 
 async def test_a_cap_is_sent_under_the_name_the_protocol_has(api: Api) -> None:
-    fields = {"openai_chat": "max_tokens", "openai_responses": "max_output_tokens", "anthropic": "max_tokens"}
+    fields = {
+        "openai_chat": "max_tokens",
+        "openai_responses": "max_output_tokens",
+        "anthropic": "max_tokens",
+    }
     async with reached(api, ["a", "b"], max_tokens=123) as (model, provider):
         await model.complete(ask())
         await model.complete(ask("Hello?", **{fields[api]: 45}))

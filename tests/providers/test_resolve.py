@@ -14,12 +14,21 @@ from everthread.providers.clients import HttpModel, is_reasoning_model
 from everthread.providers.local import SMOLLM2, LocalModel
 from everthread.providers.resolve import Choice, choose, create_model
 
-ALL = {"OPENAI_API_KEY": "o", "ANTHROPIC_API_KEY": "a", "OPENROUTER_API_KEY": "r-secret", "DEEPSEEK_API_KEY": "d"}
+ALL = {
+    "OPENAI_API_KEY": "o",
+    "ANTHROPIC_API_KEY": "a",
+    "OPENROUTER_API_KEY": "r-secret",
+    "DEEPSEEK_API_KEY": "d",
+}
 OWN = {key: ALL[key] for key in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")}
 
 
-def chosen(name: str | None, environment: dict[str, str] | None = None, **options: Any) -> Choice:
-    return choose(name, environment=ALL if environment is None else environment, **options)
+def chosen(
+    name: str | None, environment: dict[str, str] | None = None, **options: Any
+) -> Choice:
+    return choose(
+        name, environment=ALL if environment is None else environment, **options
+    )
 
 
 def made(
@@ -31,7 +40,13 @@ def made(
     **options: Any,
 ) -> StreamingModel:
     choice = choose(name, environment=environment, **options)
-    return create_model(choice, environment=environment, home=home, context_length=window, max_tokens=cap)
+    return create_model(
+        choice,
+        environment=environment,
+        home=home,
+        context_length=window,
+        max_tokens=cap,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +56,22 @@ def made(
         ("gpt-5-mini", ALL, "openai", "gpt-5-mini", "openai_responses"),
         ("o3", {}, "openai", "o3", "openai_responses"),
         ("claude-opus-4-5", ALL, "anthropic", "claude-opus-4-5", "anthropic"),
-        ("anthropic/claude-opus-4.5", ALL, "openrouter", "anthropic/claude-opus-4.5", "openai_chat"),
+        (
+            "anthropic/claude-opus-4.5",
+            ALL,
+            "openrouter",
+            "anthropic/claude-opus-4.5",
+            "openai_chat",
+        ),
         ("anthropic/claude-opus-4-5", OWN, "anthropic", "claude-opus-4-5", "anthropic"),
         ("openai/gpt-4o", OWN, "openai", "gpt-4o", "openai_chat"),
-        ("openrouter/qwen/qwen3-coder", OWN, "openrouter", "qwen/qwen3-coder", "openai_chat"),
+        (
+            "openrouter/qwen/qwen3-coder",
+            OWN,
+            "openrouter",
+            "qwen/qwen3-coder",
+            "openai_chat",
+        ),
         ("qwen/qwen3-coder", OWN, "openrouter", "qwen/qwen3-coder", "openai_chat"),
         ("deepseek-chat", ALL, "deepseek", "deepseek-chat", "openai_chat"),
         ("some-model", ALL, "openrouter", "some-model", "openai_chat"),
@@ -64,9 +91,17 @@ def test_auto_decides_by_name_and_keys(
     [
         ("http://localhost:8080", "openai_chat", "http://localhost:8080/v1"),
         ("http://localhost:8080/v1/", "openai_chat", "http://localhost:8080/v1"),
-        ("https://proxy.example/team/openai", "openai_chat", "https://proxy.example/team/openai"),
+        (
+            "https://proxy.example/team/openai",
+            "openai_chat",
+            "https://proxy.example/team/openai",
+        ),
         ("https://api.anthropic.com/v1", "anthropic", "https://api.anthropic.com"),
-        ("https://api.deepseek.com/anthropic", "anthropic", "https://api.deepseek.com/anthropic"),
+        (
+            "https://api.deepseek.com/anthropic",
+            "anthropic",
+            "https://api.deepseek.com/anthropic",
+        ),
     ],
 )
 def test_an_address_of_ones_own(base_url: str, api: Api, address: str) -> None:
@@ -75,9 +110,14 @@ def test_an_address_of_ones_own(base_url: str, api: Api, address: str) -> None:
         assert (choice.api, choice.base_url) == (api, address)
 
 
-def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(tmp_path: Path) -> None:
+def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(
+    tmp_path: Path,
+) -> None:
     assert chosen("m", base_url="http://localhost:8080").key_env is None
-    assert chosen("m", base_url="http://localhost:8080", api_key_env="MINE").key_env == "MINE"
+    assert (
+        chosen("m", base_url="http://localhost:8080", api_key_env="MINE").key_env
+        == "MINE"
+    )
     with pytest.raises(ConfigError, match="MINE is not set"):
         made("m", {}, tmp_path, base_url="http://localhost:8080", api_key_env="MINE")
 
@@ -85,8 +125,14 @@ def test_an_address_of_ones_own_needs_no_key_unless_one_is_named(tmp_path: Path)
 def test_a_named_provider_is_used_whatever_the_name_says() -> None:
     assert chosen("claude-opus-4-5", provider="openrouter").provider == "openrouter"
     assert chosen("my-tuned", provider="openai").base_url == "https://api.openai.com/v1"
-    behind = chosen("claude-opus-4-5", provider="anthropic", base_url="https://proxy.example/v1")
-    assert (behind.base_url, behind.api, behind.key_env) == ("https://proxy.example", "anthropic", "ANTHROPIC_API_KEY")
+    behind = chosen(
+        "claude-opus-4-5", provider="anthropic", base_url="https://proxy.example/v1"
+    )
+    assert (behind.base_url, behind.api, behind.key_env) == (
+        "https://proxy.example",
+        "anthropic",
+        "ANTHROPIC_API_KEY",
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,22 +145,32 @@ def test_a_named_provider_is_used_whatever_the_name_says() -> None:
         ("m", {"provider": "acme"}, "'acme' is not known"),
     ],
 )
-def test_what_cannot_be_decided_is_told(name: str | None, options: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_decided_is_told(
+    name: str | None, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         chosen(name, **options)
 
 
 @pytest.mark.parametrize(
     ("name", "variable"),
-    [("gpt-4o", "OPENAI_API_KEY"), ("claude-opus-4-5", "ANTHROPIC_API_KEY"), ("a/b", "OPENROUTER")],
+    [
+        ("gpt-4o", "OPENAI_API_KEY"),
+        ("claude-opus-4-5", "ANTHROPIC_API_KEY"),
+        ("a/b", "OPENROUTER"),
+    ],
 )
-def test_a_missing_key_names_its_variable(name: str, variable: str, tmp_path: Path) -> None:
+def test_a_missing_key_names_its_variable(
+    name: str, variable: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=variable):
         made(name, {}, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["sk-…abc", "sk-a\nb", "sk-\x1b[0m"])
-def test_a_key_that_was_copied_badly_is_told_and_not_shown(key: str, tmp_path: Path) -> None:
+def test_a_key_that_was_copied_badly_is_told_and_not_shown(
+    key: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters") as caught:
         made("gpt-4o", {"OPENAI_API_KEY": key}, tmp_path)
     assert key not in str(caught.value)
@@ -145,15 +201,27 @@ def test_a_local_model_needs_its_file(tmp_path: Path) -> None:
 
 
 def test_which_openai_models_reason() -> None:
-    assert all(map(is_reasoning_model, ["o1", "o3-mini", "gpt-5", "gpt-5.4-pro", "openai/gpt-6-sol", "codex-mini"]))
-    assert not any(map(is_reasoning_model, ["gpt-4o", "gpt-4.1", "gpt-3.5-turbo", "claude-opus-4-5", "olmo"]))
+    assert all(
+        map(
+            is_reasoning_model,
+            ["o1", "o3-mini", "gpt-5", "gpt-5.4-pro", "openai/gpt-6-sol", "codex-mini"],
+        )
+    )
+    assert not any(
+        map(
+            is_reasoning_model,
+            ["gpt-4o", "gpt-4.1", "gpt-3.5-turbo", "claude-opus-4-5", "olmo"],
+        )
+    )
 
 
 def test_the_output_cap_under_every_name() -> None:
     for field in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         assert output_cap(Request("m", [], params={field: 7})) == 7
     assert output_cap(Request("m", [], params={"max_tokens": None})) is None
-    assert cap_field("openai_chat", "https://api.openai.com/v1") == "max_completion_tokens"
+    assert (
+        cap_field("openai_chat", "https://api.openai.com/v1") == "max_completion_tokens"
+    )
     assert cap_field("openai_chat", "http://localhost/v1") == "max_tokens"
     request = Request("m", [], params={"a": 1, "max_tokens": 7, "b": 2})
     capped = with_output_cap(request, 5, api="openai_responses")
@@ -162,22 +230,41 @@ def test_the_output_cap_under_every_name() -> None:
 
 
 def test_without_a_name_the_first_key_decides() -> None:
-    assert (chosen(None).model, chosen(None).why) == ("gpt-5", "no model is named, and OPENAI_API_KEY is set")
+    assert (chosen(None).model, chosen(None).why) == (
+        "gpt-5",
+        "no model is named, and OPENAI_API_KEY is set",
+    )
     assert chosen(None, {"ANTHROPIC_API_KEY": "a"}).model == "claude-sonnet-4-5"
     assert chosen(None, {"OPENROUTER_API_KEY": "r"}).provider == "openrouter"
     assert chosen(None, provider="anthropic").model == "claude-sonnet-4-5"
     assert chosen("gpt-4o").why == ""
-    for environment in ({"OPENAI_API_KEY": " "}, {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"}):
+    for environment in (
+        {"OPENAI_API_KEY": " "},
+        {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"},
+    ):
         with pytest.raises(ConfigError, match="no model is named"):
             chosen(None, environment)
-    with pytest.raises(ConfigError, match="OPENAI_BASE_URL names a server whose models are not known here"):
+    with pytest.raises(
+        ConfigError,
+        match="OPENAI_BASE_URL names a server whose models are not known here",
+    ):
         chosen(None, {"OPENAI_API_KEY": "o", "OPENAI_BASE_URL": "http://h/v1"})
 
 
 def test_the_ecosystems_addresses() -> None:
-    own = {"OPENAI_BASE_URL": "http://localhost:8000", "ANTHROPIC_BASE_URL": "http://localhost:9000/v1"}
-    assert chosen("gpt-5", own) == Choice("openai", "gpt-5", "http://localhost:8000/v1", "openai_chat", None)
+    own = {
+        "OPENAI_BASE_URL": "http://localhost:8000",
+        "ANTHROPIC_BASE_URL": "http://localhost:9000/v1",
+    }
+    assert chosen("gpt-5", own) == Choice(
+        "openai", "gpt-5", "http://localhost:8000/v1", "openai_chat", None
+    )
     assert chosen("llama-3", own).base_url == "http://localhost:8000/v1"
     claude = chosen("claude-sonnet-4-5", own | ALL)
-    assert (claude.base_url, claude.key_env) == ("http://localhost:9000", "ANTHROPIC_API_KEY")
-    assert chosen("gpt-5", own, base_url="http://other/v1").base_url == "http://other/v1"
+    assert (claude.base_url, claude.key_env) == (
+        "http://localhost:9000",
+        "ANTHROPIC_API_KEY",
+    )
+    assert (
+        chosen("gpt-5", own, base_url="http://other/v1").base_url == "http://other/v1"
+    )

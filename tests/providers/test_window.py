@@ -10,8 +10,14 @@ import pytest
 
 from everthread.core.types import Api
 from everthread.lab.provider import Provider
-from everthread.lab.provider.models import ServedModel, Shown
-from everthread.providers.catalog import EndpointReport, ask_endpoint, models_url, resolve_window, window_headers
+from everthread.lab.provider.served_models import ServedModel, Shown
+from everthread.providers.catalog import (
+    EndpointReport,
+    ask_endpoint,
+    models_url,
+    resolve_window,
+    window_headers,
+)
 from tests.wire.recording import Scripted, json_reply, recording_server
 
 MISSING = json_reply({"error": "no"}, status=404)
@@ -43,16 +49,30 @@ async def must_not_be_asked() -> EndpointReport:
 
 async def test_the_smaller_of_setting_and_learnt_limit_decides() -> None:
     ask = must_not_be_asked
-    assert await resolved(setting=50_000, learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
-    assert await resolved(setting=30_000, learnt=Learnt(40_000), ask=ask) == (30_000, "setting")
+    assert await resolved(setting=50_000, learnt=Learnt(40_000), ask=ask) == (
+        40_000,
+        "learnt",
+    )
+    assert await resolved(setting=30_000, learnt=Learnt(40_000), ask=ask) == (
+        30_000,
+        "setting",
+    )
     assert await resolved(setting=30_000, ask=ask) == (30_000, "setting")
     assert await resolved(learnt=Learnt(40_000), ask=ask) == (40_000, "learnt")
 
 
-async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_says() -> None:
+async def test_a_long_context_that_a_request_asks_for_is_more_than_the_endpoint_says() -> (
+    None
+):
     betas = window_headers({"Anthropic-Beta": "context-1m-2025-08-07, other"})
-    assert await resolved("claude-sonnet-4-5", ask=says_9000, betas=betas) == (1_000_000, "request")
-    assert await resolved("claude-sonnet-4-5", setting=50_000, betas=betas) == (50_000, "setting")
+    assert await resolved("claude-sonnet-4-5", ask=says_9000, betas=betas) == (
+        1_000_000,
+        "request",
+    )
+    assert await resolved("claude-sonnet-4-5", setting=50_000, betas=betas) == (
+        50_000,
+        "setting",
+    )
     assert await resolved("gpt-4o", betas=betas) == (128_000, "catalogue")
 
 
@@ -77,7 +97,10 @@ async def test_a_header_can_enlarge_the_window() -> None:
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic"])
 async def test_a_server_that_states_its_windows(shows: Shown, api: Api) -> None:
     async def run() -> EndpointReport:
-        served = [ServedModel("a/b", 7_777, shows=shows), ServedModel("other", 5_555, shows=shows)]
+        served = [
+            ServedModel("a/b", 7_777, shows=shows),
+            ServedModel("other", 5_555, shows=shows),
+        ]
         async with Provider(served) as provider:
             base = provider.url if api == "anthropic" else f"{provider.url}/v1"
             return await ask_endpoint(base, "a/b", api=api, api_key="k")
@@ -87,7 +110,9 @@ async def test_a_server_that_states_its_windows(shows: Shown, api: Api) -> None:
     assert "/v1/models/a/b" in report.where
 
 
-async def asked(*replies: Scripted, model: str = "m", api: Api = "openai_chat", **options: Any) -> EndpointReport:
+async def asked(
+    *replies: Scripted, model: str = "m", api: Api = "openai_chat", **options: Any
+) -> EndpointReport:
     with recording_server(replies) as server:
         base = server.url if api == "anthropic" else f"{server.url}/v1"
         return await ask_endpoint(base, model, api=api, **options)
@@ -114,29 +139,49 @@ def listing(*entries: dict[str, Any]) -> Scripted:
         ({"context_length": 12}, None),
     ],
 )
-async def test_fields_that_state_a_window(entry: dict[str, Any], window: int | None) -> None:
+async def test_fields_that_state_a_window(
+    entry: dict[str, Any], window: int | None
+) -> None:
     other = {"id": "n", "context_length": 1_111}
-    assert (await asked(MISSING, listing(other, {"id": "m", **entry}), MISSING)).window == window
+    assert (
+        await asked(MISSING, listing(other, {"id": "m", **entry}), MISSING)
+    ).window == window
 
 
-async def test_what_a_server_runs_with_counts_more_than_what_it_was_trained_with() -> None:
+async def test_what_a_server_runs_with_counts_more_than_what_it_was_trained_with() -> (
+    None
+):
     trained = listing({"id": "m", "meta": {"n_ctx_train": 70_000}})
-    props = json_reply({"default_generation_settings": {"n_ctx": 4_096}, "total_slots": 1})
+    props = json_reply(
+        {"default_generation_settings": {"n_ctx": 4_096}, "total_slots": 1}
+    )
     assert (await asked(MISSING, trained, props)).window == 4_096
     assert (await asked(MISSING, trained, MISSING)).window == 70_000
 
 
 async def test_a_server_with_one_model_means_that_one() -> None:
-    assert (await asked(MISSING, listing({"id": "/models/x.gguf", "max_model_len": 4_096}))).window == 4_096
-    several = listing({"id": "x", "max_model_len": 4_096}, {"id": "y", "max_model_len": 4_096})
+    assert (
+        await asked(MISSING, listing({"id": "/models/x.gguf", "max_model_len": 4_096}))
+    ).window == 4_096
+    several = listing(
+        {"id": "x", "max_model_len": 4_096}, {"id": "y", "max_model_len": 4_096}
+    )
     assert (await asked(MISSING, several, MISSING)).window is None
 
 
 @pytest.mark.parametrize(
     "strange",
-    [Scripted((b"<html>",)), json_reply([1, 2]), json_reply({"data": "x"}), json_reply({"data": [1, None]}), MISSING],
+    [
+        Scripted((b"<html>",)),
+        json_reply([1, 2]),
+        json_reply({"data": "x"}),
+        json_reply({"data": [1, None]}),
+        MISSING,
+    ],
 )
-async def test_a_server_that_says_nothing_of_use_stops_nobody(strange: Scripted) -> None:
+async def test_a_server_that_says_nothing_of_use_stops_nobody(
+    strange: Scripted,
+) -> None:
     report = await asked(strange, strange, strange)
     assert report.window is None
     assert report.note
@@ -158,7 +203,10 @@ async def test_a_provider_known_to_be_silent_is_not_asked() -> None:
 
 async def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
     found = json_reply({"id": "m", "max_input_tokens": 9_000})
-    for api, header, value in (("openai_chat", "authorization", "Bearer k"), ("anthropic", "x-api-key", "k")):
+    for api, header, value in (
+        ("openai_chat", "authorization", "Bearer k"),
+        ("anthropic", "x-api-key", "k"),
+    ):
         with recording_server([found]) as server:
             base = server.url if api == "anthropic" else f"{server.url}/v1"
             report = await ask_endpoint(base, "m", api=api, api_key="k")  # type: ignore[arg-type] # a literal
@@ -166,7 +214,53 @@ async def test_the_key_is_sent_as_the_protocol_wants_it() -> None:
         assert json.dumps(report.window) == "9000"
 
 
-def test_the_list_of_models_is_at_one_address_with_and_without_a_version_in_the_base() -> None:
-    for base in ("https://models.example", "https://models.example/v1", "https://models.example/v1/"):
+def test_the_list_of_models_is_at_one_address_with_and_without_a_version_in_the_base() -> (
+    None
+):
+    for base in (
+        "https://models.example",
+        "https://models.example/v1",
+        "https://models.example/v1/",
+    ):
         assert models_url(base, "anthropic") == "https://models.example/v1/models"
-    assert models_url("https://models.example/v1/", "openai_chat") == "https://models.example/v1/models"
+    assert (
+        models_url("https://models.example/v1/", "openai_chat")
+        == "https://models.example/v1/models"
+    )
+
+
+MISSING = json_reply({"error": "not found"}, status=404)
+OLLAMA_LIST = listing({"id": "m", "object": "model", "owned_by": "library"})
+
+
+@pytest.mark.parametrize(
+    ("shown", "window", "where"),
+    [
+        (
+            {
+                "parameters": "stop x\nnum_ctx                        8192",
+                "model_info": {"llama.context_length": 131_072},
+            },
+            8_192,
+            "num_ctx",
+        ),
+        (
+            {"model_info": {"llama.context_length": 131_072}},
+            131_072,
+            "llama.context_length",
+        ),
+        ({"model_info": {"general.architecture": "llama"}}, None, ""),
+        ([], None, ""),
+    ],
+)
+async def test_ollama_shows_the_window_of_a_model(
+    shown: Any, window: int | None, where: str
+) -> None:
+    report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, json_reply(shown))
+    assert report.window == window
+    assert where in report.where
+
+
+async def test_a_server_that_is_not_ollama_shows_nothing() -> None:
+    report = await asked(OLLAMA_LIST, OLLAMA_LIST, MISSING, MISSING)
+    assert report.window is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import json
 import os
 import random
@@ -26,9 +27,10 @@ from psycopg_pool import NullConnectionPool
 
 from everthread.errors import EverthreadError, NothingToUndoError
 from everthread.factory import open_store
-from everthread.store.database import Tx, apply_missing
-from everthread.store.models import NewCompaction, NewMessage, NewSession, new_id
+from everthread.store.database import Tx
 from everthread.store.postgres import PostgresConnection, PostgresDatabase
+from everthread.store.records import NewCompaction, NewMessage, NewSession, new_id
+from everthread.store.schema import Migration, apply_missing, load_migrations
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 
@@ -41,7 +43,9 @@ LOADED = (Store, PostgresDatabase, SqliteDatabase)
 def _forking_process() -> subprocess.Popen[str]:
     """One for all tests of a worker: what it imports costs more than most of them. It ends with its input."""
     command = [sys.executable, "-m", "tests.store.children"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
 
 
 class Nursery:
@@ -53,7 +57,10 @@ class Nursery:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for pid in list(self.alive):
             self.kill(pid)
@@ -77,7 +84,9 @@ class Nursery:
         assert self.process.stdout is not None
         print(json.dumps(question), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
-        assert answer, f"the process that starts children has ended: {self.process.wait()}"
+        assert answer, (
+            f"the process that starts children has ended: {self.process.wait()}"
+        )
         return int(answer)
 
 
@@ -103,7 +112,11 @@ def become(role: str, arguments: dict[str, Any]) -> None:
         ROLES[role](**arguments)
         code = 0
     except BaseException as error:
-        print(f"{role} {os.getpid()}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(
+            f"{role} {os.getpid()}: {type(error).__name__}: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
         raise
     finally:
         os._exit(code)
@@ -149,21 +162,35 @@ class Speaker:
             elif dice < self.undo + 0.12:
                 await _compact(store, thread, self.name)
             else:
-                texts = [f"{self.name}.{said + number}" for number in range(chance.randint(1, 3))]
+                texts = [
+                    f"{self.name}.{said + number}"
+                    for number in range(chance.randint(1, 3))
+                ]
                 said += len(texts)
                 self.log("ask", thread, *texts)
                 await store.append(thread, [_message(text) for text in texts])
                 self.log("ack", thread, *texts)
 
 
-def talk(*, url: str, log: str, seed: int, threads: list[str], amount: int | None = None, undo: float = 0.03) -> None:
+def talk(
+    *,
+    url: str,
+    log: str,
+    seed: int,
+    threads: list[str],
+    amount: int | None = None,
+    undo: float = 0.03,
+) -> None:
     """Two speakers in one process."""
     file = Log(Path(log))
 
     async def all_speak() -> None:
         store = open_store(url)
         await asyncio.gather(
-            *(Speaker(file, f"{seed}.{number}", threads, amount, undo).speak(store) for number in range(2))
+            *(
+                Speaker(file, f"{seed}.{number}", threads, amount, undo).speak(store)
+                for number in range(2)
+            )
         )
         await store.close()
 
@@ -179,7 +206,11 @@ async def _compact(store: Store, thread: str, name: str) -> None:
     messages = await store.messages(tip)
     if len(messages) < 8:
         return
-    summary = NewMessage({"role": "user", "content": f"summary by {name}"}, kind="summary", event=f"s{new_id()}")
+    summary = NewMessage(
+        {"role": "user", "content": f"summary by {name}"},
+        kind="summary",
+        event=f"s{new_id()}",
+    )
     await store.continue_session(
         tip,
         [messages[0].id, summary, *(message.id for message in messages[-3:])],
@@ -214,6 +245,12 @@ class Dies:
         self.tx.run(sql, values)
 
 
+LATER = Migration(
+    2, "later", ("CREATE TABLE later (id TEXT)", "CREATE INDEX later_id ON later (id)")
+)
+"""A migration of a later version."""
+
+
 def migrate_and_die(url: str, statements: int) -> None:
     """Migrate as a store does, but be killed on the way."""
     connection: Any
@@ -222,10 +259,12 @@ def migrate_and_die(url: str, statements: int) -> None:
         path.touch()
         connection = SqliteDatabase(path).connect_writer()
     else:
-        connection = PostgresConnection(psycopg.connect(url, autocommit=True), NullConnectionPool(url, open=False))
+        connection = PostgresConnection(
+            psycopg.connect(url, autocommit=True), NullConnectionPool(url, open=False)
+        )
     tx: Any = Dies(connection, statements)
     connection.begin()
-    apply_missing(tx)
+    apply_missing(tx, [*load_migrations(connection.dialect.name), LATER])
     connection.commit()
 
 
@@ -234,6 +273,9 @@ def migrate_and_die(url: str, statements: int) -> None:
 
 def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
     """Try to open and write a store without root's rights, and tell what that gave."""
+    importlib.import_module(
+        "importlib.readers"
+    )  # the interpreter may be in a folder that only root reads
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
@@ -241,7 +283,10 @@ def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
     async def write() -> None:
         store = open_store(url)
         try:
-            await store.append(session or (await store.create_session(NewSession())).id, [_message("x")])
+            await store.append(
+                session or (await store.create_session(NewSession())).id,
+                [_message("x")],
+            )
         finally:
             await store.close()
 
@@ -253,7 +298,9 @@ def write_as_nobody(*, url: str, log: str, session: str | None) -> None:
     Path(log).write_text(json.dumps(told))
 
 
-def fill(*, url: str, log: str, grow: str | None = None, limit: int | None = None) -> None:
+def fill(
+    *, url: str, log: str, grow: str | None = None, limit: int | None = None
+) -> None:
     """Write until there is no more room: on a small disk that can `grow`, or with a limit on the size of files."""
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -261,7 +308,9 @@ def fill(*, url: str, log: str, grow: str | None = None, limit: int | None = Non
     def make_room() -> None:
         if grow is not None:
             subprocess.run(["mount", "-o", "remount,size=64m", grow], check=True)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        )
 
     async def write() -> dict[str, Any]:
         store = open_store(url)
@@ -271,7 +320,8 @@ def fill(*, url: str, log: str, grow: str | None = None, limit: int | None = Non
         for number in range(2_000):
             texts = [f"{number}.{part} " + "x" * 2_000 for part in range(8)]
             results = await asyncio.gather(
-                *(store.append(session.id, [_message(text)]) for text in texts), return_exceptions=True
+                *(store.append(session.id, [_message(text)]) for text in texts),
+                return_exceptions=True,
             )
             for text, result in zip(texts, results, strict=True):
                 if isinstance(result, BaseException):
@@ -282,10 +332,17 @@ def fill(*, url: str, log: str, grow: str | None = None, limit: int | None = Non
                 break
         make_room()
         await store.append(session.id, [_message("there is room again")])
-        stored = [str(message.body["content"]) for message in await store.history(session.id)]
+        stored = [
+            str(message.body["content"]) for message in await store.history(session.id)
+        ]
         problems = (await store.check()).problems
         await store.close()
-        return {"confirmed": confirmed, "errors": errors, "stored": stored, "problems": problems}
+        return {
+            "confirmed": confirmed,
+            "errors": errors,
+            "stored": stored,
+            "problems": problems,
+        }
 
     Path(log).write_text(json.dumps(asyncio.run(write())))
 

@@ -55,14 +55,24 @@ class Postgres:
         with psycopg.connect(self.url_of(self.template)) as connection:
             tables = [
                 str(name)
-                for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+                for (name,) in connection.execute(
+                    "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+                )
             ]
             self._filled = [name for name in tables if _rows(connection, name)]
-            sequences = connection.execute("SELECT sequencename FROM pg_sequences").fetchall()
+            sequences = connection.execute(
+                "SELECT sequencename FROM pg_sequences"
+            ).fetchall()
             self._shape = self._look(connection)
-        emptied = [f'DELETE FROM "{name}"' for name in tables if name not in self._filled]  # noqa: S608 - our own names
+        emptied = [
+            f'DELETE FROM "{name}"'  # noqa: S608
+            for name in tables
+            if name not in self._filled
+        ]
         emptied += [f'ALTER SEQUENCE "{name}" RESTART' for (name,) in sequences]
-        self._emptying = ("SET session_replication_role = replica; " + "; ".join(emptied)).encode()
+        self._emptying = (
+            "SET session_replication_role = replica; " + "; ".join(emptied)
+        ).encode()
 
     def url_of(self, name: str) -> str:
         return make_conninfo(self.url, dbname=name)
@@ -93,7 +103,10 @@ class Postgres:
 
     def _is_emptied(self, name: str) -> bool:
         try:
-            self.admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            self.admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                (name,),
+            )
             with psycopg.connect(self.url_of(name)) as connection:
                 if self._look(connection) != self._shape:
                     return False
@@ -119,7 +132,10 @@ def _rows(connection: psycopg.Connection[Any], table: str) -> list[Any]:
 
 def as_url(conninfo: str) -> str:
     """Connection settings as the URL a user would give."""
-    known = {name: quote(str(value), safe="") for name, value in conninfo_to_dict(conninfo).items()}
+    known = {
+        name: quote(str(value), safe="")
+        for name, value in conninfo_to_dict(conninfo).items()
+    }
     login = ":".join(known.pop(name) for name in ("user", "password") if name in known)
     database = known.pop("dbname", "")
     return f"postgresql://{login}@/{database}?{'&'.join(f'{name}={value}' for name, value in known.items())}"
@@ -193,7 +209,9 @@ def _clear_server(server: Server) -> None:
 
 
 @pytest.fixture
-def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., str]]:
+def new_url(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[..., str]]:
     """Makes the URL of a fresh database of either kind."""
     made: list[str] = []
 
@@ -242,7 +260,9 @@ def elsewhere(kind: str, new_url: Callable[..., str], clock: Clock) -> Iterator[
 def open_at(url: str, clock: Callable[[], float]) -> Store:
     """A store with a clock of our own."""
     database = (
-        SqliteDatabase(Path(url.removeprefix("sqlite:///"))) if url.startswith("sqlite") else PostgresDatabase(url)
+        SqliteDatabase(Path(url.removeprefix("sqlite:///")))
+        if url.startswith("sqlite")
+        else PostgresDatabase(url)
     )
     database.prepare()
     return Store(database, clock=clock)

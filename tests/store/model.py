@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from everthread.errors import NothingToUndoError, UnknownIdError
-from everthread.store.models import NewCompaction, NewMessage, NewSession
+from everthread.store.records import NewCompaction, NewMessage, NewSession
 from everthread.store.store import Store
 from tests.store.talk import said, shown, summary, texts, user
 
@@ -42,7 +42,10 @@ class Thread:
     def history(self) -> list[str]:
         first, *rest = self.chain
         start = self.before or first.shows[: first.given]
-        added = itertools.chain(first.shows[first.given :], *(stretch.shows[stretch.given :] for stretch in rest))
+        added = itertools.chain(
+            first.shows[first.given :],
+            *(stretch.shows[stretch.given :] for stretch in rest),
+        )
         return [*start, *(text for text in added if not text.startswith("summary"))]
 
 
@@ -64,8 +67,12 @@ class Model:
         return made
 
     async def start(self, number: int, _: int) -> None:
-        session = await self.store.create_session(NewSession(system=f"prompt {number % 3}"))
-        self.threads.append(Thread(session.id, [], [Stretch(session.id, [])], [session.id]))
+        session = await self.store.create_session(
+            NewSession(system=f"prompt {number % 3}")
+        )
+        self.threads.append(
+            Thread(session.id, [], [Stretch(session.id, [])], [session.id])
+        )
         await self.append(len(self.threads) - 1, number % 4)
 
     async def append(self, number: int, amount: int) -> None:
@@ -73,7 +80,9 @@ class Model:
         thread = self.pick(number)
         again = thread.own[amount % 5 :][:2]
         new = self._new(thread, 1 + amount % 4)
-        stored = await self.store.append(thread.every_id[amount % len(thread.every_id)], [*again, *new])
+        stored = await self.store.append(
+            thread.every_id[amount % len(thread.every_id)], [*again, *new]
+        )
         thread.tip.shows += texts(stored[len(again) :])
         thread.ended = False
         await self._learn(thread)
@@ -83,15 +92,21 @@ class Model:
         thread = self.pick(number)
         tip = thread.tip
         seen = await self.store.messages(tip.id)
-        head, tail = min(1 + amount % 2, len(seen)), amount % 4
+        head = min(1 + amount % 2, len(seen))
+        tail = amount % 4
         middle = seen[head : max(len(seen) - tail, head)]
         kept = [*seen[:head], *seen[head + len(middle) :]]
-        unseen, pending = self._new(thread, amount % 2), self._new(thread, amount % 3)
+        unseen = self._new(thread, amount % 2)
+        pending = self._new(thread, amount % 3)
         await self.store.append(tip.id, unseen)
         words = f"summary {amount}"
         made = await self.store.continue_session(
             tip.id,
-            [*(message.id for message in seen[:head]), summary(words), *(m.id for m in kept[head:])],
+            [
+                *(message.id for message in seen[:head]),
+                summary(words),
+                *(m.id for m in kept[head:]),
+            ],
             seen=len(seen),
             pending=[*pending, *unseen],
             compaction=NewCompaction(covered=[message.id for message in middle]),
@@ -100,7 +115,9 @@ class Model:
         arrived = [str(message.body["content"]) for message in (*unseen, *pending)]
         tip.shows += arrived
         shows = [*texts(seen[:head]), words, *texts(kept[head:]), *arrived]
-        thread.chain.append(Stretch(made.session.id, shows, len(shows), set(texts(middle))))
+        thread.chain.append(
+            Stretch(made.session.id, shows, len(shows), set(texts(middle)))
+        )
         thread.every_id.append(made.session.id)
         thread.ended = thread.ended and not arrived
         await self._learn(thread)
@@ -124,13 +141,26 @@ class Model:
         at = history[amount % len(history)]
         later = set(history[history.index(at) + 1 :])
         shares = history[: history.index(at) + 1]
-        made = await self.store.branch(thread.every_id[amount % len(thread.every_id)], self.ids[at])
+        made = await self.store.branch(
+            thread.every_id[amount % len(thread.every_id)], self.ids[at]
+        )
         source = next(
-            (stretch for stretch in reversed(thread.chain) if at in stretch.shows and not stretch.covers & later), None
+            (
+                stretch
+                for stretch in reversed(thread.chain)
+                if at in stretch.shows and not stretch.covers & later
+            ),
+            None,
         )
         shows = source.shows[: source.shows.index(at) + 1] if source else shares
-        first = Stretch(made.id, list(shows)) if shows == shares else Stretch(made.id, list(shows), len(shows))
-        self.threads.append(Thread(made.id, [] if shows == shares else shares, [first], [made.id]))
+        first = (
+            Stretch(made.id, list(shows))
+            if shows == shares
+            else Stretch(made.id, list(shows), len(shows))
+        )
+        self.threads.append(
+            Thread(made.id, [] if shows == shares else shares, [first], [made.id])
+        )
 
     async def end(self, number: int, _: int) -> None:
         thread = self.pick(number)
@@ -140,7 +170,9 @@ class Model:
 
     async def delete(self, number: int, _: int) -> None:
         thread = self.pick(number)
-        assert await self.store.delete_thread(thread.every_id[-1]) == len(thread.every_id)
+        assert await self.store.delete_thread(thread.every_id[-1]) == len(
+            thread.every_id
+        )
         self.threads.remove(thread)
         with pytest.raises(UnknownIdError):
             await self.store.session(thread.id)
@@ -148,7 +180,10 @@ class Model:
             await self.start(number, 0)
 
     async def _learn(self, thread: Thread) -> None:
-        self.ids |= {str(message.body["content"]): message.id for message in await self.store.history(thread.id)}
+        self.ids |= {
+            str(message.body["content"]): message.id
+            for message in await self.store.history(thread.id)
+        }
 
     async def compare(self, store: Store) -> None:
         """Whether a store has these threads, from each of their ids."""
@@ -160,4 +195,15 @@ class Model:
             assert (await store.session(thread.tip.id)).live is not thread.ended
 
 
-OPERATIONS = ("start", "append", "append", "append", "compact", "compact", "undo", "branch", "end", "delete")
+OPERATIONS = (
+    "start",
+    "append",
+    "append",
+    "append",
+    "compact",
+    "compact",
+    "undo",
+    "branch",
+    "end",
+    "delete",
+)

@@ -55,7 +55,18 @@ class Server:
         return f"postgresql://postgres@/{database}?host={quote(str(self.directory), safe='')}"
 
     def initialise(self) -> None:
-        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self._run(
+            "initdb",
+            "-D",
+            str(self.data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        )
         lines = {**SETTINGS, "unix_socket_directories": str(self.directory)}
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in lines.items())
@@ -63,7 +74,17 @@ class Server:
     def start(self) -> None:
         log = self.directory / "server.log"
         try:
-            self._run("pg_ctl", "-D", str(self.data), "-l", str(log), "-t", "60", "-w", "start")
+            self._run(
+                "pg_ctl",
+                "-D",
+                str(self.data),
+                "-l",
+                str(log),
+                "-t",
+                "60",
+                "-w",
+                "start",
+            )
         except NoServerError as error:
             said = log.read_text(errors="replace") if log.exists() else "nothing"
             raise NoServerError(f"{error}; the server's log says: {said}") from error
@@ -89,7 +110,9 @@ class Server:
     def _signal_processes(self, number: int) -> None:
         main = int((self.data / "postmaster.pid").read_text().split()[0])
         for process in (main, *_children_of(main)):
-            with contextlib.suppress(ProcessLookupError):  # a connection that has ended meanwhile
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # a connection that has ended meanwhile
                 os.kill(process, number)
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -98,7 +121,13 @@ class Server:
         with tempfile.TemporaryFile("w+") as said:
             user, group = _account()
             done = subprocess.run(
-                command, stdout=said, stderr=said, cwd=self.directory, check=False, user=user, group=group
+                command,
+                stdout=said,
+                stderr=said,
+                cwd=self.directory,
+                check=False,
+                user=user,
+                group=group,
             )
             said.seek(0)
             if done.returncode:
@@ -126,22 +155,31 @@ def _account() -> tuple[int | None, int | None]:
         with contextlib.suppress(KeyError):
             entry = pwd.getpwnam(name)
             return entry.pw_uid, entry.pw_gid
-    raise NoServerError("running as root, and there is neither a user `postgres` nor `nobody` to run a server as")
+    raise NoServerError(
+        "running as root, and there is neither a user `postgres` nor `nobody` to run a server as"
+    )
 
 
 def find_programs() -> Path:
     """The folder with `initdb`, `pg_ctl` and `postgres`."""
     on_path = shutil.which("pg_ctl")
     folders = [Path(on_path).resolve().parent] if on_path else []
-    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: -float(folder.parent.name))
+    folders += sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda folder: -float(folder.parent.name),
+    )
     for wheel in WHEELS:
-        spec = importlib.util.find_spec(wheel)  # only located: importing it would start threads and lock files
+        spec = importlib.util.find_spec(
+            wheel
+        )  # only located: importing it would start threads and lock files
         for place in spec.submodule_search_locations or () if spec else ():
             folders += sorted(Path(place).glob("pginstall*/bin"), reverse=True)
     for folder in folders:
         if all((folder / name).exists() for name in ("initdb", "pg_ctl", "postgres")):
             return folder
-    raise NoServerError("no PostgreSQL was found: none on the PATH, none in /usr/lib/postgresql, no wheel installed")
+    raise NoServerError(
+        "no PostgreSQL was found: none on the PATH, none in /usr/lib/postgresql, no wheel installed"
+    )
 
 
 def _usable(programs: Path, directory: Path) -> Path:
@@ -149,18 +187,29 @@ def _usable(programs: Path, directory: Path) -> Path:
     user, group = _account()
     probe = [str(programs / "postgres"), "--version"]
     with contextlib.suppress(OSError):
-        if subprocess.run(probe, capture_output=True, check=False, cwd="/", user=user, group=group).returncode == 0:
+        if (
+            subprocess.run(
+                probe, capture_output=True, check=False, cwd="/", user=user, group=group
+            ).returncode
+            == 0
+        ):
             return programs
     package = programs.parents[1]
-    libraries = package.with_name(f"{package.name}.libs")  # a wheel's, found relative to the programs
+    libraries = package.with_name(
+        f"{package.name}.libs"
+    )  # a wheel's, found relative to the programs
     for source in filter(Path.is_dir, (programs.parent, libraries)):
-        shutil.copytree(source, directory / source.relative_to(package.parent), symlinks=True)
+        shutil.copytree(
+            source, directory / source.relative_to(package.parent), symlinks=True
+        )
     return directory / programs.relative_to(package.parent)
 
 
 def make_server() -> Server:
     """A running server in a new folder. The folder's path is short: a socket's name may have 107 characters."""
-    directory = Path(tempfile.mkdtemp(prefix="etpg-", dir="/tmp" if Path("/tmp").is_dir() else None))  # noqa: S108
+    directory = Path(
+        tempfile.mkdtemp(prefix="etpg-", dir="/tmp" if Path("/tmp").is_dir() else None)  # noqa: S108
+    )
     try:
         user, group = _account()
         if user is not None and group is not None:
@@ -191,7 +240,10 @@ def server_at(directory: Path) -> Server:
 def server_in(folder: Path) -> Iterator[Server]:
     """The one server of this folder, started by whoever asks first; it goes with the last who uses it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "users").open("a") as users, (folder / "starting").open("a") as starting:
+    with (
+        (folder / "users").open("a") as users,
+        (folder / "starting").open("a") as starting,
+    ):
         fcntl.flock(users, fcntl.LOCK_SH)
         fcntl.flock(starting, fcntl.LOCK_EX)
         address = folder / "address"
@@ -212,7 +264,11 @@ def _keep(folder: Path) -> None:
     except NoServerError as error:
         address.write_text(json.dumps({"error": str(error)}))
         return
-    address.write_text(json.dumps({"directory": str(server.directory), "programs": str(server.programs)}))
+    address.write_text(
+        json.dumps(
+            {"directory": str(server.directory), "programs": str(server.programs)}
+        )
+    )
     if os.fork():
         return
     os.setsid()

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from everthread.store.models import Continuation, Lease, NewCompaction, NewMessage, NewSession, Session, StoredMessage
+from everthread.store.records import (
+    Continuation,
+    Lease,
+    NewCompaction,
+    NewMessage,
+    NewSession,
+    Session,
+    StoredMessage,
+)
 from everthread.store.store import Store
 
 
@@ -67,8 +75,19 @@ async def compact(
     tail = min(tail, len(messages) - head)
     middle = messages[head : len(messages) - tail]
     kept: list[int | NewMessage] = [message.id for message in messages[:head]]
-    kept += [summary(words), *(message.id for message in messages[len(messages) - tail :])]
-    record = NewCompaction(covered=[message.id for message in middle], tokens_before=100, tokens_after=40)
+    kept += [
+        summary(words),
+        *(message.id for message in messages[len(messages) - tail :]),
+    ]
+    record = NewCompaction(
+        covered=[message.id for message in middle], tokens_before=100, tokens_after=40
+    )
     return await store.continue_session(
-        session_id, kept, seen=len(messages), pending=pending, compaction=record, lease=lease, new=new
+        session_id,
+        kept,
+        seen=len(messages),
+        pending=pending,
+        compaction=record,
+        lease=lease,
+        new=new,
     )

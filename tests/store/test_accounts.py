@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.pricing import CanonicalUsage, normalize_usage
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.models import NewSession, NewUsage, UsageRow
+from everthread.store.records import NewSession, NewUsage, UsageRow
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, user
@@ -21,45 +21,83 @@ COSTS = st.none() | st.integers(0, 10**15).map(lambda pico: Decimal(pico).scaleb
 
 
 async def test_a_call_is_recorded_as_it_was(store: Store, clock: Clock) -> None:
-    raw = {"input_tokens": 10, "cache_creation_input_tokens": 7, "cache_read_input_tokens": 5, "output_tokens": 3,
-           "cache_creation": {"ephemeral_1h_input_tokens": 4}, "odd": ["\0", "\ud800", 10**30]}  # fmt: skip
+    raw = {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 7,
+        "cache_read_input_tokens": 5,
+        "output_tokens": 3,
+        "cache_creation": {"ephemeral_1h_input_tokens": 4},
+        "odd": ["\0", "\ud800", 10**30],
+    }
     usage = normalize_usage(raw)
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     clock.now += 7
-    new = NewUsage(made.session.id, "m", usage, "auxiliary", Decimal("0.00000000012"), estimated=True, event="e")
+    new = NewUsage(
+        made.session.id,
+        "m",
+        usage,
+        "auxiliary",
+        Decimal("0.00000000012"),
+        estimated=True,
+        event="e",
+    )
     for _ in range(2):
         await store.record_usage(new)
     [stored] = await store.usage(session.id)
-    assert (stored.session, stored.thread, stored.model, stored.task) == (made.session.id, session.id, "m", "auxiliary")
-    assert (stored.usage, stored.usage.raw, stored.usage.cache_write_1h_tokens) == (usage, raw, 4)
-    assert (stored.cost, stored.estimated, stored.created) == (Decimal("0.00000000012"), True, clock.now)
+    assert (stored.session, stored.thread, stored.model, stored.task) == (
+        made.session.id,
+        session.id,
+        "m",
+        "auxiliary",
+    )
+    assert (stored.usage, stored.usage.raw, stored.usage.cache_write_1h_tokens) == (
+        usage,
+        raw,
+        4,
+    )
+    assert (stored.cost, stored.estimated, stored.created) == (
+        Decimal("0.00000000012"),
+        True,
+        clock.now,
+    )
 
 
 async def test_an_event_counts_once_in_its_thread(store: Store) -> None:
-    one, two = await new_thread(store), await new_thread(store, tenant="b")
+    one = await new_thread(store)
+    two = await new_thread(store, tenant="b")
     for session in (one, one, two):
-        await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), event="same"))
+        await store.record_usage(
+            NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), event="same")
+        )
     assert (await store.insights(since=0, until=1e12)).total.calls == 2
 
 
-@pytest.mark.parametrize("cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12])
+@pytest.mark.parametrize(
+    "cost", [Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 12]
+)
 async def test_a_cost_that_is_none_is_refused(store: Store, cost: Decimal) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(), cost=cost))
     with pytest.raises(InputError):
-        await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(input_tokens=10**20)))
+        await store.record_usage(
+            NewUsage(session.id, "m", CanonicalUsage(input_tokens=10**20))
+        )
     with pytest.raises(UnknownIdError):
         await store.record_usage(NewUsage("nobody", "m", CanonicalUsage()))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(costs=st.lists(COSTS, max_size=30))
-async def test_sums_are_exact_and_unknown_prices_are_told(store: Store, costs: list[Decimal | None]) -> None:
+async def test_sums_are_exact_and_unknown_prices_are_told(
+    store: Store, costs: list[Decimal | None]
+) -> None:
     session = await store.create_session(NewSession(tenant=NewSession().id))
     for cost in costs:
-        await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(output_tokens=1), cost=cost))
+        await store.record_usage(
+            NewUsage(session.id, "m", CanonicalUsage(output_tokens=1), cost=cost)
+        )
     total = (await store.insights(since=0, until=1e12, tenant=session.tenant)).total
     assert total.cost == sum((cost for cost in costs if cost is not None), Decimal(0))
     assert (total.calls, total.unpriced) == (len(costs), costs.count(None))
@@ -71,22 +109,39 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
     start = clock.now = 1_700_006_400.0  # midnight
     for number in range(24):
         clock.now = start + number * DAY / 3
-        tenant, platform = "ab"[number % 2], ("cli", "web", "")[number % 3]
+        tenant = "ab"[number % 2]
+        platform = ("cli", "web", "")[number % 3]
         session = await new_thread(store, tenant=tenant, platform=platform)
         await store.append(
-            session.id, [user("x", tokens=3), result(f"tool{number % 2}", "out", tokens=number), user("no tokens")]
+            session.id,
+            [
+                user("x", tokens=3),
+                result(f"tool{number % 2}", "out", tokens=number),
+                user("no tokens"),
+            ],
         )
         usage = CanonicalUsage(
-            input_tokens=100 + number, output_tokens=10, cache_read_tokens=number * 7, cache_write_tokens=number % 5,
+            input_tokens=100 + number,
+            output_tokens=10,
+            cache_read_tokens=number * 7,
+            cache_write_tokens=number % 5,
             reasoning_tokens=number % 4,
-        )  # fmt: skip
+        )
         row: dict[str, Any] = {
-            "at": clock.now, "tenant": tenant, "platform": platform, "model": f"m{number % 4}",
-            "task": ("main", "auxiliary")[number % 5 == 0], "usage": usage,
-            "cost": None if number % 6 == 0 else Decimal(number).scaleb(-5), "tool": number, "session": session.id,
-        }  # fmt: skip
+            "at": clock.now,
+            "tenant": tenant,
+            "platform": platform,
+            "model": f"m{number % 4}",
+            "task": ("main", "auxiliary")[number % 5 == 0],
+            "usage": usage,
+            "cost": None if number % 6 == 0 else Decimal(number).scaleb(-5),
+            "tool": number,
+            "session": session.id,
+        }
         rows.append(row)
-        await store.record_usage(NewUsage(session.id, row["model"], usage, row["task"], row["cost"]))
+        await store.record_usage(
+            NewUsage(session.id, row["model"], usage, row["task"], row["cost"])
+        )
         if number % 4 == 0:
             await compact(store, session.id)
     return rows
@@ -95,17 +150,31 @@ async def busy_month(store: Store, clock: Clock) -> list[dict[str, Any]]:
 def summed(key: str, rows: list[dict[str, Any]]) -> UsageRow:
     used = [row["usage"] for row in rows]
     return UsageRow(
-        key, len(rows), sum(u.input_tokens for u in used), sum(u.output_tokens for u in used),
-        sum(u.cache_read_tokens for u in used), sum(u.cache_write_tokens for u in used),
-        sum(u.reasoning_tokens for u in used), sum((row["cost"] or Decimal(0) for row in rows), Decimal(0)),
+        key,
+        len(rows),
+        sum(u.input_tokens for u in used),
+        sum(u.output_tokens for u in used),
+        sum(u.cache_read_tokens for u in used),
+        sum(u.cache_write_tokens for u in used),
+        sum(u.reasoning_tokens for u in used),
+        sum((row["cost"] or Decimal(0) for row in rows), Decimal(0)),
         sum(row["cost"] is None for row in rows),
-    )  # fmt: skip
+    )
 
 
-async def test_insights_are_what_counting_by_hand_gives(store: Store, clock: Clock) -> None:
+async def test_insights_are_what_counting_by_hand_gives(
+    store: Store, clock: Clock
+) -> None:
     rows = await busy_month(store, clock)
-    first, last = rows[0]["at"], rows[-1]["at"]
-    periods = [(0.0, 1e12), (first, last), (first + DAY, first + 3 * DAY), (last + 1, 1e12), (first + 1, first + 2)]
+    first = rows[0]["at"]
+    last = rows[-1]["at"]
+    periods = [
+        (0.0, 1e12),
+        (first, last),
+        (first + DAY, first + 3 * DAY),
+        (last + 1, 1e12),
+        (first + 1, first + 2),
+    ]
     for since, until in periods:
         for tenant in (None, "a", "nobody"):
             for platform in (None, "cli", ""):
@@ -116,16 +185,29 @@ async def test_insights_are_what_counting_by_hand_gives(store: Store, clock: Clo
                     and tenant in (None, row["tenant"])
                     and platform in (None, row["platform"])
                 ]
-                found = await store.insights(since=since, until=until, tenant=tenant, platform=platform)
+                found = await store.insights(
+                    since=since, until=until, tenant=tenant, platform=platform
+                )
                 assert found.total == summed("total", chosen)
                 for names, group in (
-                    (found.by_model, "model"), (found.by_platform, "platform"), (found.by_task, "task"),
-                ):  # fmt: skip
+                    (found.by_model, "model"),
+                    (found.by_platform, "platform"),
+                    (found.by_task, "task"),
+                ):
                     keys = sorted({row[group] for row in chosen})
-                    assert names == [summed(key, [row for row in chosen if row[group] == key]) for key in keys]
+                    assert names == [
+                        summed(key, [row for row in chosen if row[group] == key])
+                        for key in keys
+                    ]
                 compacted = sum(row["tool"] % 4 == 0 for row in chosen)
-                assert (found.compactions, found.tokens_saved) == (compacted, 60 * compacted)
-                assert (found.threads, found.sessions) == (len(chosen), len(chosen) + compacted)
+                assert (found.compactions, found.tokens_saved) == (
+                    compacted,
+                    60 * compacted,
+                )
+                assert (found.threads, found.sessions) == (
+                    len(chosen),
+                    len(chosen) + compacted,
+                )
                 assert found.messages == 3 * len(chosen)
                 tools = {row.tool: (row.results, row.tokens) for row in found.by_tool}
                 for number in (0, 1):
@@ -145,9 +227,15 @@ async def test_a_compaction_that_was_undone_saved_nothing(store: Store) -> None:
 async def test_days_are_utc_and_in_order(store: Store, clock: Clock) -> None:
     session = await new_thread(store)
     for moment in (86_400.0 * 365 - 0.001, 86_400.0 * 365, 1_700_000_000.0):
-        await store.record_usage(NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), created=moment))
+        await store.record_usage(
+            NewUsage(session.id, "m", CanonicalUsage(input_tokens=1), created=moment)
+        )
     days = (await store.insights(since=0, until=1e12)).by_day
-    assert [(row.key, row.calls) for row in days] == [("1970-12-31", 1), ("1971-01-01", 1), ("2023-11-14", 1)]
+    assert [(row.key, row.calls) for row in days] == [
+        ("1970-12-31", 1),
+        ("1971-01-01", 1),
+        ("2023-11-14", 1),
+    ]
 
 
 async def test_the_share_read_from_the_cache(store: Store) -> None:

@@ -7,10 +7,24 @@ from typing import Any
 
 import pytest
 
-from everthread.errors import EverthreadError, InputError, LeaseLostError, UnknownIdError
-from everthread.store.models import Lease, SearchQuery
+from everthread.errors import (
+    EverthreadError,
+    InputError,
+    LeaseLostError,
+    UnknownIdError,
+)
+from everthread.store.records import Lease, SearchQuery
 from everthread.store.store import Store
-from tests.store.talk import compact, new_thread, numbered, said, says, shown, texts, user
+from tests.store.talk import (
+    compact,
+    new_thread,
+    numbered,
+    said,
+    says,
+    shown,
+    texts,
+    user,
+)
 from tests.store.test_writer import held
 
 
@@ -24,11 +38,17 @@ async def together(store: Store, *calls: Any) -> list[Any]:
 async def test_many_appends_to_many_threads(store: Store) -> None:
     threads = [(await new_thread(store)).id for _ in range(4)]
     calls = [(thread, f"{thread} {n}") for n in range(20) for thread in threads]
-    results = await together(store, *(store.append(thread, says(text)) for thread, text in calls))
+    results = await together(
+        store, *(store.append(thread, says(text)) for thread, text in calls)
+    )
     for thread in threads:
         expected = [text for each, text in calls if each == thread]
         assert await said(store, thread) == expected
-        placed = [stored for (each, _), [stored] in zip(calls, results, strict=True) if each == thread]
+        placed = [
+            stored
+            for (each, _), [stored] in zip(calls, results, strict=True)
+            if each == thread
+        ]
         assert [message.seq for message in placed] == list(range(20))
         assert placed == await store.messages(thread)
     assert len({stored.id for [stored] in results}) == len(calls)
@@ -36,7 +56,8 @@ async def test_many_appends_to_many_threads(store: Store) -> None:
 
 
 async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None:
-    one, two = await new_thread(store), await new_thread(store)
+    one = await new_thread(store)
+    two = await new_thread(store)
     lease = await store.acquire(one.id, "me", 60)
     assert lease is not None
     lost = Lease(two.id, "nobody", 7, 0.0)
@@ -49,7 +70,10 @@ async def test_whoever_is_at_fault_is_told_and_nobody_else(store: Store) -> None
         store.append(two.id, [user("e", event="\ud800")]),
         store.append(two.id, says("f")),
     )
-    wrong = [type(result) if isinstance(result, EverthreadError) else None for result in results]
+    wrong = [
+        type(result) if isinstance(result, EverthreadError) else None
+        for result in results
+    ]
     assert wrong == [None, UnknownIdError, LeaseLostError, InputError, InputError, None]
     assert (await said(store, one.id), await said(store, two.id)) == (["a"], ["f"])
 
@@ -58,13 +82,29 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
     session = await new_thread(store, *numbered(1, 5))
     other = await new_thread(store)
     again = user("once", event="e")
-    results = await together(store, *(store.append(each, [again]) for each in [session.id, other.id] * 3))
-    assert len({result[0].id for result in results[::2]}) == len({result[0].id for result in results[1::2]}) == 1
+    results = await together(
+        store, *(store.append(each, [again]) for each in [session.id, other.id] * 3)
+    )
+    assert (
+        len({result[0].id for result in results[::2]})
+        == len({result[0].id for result in results[1::2]})
+        == 1
+    )
     made = await compact(store, session.id)
-    late = (await together(store, store.append(session.id, [user("new"), again]), store.append(other.id, [again])))[0]
+    late = (
+        await together(
+            store,
+            store.append(session.id, [user("new"), again]),
+            store.append(other.id, [again]),
+        )
+    )[0]
     assert late[1].id == results[0][0].id
     assert [message.session for message in late] == [made.session.id] * 2
-    assert await said(store, session.id) == [*(f"m{n}" for n in range(1, 6)), "once", "new"]
+    assert await said(store, session.id) == [
+        *(f"m{n}" for n in range(1, 6)),
+        "once",
+        "new",
+    ]
 
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
@@ -79,14 +119,33 @@ async def test_appends_around_a_compaction_keep_their_order(store: Store) -> Non
         store.append(session.id, says("late")),
         store.append(session.id, says("later")),
     )
-    assert await shown(store, session.id) == ["m5", "m6", "early", "also early", "late", "later"]
-    assert (await said(store, session.id))[6:] == ["early", "also early", "late", "later"]
+    assert await shown(store, session.id) == [
+        "m5",
+        "m6",
+        "early",
+        "also early",
+        "late",
+        "later",
+    ]
+    assert (await said(store, session.id))[6:] == [
+        "early",
+        "also early",
+        "late",
+        "later",
+    ]
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_200])
 async def test_any_number_of_messages_in_one_append(store: Store, count: int) -> None:
     session = await new_thread(store, *says("first"))
     stored = await store.append(session.id, numbered(1, count))
-    again = await store.append(session.id, [*(user(str(n), event=m.event) for n, m in enumerate(stored)), user("x")])
+    again = await store.append(
+        session.id,
+        [*(user(str(n), event=m.event) for n, m in enumerate(stored)), user("x")],
+    )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
-    assert texts(await store.messages(session.id)) == ["first", *(f"m{n}" for n in range(1, count + 1)), "x"]
+    assert texts(await store.messages(session.id)) == [
+        "first",
+        *(f"m{n}" for n in range(1, count + 1)),
+        "x",
+    ]

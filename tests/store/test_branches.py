@@ -5,21 +5,36 @@ from __future__ import annotations
 import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.models import NewCompaction, NewSession
+from everthread.store.records import NewCompaction, NewSession
 from everthread.store.store import Store
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary
 
 
 async def ids_of(store: Store, session_id: str) -> dict[str, int]:
-    return {str(message.body["content"]): message.id for message in await store.history(session_id)}
+    return {
+        str(message.body["content"]): message.id
+        for message in await store.history(session_id)
+    }
 
 
 async def test_a_branch_shares_everything_through_a_message(store: Store) -> None:
-    session = await new_thread(store, *numbered(1, 5), title="T", system="S", model="m", tenant="a", user="ann")
+    session = await new_thread(
+        store, *numbered(1, 5), title="T", system="S", model="m", tenant="a", user="ann"
+    )
     ids = await ids_of(store, session.id)
     branch = await store.branch(session.id, ids["m3"])
-    assert (branch.kind, branch.parent, branch.thread, branch.tenant) == ("branch", session.id, branch.id, "a")
-    assert (branch.title, branch.system, branch.model, branch.user) == ("T", "S", "m", "ann")
+    assert (branch.kind, branch.parent, branch.thread, branch.tenant) == (
+        "branch",
+        session.id,
+        branch.id,
+        "a",
+    )
+    assert (branch.title, branch.system, branch.model, branch.user) == (
+        "T",
+        "S",
+        "m",
+        "ann",
+    )
     assert branch.branched_at == ids["m3"]
     await store.append(branch.id, says("b1"))
     await store.append(session.id, says("m6"))
@@ -37,14 +52,21 @@ async def test_a_branch_with_a_name_is_made_once(store: Store) -> None:
     first = await store.branch(session.id, ids["m2"], new=new)
     await store.append("mine", says("b1"))
     again = await store.branch(session.id, ids["m2"], new=new)
-    assert (first.title, first.tenant, again.id, again.messages) == ("Mine", "default", "mine", 3)
+    assert (first.title, first.tenant, again.id, again.messages) == (
+        "Mine",
+        "default",
+        "mine",
+        3,
+    )
     with pytest.raises(InputError, match="taken"):
         await store.branch(session.id, ids["m3"], new=new)
     with pytest.raises(InputError, match="taken"):
         await store.branch(session.id, ids["m2"], new=NewSession(id=session.id))
 
 
-async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(store: Store) -> None:
+async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_history(
+    store: Store,
+) -> None:
     session = await new_thread(store, *numbered(1, 8))
     made = await compact(store, session.id)
     await store.append(session.id, numbered(9, 10))
@@ -57,7 +79,10 @@ async def test_a_branch_off_a_continuation_takes_its_context_and_the_whole_histo
         branch = await store.branch(session.id, ids[name])
         await store.append(branch.id, says("b"))
         assert await shown(store, branch.id) == [*context, "b"]
-        assert await said(store, branch.id) == [*(f"m{n}" for n in range(1, int(name[1:]) + 1)), "b"]
+        assert await said(store, branch.id) == [
+            *(f"m{n}" for n in range(1, int(name[1:]) + 1)),
+            "b",
+        ]
     assert (await store.branch(session.id, ids["m9"])).parent == made.session.id
     assert (await store.branch(session.id, ids["m4"])).parent == session.id
 
@@ -73,8 +98,17 @@ async def test_a_summary_never_tells_a_branch_of_what_came_later(store: Store) -
         compaction=NewCompaction(covered=[ids[f"m{n}"] for n in (2, 4, 5, 6, 7)]),
     )
     assert await shown(store, made.session.id) == ["m1", "summary", "m3", "m8"]
-    assert await shown(store, (await store.branch(session.id, ids["m3"])).id) == ["m1", "m2", "m3"]
-    assert await shown(store, (await store.branch(session.id, ids["m8"])).id) == ["m1", "summary", "m3", "m8"]
+    assert await shown(store, (await store.branch(session.id, ids["m3"])).id) == [
+        "m1",
+        "m2",
+        "m3",
+    ]
+    assert await shown(store, (await store.branch(session.id, ids["m8"])).id) == [
+        "m1",
+        "summary",
+        "m3",
+        "m8",
+    ]
 
 
 async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None:
@@ -85,10 +119,28 @@ async def test_a_branch_continues_and_is_undone_on_its_own(store: Store) -> None
     made = await compact(store, branch.id)
     await store.append(branch.id, says("b4"))
     assert await shown(store, branch.id) == ["m1", "summary", "b2", "b3", "b4"]
-    assert await said(store, made.session.id) == ["m1", "m2", "m3", "m4", "b1", "b2", "b3", "b4"]
+    assert await said(store, made.session.id) == [
+        "m1",
+        "m2",
+        "m3",
+        "m4",
+        "b1",
+        "b2",
+        "b3",
+        "b4",
+    ]
     assert await store.get_compression_tip(session.id) == session.id
     await store.undo(branch.id)
-    assert await shown(store, branch.id) == ["m1", "m2", "m3", "m4", "b1", "b2", "b3", "b4"]
+    assert await shown(store, branch.id) == [
+        "m1",
+        "m2",
+        "m3",
+        "m4",
+        "b1",
+        "b2",
+        "b3",
+        "b4",
+    ]
     with pytest.raises(NothingToUndoError):
         await store.undo(branch.id)
 
@@ -108,7 +160,11 @@ async def test_a_branch_of_a_branch_of_a_continuation(store: Store) -> None:
     assert await said(store, two.id) == everything
     assert await shown(store, two.id) == ["m1", "summary", "b3", "b4", "c1"]
     old = await store.branch(two.id, ids["m5"])
-    assert await said(store, old.id) == await shown(store, old.id) == ["m1", "m2", "m3", "m4", "m5"]
+    assert (
+        await said(store, old.id)
+        == await shown(store, old.id)
+        == ["m1", "m2", "m3", "m4", "m5"]
+    )
     shared = await store.branch(two.id, ids["b1"])
     assert await said(store, shared.id) == everything[:10]
 
@@ -127,7 +183,15 @@ async def test_one_branches_only_at_what_was_said_there(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     other = await new_thread(store, *says("elsewhere"))
     made = await compact(store, session.id)
-    summary = next(m for m in await store.messages(made.session.id) if m.kind == "summary")
-    for wrong in ((await ids_of(store, other.id))["elsewhere"], summary.id, 0, -1, 10**9):
+    summary = next(
+        m for m in await store.messages(made.session.id) if m.kind == "summary"
+    )
+    for wrong in (
+        (await ids_of(store, other.id))["elsewhere"],
+        summary.id,
+        0,
+        -1,
+        10**9,
+    ):
         with pytest.raises(UnknownIdError):
             await store.branch(session.id, wrong)

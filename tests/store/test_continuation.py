@@ -9,14 +9,32 @@ import pytest
 
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
 from everthread.store.database import Tx
-from everthread.store.models import NewCompaction, NewMessage, SearchQuery
+from everthread.store.records import NewCompaction, NewMessage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
-from tests.store.talk import compact, new_thread, numbered, said, says, shown, summary, texts, user
+from tests.store.talk import (
+    compact,
+    new_thread,
+    numbered,
+    said,
+    says,
+    shown,
+    summary,
+    texts,
+    user,
+)
 
 
 async def test_a_continuation(store: Store, clock: Clock) -> None:
-    old = await new_thread(store, *numbered(1, 8), title="T", platform="cli", user="ann", model="m", system="S")
+    old = await new_thread(
+        store,
+        *numbered(1, 8),
+        title="T",
+        platform="cli",
+        user="ann",
+        model="m",
+        system="S",
+    )
     clock.now += 5
     made = await compact(store, old.id, pending=says("pending"))
     new = made.session
@@ -28,11 +46,26 @@ async def test_a_continuation(store: Store, clock: Clock) -> None:
         True,
         clock.now,
     )
-    assert (new.title, new.platform, new.user, new.model, new.system) == ("T", "cli", "ann", "m", "S")
-    assert texts(await store.messages(new.id)) == ["m1", "summary", "m7", "m8", "pending"]
+    assert (new.title, new.platform, new.user, new.model, new.system) == (
+        "T",
+        "cli",
+        "ann",
+        "m",
+        "S",
+    )
+    assert texts(await store.messages(new.id)) == [
+        "m1",
+        "summary",
+        "m7",
+        "m8",
+        "pending",
+    ]
     ended = await store.session(old.id)
     assert (ended.ended, ended.end_reason) == (clock.now, "compression")
-    assert texts(await store.messages(old.id)) == [*(f"m{n}" for n in range(1, 9)), "pending"]
+    assert texts(await store.messages(old.id)) == [
+        *(f"m{n}" for n in range(1, 9)),
+        "pending",
+    ]
     assert await said(store, old.id) == [*(f"m{n}" for n in range(1, 9)), "pending"]
 
 
@@ -45,7 +78,9 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     [message, *_] = await store.messages(session.id)
     branch = await store.branch(session.id, message.id)
     agent = await new_thread(store, kind="subagent", parent=ids[-1])
-    assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}, "branches and subagents are other kinds"
+    assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}, (
+        "branches and subagents are other kinds"
+    )
     assert await store.get_compression_tip(branch.id) == branch.id
     assert await store.get_compression_tip(agent.id) == agent.id
     assert [s.id for s in await store.thread_sessions(ids[3]) if s.live] == [ids[-1]]
@@ -54,20 +89,34 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 4), system="old")
     kept = [message.id for message in await store.messages(session.id)]
-    made = await store.continue_session(session.id, kept, seen=4, system=[{"type": "text", "text": "new"}])
+    made = await store.continue_session(
+        session.id, kept, seen=4, system=[{"type": "text", "text": "new"}]
+    )
     assert made.session.system == [{"type": "text", "text": "new"}]
     assert (await store.session(session.id)).system == "old"
 
 
-async def test_what_arrived_meanwhile_lands_in_the_continuation_once(store: Store) -> None:
+async def test_what_arrived_meanwhile_lands_in_the_continuation_once(
+    store: Store,
+) -> None:
     session = await new_thread(store, *numbered(1, 6))
     seen = await store.messages(session.id)
     late = says("late 1", "late 2")
     await store.append(session.id, late)
     made = await store.continue_session(
-        session.id, [seen[0].id, summary(), seen[5].id], seen=6, pending=[late[1], user("pending")]
+        session.id,
+        [seen[0].id, summary(), seen[5].id],
+        seen=6,
+        pending=[late[1], user("pending")],
     )
-    assert texts(await store.messages(made.session.id)) == ["m1", "summary", "m6", "late 1", "late 2", "pending"]
+    assert texts(await store.messages(made.session.id)) == [
+        "m1",
+        "summary",
+        "m6",
+        "late 1",
+        "late 2",
+        "pending",
+    ]
     await store.append(session.id, [*late, user("after")])
     expected = [*(f"m{n}" for n in range(1, 7)), "late 1", "late 2", "pending", "after"]
     assert await said(store, session.id) == expected
@@ -92,10 +141,14 @@ async def test_a_continuation_asked_for_again_is_the_same(store: Store) -> None:
     assert len(await store.compactions(session.id)) == 1
 
 
-async def test_of_many_that_compact_at_once_one_wins(store: Store, url: str, clock: Clock) -> None:
+async def test_of_many_that_compact_at_once_one_wins(
+    store: Store, url: str, clock: Clock
+) -> None:
     session = await new_thread(store, *numbered(1, 6))
     others = [open_at(url, clock) for _ in range(3)]
-    made = await asyncio.gather(*(compact(one, session.id) for one in [store, *others] * 3))
+    made = await asyncio.gather(
+        *(compact(one, session.id) for one in [store, *others] * 3)
+    )
     assert sum(continuation.won for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
     assert len(await store.thread_sessions(session.id)) == 2
@@ -118,7 +171,9 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     )
     for compacted, seen, error in attempts:
         with pytest.raises(error):
-            await store.continue_session(session.id, compacted, seen=seen, pending=says("pending"))
+            await store.continue_session(
+                session.id, compacted, seen=seen, pending=says("pending")
+            )
     with pytest.raises(InputError, match="taken"):
         await store.continue_session(session.id, [first.id], seen=4, new=stranger.id)
     assert await store.export(session.id) == before
@@ -128,13 +183,27 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *numbered(1, 4))
     ids = [message.id for message in await store.messages(session.id)]
     record = NewCompaction(
-        covered=ids[1:3], tokens_before=1000, tokens_after=300, summary="S\0", author="extractive",
-        figures={"facts": {"kept": 7}}, warnings=["slow"], reason="threshold", focus="tests", duration=1.5,
+        covered=ids[1:3],
+        tokens_before=1000,
+        tokens_after=300,
+        summary="S\0",
+        author="journal",
+        figures={"facts": {"kept": 7}},
+        warnings=["slow"],
+        reason="threshold",
+        focus="tests",
+        duration=1.5,
         cost=Decimal("0.000000000125"),
-    )  # fmt: skip
-    made = await store.continue_session(session.id, [ids[0], summary(), ids[3]], seen=4, compaction=record)
+    )
+    made = await store.continue_session(
+        session.id, [ids[0], summary(), ids[3]], seen=4, compaction=record
+    )
     [stored] = await store.compactions(made.session.id)
-    assert (stored.thread, stored.parent, stored.session) == (session.id, session.id, made.session.id)
+    assert (stored.thread, stored.parent, stored.session) == (
+        session.id,
+        session.id,
+        made.session.id,
+    )
     assert (stored.created, stored.reverted) == (clock.now, None)
     assert stored.record == record
     clock.now += 3
@@ -143,7 +212,9 @@ async def test_the_record_of_a_compaction(store: Store, clock: Clock) -> None:
     assert undone.reverted == clock.now
 
 
-async def test_a_thread_that_has_ended_stays_so_through_a_compaction(store: Store) -> None:
+async def test_a_thread_that_has_ended_stays_so_through_a_compaction(
+    store: Store,
+) -> None:
     session = await new_thread(store, *numbered(1, 6))
     await store.end_session(session.id, "user")
     made = await compact(store, session.id)
@@ -154,7 +225,9 @@ async def test_a_thread_that_has_ended_stays_so_through_a_compaction(store: Stor
     assert made.session.live
 
 
-async def test_undo_brings_the_parent_back_with_what_was_added_since(store: Store, clock: Clock) -> None:
+async def test_undo_brings_the_parent_back_with_what_was_added_since(
+    store: Store, clock: Clock
+) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
     await store.append(session.id, says("after 1", "after 2"))
@@ -162,7 +235,11 @@ async def test_undo_brings_the_parent_back_with_what_was_added_since(store: Stor
     undone = await store.undo(made.session.id)
     assert (undone.id, undone.live, undone.end_reason) == (session.id, True, None)
     reverted = await store.session(made.session.id)
-    assert (reverted.kind, reverted.ended, reverted.end_reason) == ("reverted", clock.now, "reverted")
+    assert (reverted.kind, reverted.ended, reverted.end_reason) == (
+        "reverted",
+        clock.now,
+        "reverted",
+    )
     assert await store.get_compression_tip(made.session.id) == session.id
     everything = [*(f"m{n}" for n in range(1, 7)), "after 1", "after 2"]
     assert await shown(store, session.id) == everything
@@ -187,7 +264,9 @@ async def test_undo_goes_back_step_by_step(store: Store) -> None:
         await store.undo(session.id)
 
 
-async def test_two_undos_at_once_take_back_two_compactions_at_most(store: Store, url: str, clock: Clock) -> None:
+async def test_two_undos_at_once_take_back_two_compactions_at_most(
+    store: Store, url: str, clock: Clock
+) -> None:
     other = open_at(url, clock)
     session = await new_thread(store, *numbered(1, 6))
     first = await compact(store, session.id)
@@ -201,9 +280,13 @@ async def test_two_undos_at_once_take_back_two_compactions_at_most(store: Store,
 def pages(tx: Tx) -> int:
     """Bytes of everything stored, indexes too."""
     if tx.dialect.name == "sqlite":
-        row = tx.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        row = tx.one(
+            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        )
     else:
-        row = tx.one("SELECT SUM(pg_total_relation_size(relid)) FROM pg_stat_user_tables")
+        row = tx.one(
+            "SELECT SUM(pg_total_relation_size(relid)) FROM pg_stat_user_tables"
+        )
     assert row is not None
     return int(row[0])
 
@@ -211,11 +294,15 @@ def pages(tx: Tx) -> int:
 async def test_a_continuation_adds_little(store: Store) -> None:
     """Messages are stored once: carrying a tail of 100 of 1,000 along costs less than a tenth of the thread's size."""
     empty = await store._read(pages)
-    session = await new_thread(store, *(user(f"{number} " + "words " * 60) for number in range(1000)))
+    session = await new_thread(
+        store, *(user(f"{number} " + "words " * 60) for number in range(1000))
+    )
     await store.search(SearchQuery("words"))  # indexed from here on
     before = await store._read(pages)
     made = await compact(store, session.id, head=2, tail=100, words="summary " * 500)
     added = await store._read(pages) - before
     assert len(await store.messages(made.session.id)) == 103
     assert added < 0.1 * (before - empty)
-    assert await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages")) == (1001,)
+    assert await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages")) == (
+        1001,
+    )

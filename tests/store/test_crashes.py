@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 
 from everthread.factory import open_store
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.store.store import Store
 from tests.store.children import Nursery
 from tests.store.postgres_server import Server
@@ -37,7 +37,11 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
             talking: list[int] = []
             for seed in range(number, min(number + 10, kills)):
                 logs.append(folder / f"{seed}.log")
-                talking.append(nursery.start("talk", url=url, log=str(logs[-1]), seed=seed, threads=threads))
+                talking.append(
+                    nursery.start(
+                        "talk", url=url, log=str(logs[-1]), seed=seed, threads=threads
+                    )
+                )
                 if seed % 4:
                     wait_until_more_is_said(logs[-1:])
                 time.sleep(chance.uniform(0, 0.06))
@@ -69,7 +73,11 @@ async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
         assert confirmed.get(thread, set()) - set(history) == set()
         assert set(history) - asked.get(thread, set()) == set()
         for speaker in {text.rpartition(".")[0] for text in history}:
-            spoken = [int(text.rpartition(".")[2]) for text in history if text.rpartition(".")[0] == speaker]
+            spoken = [
+                int(text.rpartition(".")[2])
+                for text in history
+                if text.rpartition(".")[0] == speaker
+            ]
             assert spoken == sorted(spoken)
         await verify_context(store, thread)
     await store.close()
@@ -78,7 +86,11 @@ async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
 
 async def verify_context(store: Store, thread: str) -> None:
     """Each continuation holds all of its parent that its summary does not stand for."""
-    records = {record.session: record for record in await store.compactions(thread) if record.reverted is None}
+    records = {
+        record.session: record
+        for record in await store.compactions(thread)
+        if record.reverted is None
+    }
     for session in await store.thread_sessions(thread):
         if session.kind == "continuation" and session.parent is not None:
             parent = {message.id for message in await store.messages(session.parent)}
@@ -148,7 +160,15 @@ def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int
     logs = [folder / f"{seed}.log" for seed in range(processes)]
     with Nursery() as nursery:
         children = [
-            nursery.start("talk", url=url, log=str(log), seed=seed, threads=threads, amount=amount, undo=0.05)
+            nursery.start(
+                "talk",
+                url=url,
+                log=str(log),
+                seed=seed,
+                threads=threads,
+                amount=amount,
+                undo=0.05,
+            )
             for seed, log in enumerate(logs)
         ]
         assert [nursery.wait(child) for child in children] == [0] * processes

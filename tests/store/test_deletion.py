@@ -6,18 +6,29 @@ import asyncio
 
 import pytest
 
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import output_id
-from everthread.core.pricing import CanonicalUsage
 from everthread.errors import UnknownIdError
-from everthread.store.models import NewSession, NewUsage, SearchQuery
+from everthread.store.records import NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says, shown, user
 
 TABLES = (
-    "sessions", "messages", "places", "compactions", "texts", "outputs", "citations", "nodes", "leases", "state",
-    "pieces", "unindexed", "search",
-)  # fmt: skip
+    "sessions",
+    "messages",
+    "places",
+    "compactions",
+    "texts",
+    "outputs",
+    "citations",
+    "nodes",
+    "leases",
+    "state",
+    "pieces",
+    "unindexed",
+    "search",
+)
 
 
 async def rows(store: Store) -> dict[str, int]:
@@ -35,10 +46,16 @@ async def full_thread(store: Store, word: str) -> str:
     await compact(store, session.id)
     await store.append(session.id, says(f"{word} after"))
     await store.put_output(session.id, f"output of {word}", call_id="c", tool="t")
-    await store.record_usage(NewUsage(session.id, "model", CanonicalUsage(input_tokens=5)))
+    await store.record_usage(
+        NewUsage(session.id, "model", CanonicalUsage(input_tokens=5))
+    )
     await store.put_state(session.id, "engine", {"word": word})
-    agent = await new_thread(store, *says(f"{word} agent"), kind="subagent", parent=session.id)
-    inner = await new_thread(store, *says(f"{word} inner"), kind="subagent", parent=agent.id)
+    agent = await new_thread(
+        store, *says(f"{word} agent"), kind="subagent", parent=session.id
+    )
+    inner = await new_thread(
+        store, *says(f"{word} inner"), kind="subagent", parent=agent.id
+    )
     await store.put_output(inner.id, f"inner output of {word}")
     assert await store.acquire(session.id, "me", 10)
     return session.id
@@ -54,13 +71,23 @@ async def test_everything_goes_but_the_account(store: Store) -> None:
     with_keep = await rows(store)
     gone = await full_thread(store, "apple")
     assert await found(store, "apple*")
-    assert await store.delete_thread(gone) == 5, "three sessions, a subagent, and the subagent's own"
+    assert await store.delete_thread(gone) == 5, (
+        "three sessions, a subagent, and the subagent's own"
+    )
     assert await found(store, "apple*") == set()
     assert await found(store, "banana*")
     assert {**await rows(store), "search": 0, "pieces": 0, "unindexed": 0} == {
-        **with_keep, "search": 0, "pieces": 0, "unindexed": 0,
-    }  # fmt: skip
-    for call in (store.session(gone), store.history(gone), store.delete_thread(gone), store.outputs(gone)):
+        **with_keep,
+        "search": 0,
+        "pieces": 0,
+        "unindexed": 0,
+    }
+    for call in (
+        store.session(gone),
+        store.history(gone),
+        store.delete_thread(gone),
+        store.outputs(gone),
+    ):
         with pytest.raises(UnknownIdError):
             await call
     with pytest.raises(UnknownIdError):
@@ -79,8 +106,12 @@ async def test_any_id_of_a_thread_deletes_it(store: Store) -> None:
         await store.session(session.id)
 
 
-async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: Store) -> None:
-    session = await new_thread(store, *(user(f"word{n} shared") for n in range(1, 9)), system="S")
+async def test_a_branch_keeps_what_it_shares_history_search_and_all(
+    store: Store,
+) -> None:
+    session = await new_thread(
+        store, *(user(f"word{n} shared") for n in range(1, 9)), system="S"
+    )
     await compact(store, session.id)
     await store.append(session.id, says("word9 shared", "word10 later"))
     messages = await store.history(session.id)
@@ -93,9 +124,10 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: Store
     for key in (one.id, two.id, sibling.id):
         assert await said(store, key) == histories[key]
         assert await shown(store, key) == contexts[key]
-        assert {h.message for h in await store.search(SearchQuery("shared", thread=key, limit=50))} == {
-            message.id for message in await store.history(key)
-        }
+        assert {
+            h.message
+            for h in await store.search(SearchQuery("shared", thread=key, limit=50))
+        } == {message.id for message in await store.history(key)}
     assert (await store.session(one.id)).system == "S"
     assert await found(store, "later") == set()
     assert await found(store, "shared") <= {one.id, two.id, sibling.id}
@@ -106,7 +138,9 @@ async def test_a_branch_keeps_what_it_shares_history_search_and_all(store: Store
     assert await found(store, "word8") == set()
     await store.delete_thread(sibling.id)
     await store.delete_thread(two.id)
-    assert {await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))} == {(0,)}
+    assert {await store._read(lambda tx: tx.one("SELECT COUNT(*) FROM messages"))} == {
+        (0,)
+    }
 
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
@@ -120,7 +154,8 @@ async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> 
 
 
 async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
-    one, two = await new_thread(store), await new_thread(store)
+    one = await new_thread(store)
+    two = await new_thread(store)
     key = (await store.put_output(one.id, "the same unusual output")).id
     await store.put_output(two.id, "the same unusual output")
     await store.search(SearchQuery("unusual"))
@@ -133,14 +168,19 @@ async def test_an_output_goes_with_the_last_that_cites_it(store: Store) -> None:
     assert await found(store, "unusual") == set()
 
 
-async def test_a_branch_cites_the_outputs_its_shared_messages_cite(store: Store) -> None:
+async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
+    store: Store,
+) -> None:
     session = await new_thread(store)
-    early, late = "early log " * 9, "late log " * 9
+    early = "early log " * 9
+    late = "late log " * 9
     for text in (early, late):
         stored = await store.put_output(session.id, text, call_id="c", tool="run")
         await store.append(session.id, [user(f"see {stored.id} for it")])
     branch = await store.branch(session.id, (await store.messages(session.id))[0].id)
-    assert [stored.id for stored in await store.outputs(branch.id)] == [output_id(early)]
+    assert [stored.id for stored in await store.outputs(branch.id)] == [
+        output_id(early)
+    ]
     await store.delete_thread(session.id)
     assert await store.output(output_id(early)) == early
     with pytest.raises(UnknownIdError):
@@ -148,7 +188,9 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(store: Store)
     assert await found(store, "early") == {branch.id}
 
 
-async def test_a_thread_is_deleted_while_others_write_to_it(store: Store, url: str, clock: Clock) -> None:
+async def test_a_thread_is_deleted_while_others_write_to_it(
+    store: Store, url: str, clock: Clock
+) -> None:
     """Whoever comes late is told; nothing is left half."""
     others = [open_at(url, clock) for _ in range(2)]
     for _ in range(12):
@@ -165,7 +207,11 @@ async def test_a_thread_is_deleted_while_others_write_to_it(store: Store, url: s
             others[1].create_session(NewSession(kind="subagent", parent=session.id)),
             return_exceptions=True,
         )
-        assert all(isinstance(each, UnknownIdError) for each in results if isinstance(each, BaseException)), results
+        assert all(
+            isinstance(each, UnknownIdError)
+            for each in results
+            if isinstance(each, BaseException)
+        ), results
         assert (await store.session(fresh.id)).system == "the only prompt"
         assert (await store.check()).problems == ()
         for left in await store.list_sessions():

@@ -16,9 +16,14 @@ from typing import Any
 import pytest
 
 from everthread.config import Config
-from everthread.errors import NoStoreError, StoreDamagedError, StoreError, StoreReadOnlyError
+from everthread.errors import (
+    NoStoreError,
+    StoreDamagedError,
+    StoreError,
+    StoreReadOnlyError,
+)
 from everthread.factory import open_store, store_url
-from everthread.store.models import SearchQuery
+from everthread.store.records import SearchQuery
 from tests.store.children import Nursery
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.talk import new_thread, numbered, said, says, user
@@ -36,7 +41,11 @@ async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
         await new_thread(store, *says("private"))
         await store.backup(str(tmp_path / "copy.db"))
         files = {file.name: mode(file) for file in path.parent.iterdir()}
-        assert files == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+        assert files == {
+            "store.db": 0o600,
+            "store.db-wal": 0o600,
+            "store.db-shm": 0o600,
+        }
         assert mode(path.parent) == 0o700
         assert mode(tmp_path / "copy.db") == 0o600
         await store.close()
@@ -78,7 +87,10 @@ async def test_vacuum_gives_room_back(tmp_path: Path) -> None:
 # Damage
 
 
-@pytest.mark.parametrize("content", [b"this is no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4080, b"x"])
+@pytest.mark.parametrize(
+    "content",
+    [b"this is no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4080, b"x"],
+)
 def test_garbage_is_reported_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(content)
@@ -91,18 +103,26 @@ async def damage(tmp_path: Path) -> tuple[Path, str]:
     """A store with a thread, closed, so that all of it is in one file."""
     path = tmp_path / "store.db"
     store = open_store(path)
-    session = await new_thread(store, *(user(WORDS * 20) for _ in range(300)))
+    session = await new_thread(
+        store, *(user(WORDS * 8) for _ in range(DAMAGED_MESSAGES))
+    )
     await store.search(SearchQuery("words"))
     await store.close()
     return path, session.id
 
 
+DAMAGED_MESSAGES = 800
 WORDS = "some words that fill a page "
+"""Repeated a few times, a message of these is short enough to be stored as it is."""
 
 
 def pages_with_words(whole: bytes | bytearray) -> list[int]:
     """Where the pages that hold messages begin."""
-    return [at for at in range(0, len(whole), 4096) if WORDS.encode() in whole[at : at + 4096]]
+    return [
+        at
+        for at in range(0, len(whole), 4096)
+        if WORDS.encode() in whole[at : at + 4096]
+    ]
 
 
 async def everything(path: Path, session: str) -> list[str]:
@@ -144,21 +164,27 @@ async def test_of_a_damaged_store_the_rest_is_exported(tmp_path: Path) -> None:
     await store.close()
     assert lost
     kept = [line for line in lines if line["type"] == "message"]
-    assert len(kept) + sum("message " in words for words in lost) == 300
-    assert len(kept) > 200
+    assert len(kept) + sum("message " in words for words in lost) == DAMAGED_MESSAGES
+    assert len(kept) > DAMAGED_MESSAGES / 2
     again = open_store(tmp_path / "again.db")
     assert await again.import_lines(lines) == [session]
-    assert [message.body for message in await again.history(session)] == [line["body"] for line in kept]
+    assert [message.body for message in await again.history(session)] == [
+        line["body"] for line in kept
+    ]
     assert (await again.check()).problems == ()
     await again.close()
 
 
 async def test_a_changed_word_is_found(tmp_path: Path) -> None:
-    """The database does not notice, but the fingerprints do."""
+    """The database does not notice, but the checksums do."""
     path, session = await damage(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"fill a page", b"kill a page"))
-    assert [problem for problem in await everything(path, session) if "is not what was stored" in problem]
+    assert [
+        problem
+        for problem in await everything(path, session)
+        if "is not what was stored" in problem
+    ]
 
 
 async def test_a_file_cut_short_is_reported_and_left_alone(tmp_path: Path) -> None:
@@ -177,7 +203,9 @@ async def test_a_damaged_store_is_not_written_to(tmp_path: Path) -> None:
         broken[page : page + 8] = b"\xff" * 8
     path.write_bytes(broken)
     store = open_store(path)
-    results = await asyncio.gather(*(store.append(session, says("x")) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(store.append(session, says("x")) for _ in range(3)), return_exceptions=True
+    )
     assert all(isinstance(result, StoreDamagedError) for result in results)
     await store.close()
 
@@ -217,7 +245,12 @@ def test_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Path) -> N
     log.chmod(0o666)
     open_folder.chmod(0o555)
     with Nursery() as nursery:
-        child = nursery.start("write_as_nobody", url=f"sqlite:///{open_folder}/store.db", log=str(log), session=None)
+        child = nursery.start(
+            "write_as_nobody",
+            url=f"sqlite:///{open_folder}/store.db",
+            log=str(log),
+            session=None,
+        )
         assert nursery.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"
     assert "store.db" in outcome(log)["text"]
@@ -235,7 +268,9 @@ async def test_a_file_that_cannot_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o555)
     before = path.read_bytes()
     with Nursery() as nursery:
-        child = nursery.start("write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session.id)
+        child = nursery.start(
+            "write_as_nobody", url=f"sqlite:///{path}", log=str(log), session=session.id
+        )
         assert nursery.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"
     assert path.read_bytes() == before
@@ -259,7 +294,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
+        check=False,
+        capture_output=True,
     )
     if mount.returncode:
         pytest.skip(f"no small disk can be made here: {mount.stderr.decode().strip()}")
@@ -286,7 +323,9 @@ def check_nothing_is_lost(found: dict[str, Any]) -> None:
     assert found["stored"][-1] == "there is room again"
 
 
-async def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_home_with_a_percent_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "100%25 mine"
     monkeypatch.setenv("EVERTHREAD_HOME", str(home))
     await open_store(store_url(Config())).close()
@@ -294,7 +333,9 @@ async def test_a_home_with_a_percent_sign(tmp_path: Path, monkeypatch: pytest.Mo
     assert (home / "everthread.db").is_file()
 
 
-async def test_who_only_reads_makes_nothing(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
+async def test_who_only_reads_makes_nothing(
+    kind: str, new_url: Callable[..., str], tmp_path: Path
+) -> None:
     url = new_url(kind, empty=True)
     for _ in range(2):
         with pytest.raises(NoStoreError, match="there is no store at"):

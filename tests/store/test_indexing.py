@@ -11,22 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term, phrase_terms, terms
-from everthread.store.index import (
-    BATCH_CHARS,
-    GENTLE_CHARS,
-    MOST_REPEATS,
-    MOST_TERMS,
+from everthread.store.index_pieces import (
+    MAX_REPEATS,
+    MAX_TERMS,
     OVERLAP,
     PIECE_CHARS,
-    WRITE_PIECES,
     cut_text,
     filter_name,
-    index_parts,
-    prepare_index,
     redact_and_cut,
     searchable_text,
 )
-from everthread.store.models import NewSession, SearchQuery
+from everthread.store.indexing import (
+    BATCH_CHARS,
+    GENTLE_CHARS,
+    WRITE_PIECES,
+    index_parts,
+    prepare_index,
+)
+from everthread.store.records import NewSession, SearchQuery
 from everthread.store.store import INDEX_DELAY, Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import new_thread, says, user
@@ -47,17 +49,28 @@ WORDS = "lorem ipsum dolor sit amet "
         "\n" * 20_000,
         "ﷺ" * 5_000,
     ],
-    ids=["empty", "short", "words", "one word", "chinese", "zeros", "one character", "blank", "expanding"],
+    ids=[
+        "empty",
+        "short",
+        "words",
+        "one word",
+        "chinese",
+        "zeros",
+        "one character",
+        "blank",
+        "expanding",
+    ],
 )
 def test_pieces_cover_the_text_and_can_be_told_apart(text: str) -> None:
     found = list(cut_text(text))
     assert found[0].start == 0
     for cut in found:
         assert text[cut.start : cut.start + len(cut.text)] == cut.text
-        assert cut.terms == [encode_term(term) for term in terms(cut.text)]
+        assert cut.terms.split() == [encode_term(term) for term in terms(cut.text)]
         assert len(cut.text) <= PIECE_CHARS
-        assert len(cut.terms) <= MOST_TERMS
-        assert max(Counter(cut.terms).values(), default=0) <= MOST_REPEATS
+        words = cut.terms.split()
+        assert len(words) <= MAX_TERMS
+        assert max(Counter(words).values(), default=0) <= MAX_REPEATS
     for before, after in pairwise(found):
         assert before.start < after.start <= before.start + len(before.text)
     assert found[-1].start + len(found[-1].text) == len(text)
@@ -71,12 +84,17 @@ def test_neighbours_share_some_words() -> None:
 
 
 def test_words_are_not_cut() -> None:
-    found = {term for cut in cut_text(WORDS * 2_000) for term in cut.terms}
+    found = {term for cut in cut_text(WORDS * 2_000) for term in cut.terms.split()}
     assert found == set(WORDS.split())
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from(["alpha", "beta", "数据", "x" * 60, "1", "\n", "a.b"]), max_size=400))
+@given(
+    st.lists(
+        st.sampled_from(["alpha", "beta", "数据", "x" * 60, "1", "\n", "a.b"]),
+        max_size=400,
+    )
+)
 def test_every_phrase_of_a_text_stands_in_a_piece(words: list[str]) -> None:
     text = " ".join(words)
     pieces = [" ".join(phrase_terms(cut.text)) for cut in cut_text(text)]
@@ -88,19 +106,39 @@ def test_every_phrase_of_a_text_stands_in_a_piece(words: list[str]) -> None:
 def test_secrets_are_out_before_anything_is_cut() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for filler in range(PIECE_CHARS - 60, PIECE_CHARS + 60, 7):
-        pieces, redacted = redact_and_cut("x " * (filler // 2) + f"token: {secret} " + "y " * 300)
+        pieces, redacted = redact_and_cut(
+            "x " * (filler // 2) + f"token: {secret} " + "y " * 300
+        )
         assert redacted
         for piece in pieces:
-            assert not any(part in piece.text for part in (secret[:12], secret[12:24], secret[-12:]))
-            assert not any("a8kd02" in term or "hu5gs0fo" in term for term in piece.terms)
+            assert not any(
+                part in piece.text
+                for part in (secret[:12], secret[12:24], secret[-12:])
+            )
+            assert not any(
+                "a8kd02" in term or "hu5gs0fo" in term for term in piece.terms
+            )
 
 
 def test_what_a_message_says() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "grep", "arguments": '{"pattern": "x"}'}}
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "grep", "arguments": '{"pattern": "x"}'},
+    }
     assert searchable_text({"role": "user", "content": "hello"}) == "hello"
-    assert searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"}) == "result"
-    assert searchable_text({"role": "assistant", "content": "so", "tool_calls": [call]}) == 'so\ngrep {"pattern": "x"}'
-    blocks = [{"type": "tool_result", "tool_use_id": "1", "content": "block"}, {"type": "text", "text": "and"}]
+    assert (
+        searchable_text({"role": "tool", "content": "result", "tool_call_id": "1"})
+        == "result"
+    )
+    assert (
+        searchable_text({"role": "assistant", "content": "so", "tool_calls": [call]})
+        == 'so\ngrep {"pattern": "x"}'
+    )
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "1", "content": "block"},
+        {"type": "text", "text": "and"},
+    ]
     assert searchable_text({"role": "user", "content": blocks}) == "and\nblock"
     assert searchable_text({"role": "user", "content": None}) == ""
 
@@ -143,7 +181,9 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
     assert len(rest) == len(batches) - 1
     for number in (0, len(lines) // 2, len(lines) - 1):
         assert len(await store.search(SearchQuery(f"line{number}"))) == 1
-    count = await store._read(lambda tx: tx.one("SELECT COUNT(*), COUNT(DISTINCT start) FROM pieces"))
+    count = await store._read(
+        lambda tx: tx.one("SELECT COUNT(*), COUNT(DISTINCT start) FROM pieces")
+    )
     assert count is not None
     assert count[0] == count[1]
 
@@ -165,15 +205,22 @@ async def test_indexing_pauses_until_there_is_more_and_goes_on_sooner_where_much
     monkeypatch.setattr("everthread.store.store.INDEX_PAUSE", 0.0)
     await store._index_later()
     monkeypatch.undo()
-    assert pauses == [INDEX_DELAY, 0.0, INDEX_DELAY], "before the first, behind a long text, behind a short one"
+    assert pauses == [INDEX_DELAY, 0.0, INDEX_DELAY], (
+        "before the first, behind a long text, behind a short one"
+    )
     assert len(await store.search(SearchQuery("last"))) == 1
 
 
-async def test_two_stores_index_the_same_only_once(store: Store, url: str, clock: Clock) -> None:
+async def test_two_stores_index_the_same_only_once(
+    store: Store, url: str, clock: Clock
+) -> None:
     other = open_at(url, clock)
-    thread = await new_thread(store, *says(*(f"needle {number}" for number in range(50))))
+    thread = await new_thread(
+        store, *says(*(f"needle {number}" for number in range(50)))
+    )
     unindexed(store)
-    first, second = await store._read(prepare_index), await other._read(prepare_index)
+    first = await store._read(prepare_index)
+    second = await other._read(prepare_index)
     for parts in first:
         await store._write(lambda tx, parts=parts: index_parts(tx, parts, wait=True))  # type: ignore[misc]
     await store.delete_thread(thread.id)
@@ -187,7 +234,9 @@ async def test_two_stores_index_the_same_only_once(store: Store, url: str, clock
 async def test_only_so_much_is_prepared_at_once(store: Store) -> None:
     thread = await store.create_session(NewSession())
     big = "x" * (BATCH_CHARS // 2)
-    await store.append(thread.id, [user(f"{big} needle{number}") for number in range(4)])
+    await store.append(
+        thread.id, [user(f"{big} needle{number}") for number in range(4)]
+    )
     unindexed(store)
     batches = await store._read(prepare_index)
     assert len({part.entry.id for parts in batches for part in parts}) == 2
@@ -206,12 +255,16 @@ async def test_what_is_deleted_meanwhile_is_not_indexed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_a_damaged_output_stops_no_search(store: Store, indexed: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_output_stops_no_search(
+    store: Store, indexed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     thread = await new_thread(store, *says("needle one"))
     await store.put_output(thread.id, "needle two", tool="terminal")
     if indexed:
         assert len(await store.search(SearchQuery("needle"))) == 2
-    await store._write(lambda tx: tx.run("UPDATE outputs SET content = ?", (b"broken",)))
+    await store._write(
+        lambda tx: tx.run("UPDATE outputs SET content = ?", (b"broken",))
+    )
     hits = await store.search(SearchQuery("needle"))
     assert [hit.snippet for hit in hits if hit.message is not None] == ["needle one"]
     assert "cannot be read" in caplog.text

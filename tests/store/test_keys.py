@@ -9,15 +9,21 @@ from decimal import Decimal
 import pytest
 
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.models import NO_USE, KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.records import NO_USE, KeyLimits, KeyUse, NewKey, StoredKey
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 
-DAY, NEXT = "2026-01-31", "2026-02-01"
+DAY = "2026-01-31"
+NEXT = "2026-02-01"
 KEY = NewKey(
-    "0123456789ab", "f" * 64, "acme", frozenset({"proxy", "threads"}), KeyLimits(10, 2**40, Decimal("2.50")), "Ann's",
+    "0123456789ab",
+    "f" * 64,
+    "acme",
+    frozenset({"proxy", "threads"}),
+    KeyLimits(10, 2**40, Decimal("2.50")),
+    "Ann's",
     "observe",
-)  # fmt: skip
+)
 
 
 async def test_a_key_comes_back_as_it_was_made(store: Store, clock: Clock) -> None:
@@ -26,7 +32,9 @@ async def test_a_key_comes_back_as_it_was_made(store: Store, clock: Clock) -> No
     clock.now += 1
     plain = NewKey("b" * 12, "e" * 64, "other", frozenset({"proxy"}))
     await store.create_key(plain)
-    assert await store.find_key(KEY.digest, DAY) == StoredKey(KEY, made, None, None, NO_USE)
+    assert await store.find_key(KEY.digest, DAY) == StoredKey(
+        KEY, made, None, None, NO_USE
+    )
     assert await store.find_key("0" * 64, DAY) is None
     assert [found.key for found in await store.list_keys(DAY)] == [plain, KEY]
     assert [found.key for found in await store.list_keys(DAY, tenant="acme")] == [KEY]
@@ -35,12 +43,16 @@ async def test_a_key_comes_back_as_it_was_made(store: Store, clock: Clock) -> No
             await store.create_key(same)
 
 
-async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock) -> None:
+async def test_a_key_is_revoked_once_and_stays_listed(
+    store: Store, clock: Clock
+) -> None:
     await store.create_key(KEY)
     at = clock.now
     assert await store.revoke_key(KEY.id) == at
     clock.now += 9
-    assert await store.revoke_key(KEY.id) == at, "when it was, not when it was asked for again"
+    assert await store.revoke_key(KEY.id) == at, (
+        "when it was, not when it was asked for again"
+    )
     found = await store.find_key(KEY.digest, DAY)
     assert found is not None
     assert found.revoked == at
@@ -52,7 +64,10 @@ async def test_a_key_is_revoked_once_and_stays_listed(store: Store, clock: Clock
 async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None:
     await store.create_key(KEY)
     first = KeyUse(1, 2**33, Decimal("0.000000000001"))
-    assert await store.count_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)}) == {KEY.id: first, "b" * 12: KeyUse(5)}
+    assert await store.count_use(DAY, {KEY.id: first, "b" * 12: KeyUse(5)}) == {
+        KEY.id: first,
+        "b" * 12: KeyUse(5),
+    }
     clock.now += 60
     sums = await store.count_use(DAY, {KEY.id: KeyUse(2, 1, Decimal("1.25"))})
     assert sums == {KEY.id: KeyUse(3, 2**33 + 1, Decimal("1.250000000001"))}
@@ -63,13 +78,19 @@ async def test_use_is_counted_by_day_and_key(store: Store, clock: Clock) -> None
     assert await store.count_use(DAY, {}) == {}
 
 
-async def test_two_processes_count_together_and_share_one_secret(url: str, clock: Clock) -> None:
+async def test_two_processes_count_together_and_share_one_secret(
+    url: str, clock: Clock
+) -> None:
     stores = [open_at(url, clock) for _ in range(2)]
     try:
         uses = {f"k{number}": KeyUse(1, 10) for number in range(5)}
-        await asyncio.gather(*(store.count_use(DAY, uses) for store in stores for _ in range(20)))
+        await asyncio.gather(
+            *(store.count_use(DAY, uses) for store in stores for _ in range(20))
+        )
         assert set((await stores[0].count_use(DAY, uses)).values()) == {KeyUse(41, 410)}
-        secrets = await asyncio.gather(*(store.shared_secret("tenants") for store in stores for _ in range(3)))
+        secrets = await asyncio.gather(
+            *(store.shared_secret("tenants") for store in stores for _ in range(3))
+        )
         assert len(set(secrets)) == 1
         assert len(secrets[0]) == 32
         assert await stores[0].shared_secret("another") != secrets[0]

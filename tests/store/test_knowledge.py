@@ -19,9 +19,17 @@ DAY = 86_400.0
 
 
 async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: Clock) -> None:
-    learnt = await store.learn_limit("https://a", "m", 32_000, source="error", headers="beta=1m")
-    assert (learnt.limit, learnt.learnt, learnt.expires) == (32_000, clock.now, clock.now + 7 * DAY)
-    assert (await store.limits_for("https://a", "m", headers="beta=1m")).window == learnt
+    learnt = await store.learn_limit(
+        "https://a", "m", 32_000, source="error", headers="beta=1m"
+    )
+    assert (learnt.limit, learnt.learnt, learnt.expires) == (
+        32_000,
+        clock.now,
+        clock.now + 7 * DAY,
+    )
+    assert (
+        await store.limits_for("https://a", "m", headers="beta=1m")
+    ).window == learnt
     clock.now += 7 * DAY - 0.01
     assert await store.limits() == [learnt]
     clock.now += 0.01
@@ -31,8 +39,14 @@ async def test_a_learnt_limit_lasts_seven_days(store: Store, clock: Clock) -> No
 
 async def test_a_limit_is_for_its_url_model_and_headers(store: Store) -> None:
     await store.learn_limit("https://a", "m", 32_000, source="error")
-    for other in (("https://b", "m", ""), ("https://a", "n", ""), ("https://a", "m", "beta=1m")):
-        assert (await store.limits_for(other[0], other[1], headers=other[2])).window is None
+    for other in (
+        ("https://b", "m", ""),
+        ("https://a", "n", ""),
+        ("https://a", "m", "beta=1m"),
+    ):
+        assert (
+            await store.limits_for(other[0], other[1], headers=other[2])
+        ).window is None
 
 
 async def test_learning_again_replaces_and_renews(store: Store, clock: Clock) -> None:
@@ -44,7 +58,11 @@ async def test_learning_again_replaces_and_renews(store: Store, clock: Clock) ->
 
 
 async def test_limits_are_forgotten(store: Store) -> None:
-    for base_url, model, limit in (("u1", "m1", 10), ("u1", "m2", 20), ("u2", "m1", 30)):
+    for base_url, model, limit in (
+        ("u1", "m1", 10),
+        ("u1", "m2", 20),
+        ("u2", "m1", 30),
+    ):
         await store.learn_limit(base_url, model, limit, source="error")
     assert await store.forget_limits(base_url="u1", model="m1") == 1
     assert [limit.limit for limit in await store.limits()] == [20, 30]
@@ -54,8 +72,14 @@ async def test_limits_are_forgotten(store: Store) -> None:
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -81,20 +105,41 @@ async def test_state_of_a_session_goes_with_it(store: Store) -> None:
     for scope in (session.id, made.session.id, "everybody"):
         await store.put_state(scope, "k", 1)
     await store.delete_thread(session.id)
-    states = [await store.get_state(scope, "k") for scope in (session.id, made.session.id, "everybody")]
+    states = [
+        await store.get_state(scope, "k")
+        for scope in (session.id, made.session.id, "everybody")
+    ]
     assert states == [None, None, 1]
 
 
 def node(name: str, thread: str, level: int = 0, first: int = 1, **more: Any) -> Node:
     return Node(
-        name, thread, level, "body \0\ud800", 5, 50, "llm", first, first + 1, 0, 3, 1.5, 2.5, ("1", "2"), **more
+        name,
+        thread,
+        level,
+        "body \0\ud800",
+        5,
+        50,
+        "llm",
+        first,
+        first + 1,
+        0,
+        3,
+        1.5,
+        2.5,
+        ("1", "2"),
+        **more,
     )
 
 
 async def test_nodes_of_a_thread_in_order(store: Store) -> None:
     session = await new_thread(store, *numbered(1, 6))
     made = await compact(store, session.id)
-    nodes = [node("b", session.id, 0, 5), node("a", session.id, 0, 1), node("c", session.id, 1, 1, degraded=True)]
+    nodes = [
+        node("b", session.id, 0, 5),
+        node("a", session.id, 0, 1),
+        node("c", session.id, 1, 1, degraded=True),
+    ]
     await store.put_nodes(nodes)
     assert await store.nodes(made.session.id) == [nodes[1], nodes[0], nodes[2]]
     better = replace(nodes[2], degraded=False, body="rebuilt")
@@ -108,8 +153,10 @@ async def test_nodes_of_a_thread_in_order(store: Store) -> None:
 
 
 async def test_a_nodes_id_is_its_threads_own(store: Store) -> None:
-    one, two = await new_thread(store, tenant="a"), await new_thread(store, tenant="b")
-    mine, yours = node("same", one.id), node("same", two.id, 2, 7)
+    one = await new_thread(store, tenant="a")
+    two = await new_thread(store, tenant="b")
+    mine = node("same", one.id)
+    yours = node("same", two.id, 2, 7)
     await store.put_nodes([mine])
     await store.put_nodes([yours])
     assert (await store.nodes(one.id), await store.nodes(two.id)) == ([mine], [yours])

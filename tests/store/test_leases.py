@@ -9,7 +9,7 @@ import pytest
 
 from everthread.core.types import Node
 from everthread.errors import LeaseLostError
-from everthread.store.models import Lease
+from everthread.store.records import Lease
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
 from tests.store.talk import compact, new_thread, numbered, said, says
@@ -22,11 +22,14 @@ async def taken(store: Store, thread: str, holder: str, seconds: float = 60) -> 
 
 
 async def test_one_holds_a_thread(store: Store) -> None:
-    session, other = await new_thread(store), await new_thread(store)
+    session = await new_thread(store)
+    other = await new_thread(store)
     mine = await taken(store, session.id, "me")
     assert (mine.thread, mine.holder) == (session.id, "me")
     assert await store.acquire(session.id, "you", 60) is None
-    assert await store.acquire(other.id, "you", 60) is not None, "another thread is another lease"
+    assert await store.acquire(other.id, "you", 60) is not None, (
+        "another thread is another lease"
+    )
     await store.release(mine)
     yours = await taken(store, session.id, "you")
     assert yours.fence > mine.fence
@@ -51,7 +54,9 @@ async def test_the_databases_clock_decides(store: Store, clock: Clock) -> None:
     assert await store.acquire(session.id, "you", 60) is None
 
 
-async def test_an_expired_lease_is_taken_and_its_late_write_refused(store: Store) -> None:
+async def test_an_expired_lease_is_taken_and_its_late_write_refused(
+    store: Store,
+) -> None:
     session = await new_thread(store, *numbered(1, 6))
     mine = await taken(store, session.id, "me", 0.05)
     await asyncio.sleep(0.1)
@@ -116,7 +121,8 @@ async def test_the_holder_may_take_it_anew(store: Store) -> None:
 
 
 async def test_a_lease_is_for_its_thread_only(store: Store) -> None:
-    one, two = await new_thread(store), await new_thread(store)
+    one = await new_thread(store)
+    two = await new_thread(store)
     mine = await taken(store, one.id, "me")
     await taken(store, two.id, "me")
     with pytest.raises(LeaseLostError):
@@ -127,7 +133,12 @@ async def test_of_many_one_gets_it(store: Store, url: str, clock: Clock) -> None
     others = [open_at(url, clock) for _ in range(3)]
     for _ in range(5):
         session = await new_thread(store)
-        leases = await asyncio.gather(*(one.acquire(session.id, f"p{n}", 60) for n, one in enumerate([store, *others])))
+        leases = await asyncio.gather(
+            *(
+                one.acquire(session.id, f"p{n}", 60)
+                for n, one in enumerate([store, *others])
+            )
+        )
         assert sum(lease is not None for lease in leases) == 1
     for other in others:
         await other.close()

@@ -10,53 +10,95 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.fingerprints import byte_fingerprint, message_fingerprint
 from everthread.errors import EverthreadError, InputError, UnknownIdError
-from everthread.store.models import NewMessage, NewSession
+from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import compact, new_thread, numbered, result, said, says, shown, texts, user
+from tests.store.talk import (
+    compact,
+    new_thread,
+    numbered,
+    result,
+    said,
+    says,
+    shown,
+    texts,
+    user,
+)
 
-CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from("\0\ud800\udfff\u2028'\"?%{}\\")
+CHARACTERS = st.characters(exclude_categories=()) | st.sampled_from(
+    "\0\ud800\udfff\u2028'\"?%{}\\"
+)
 TEXT = st.text(CHARACTERS, max_size=30)
-NUMBERS = st.integers() | st.integers(-(10**40), 10**40) | st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = (
+    st.integers()
+    | st.integers(-(10**40), 10**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
+    ),
     max_leaves=12,
 )
-BODIES = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"]) | TEXT}) | st.builds(
+BODIES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool"]) | TEXT}
+) | st.builds(
     lambda body, more: {**more, **body},
     st.fixed_dictionaries({"role": TEXT, "content": VALUES}),
     st.dictionaries(TEXT, VALUES),
 )
-EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+EACH = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40
+)
 
 
 @EACH
 @given(bodies=st.lists(BODIES, min_size=1, max_size=5))
-async def test_any_json_comes_back_as_it_was_given(store: Store, bodies: list[Any]) -> None:
+async def test_any_json_comes_back_as_it_was_given(
+    store: Store, bodies: list[Any]
+) -> None:
     session = await store.create_session(NewSession())
     before = [json.dumps(body) for body in bodies]
     await store.append(session.id, [NewMessage(body) for body in bodies])
     for found in (await store.messages(session.id), await store.history(session.id)):
-        assert [json.dumps(message.body) for message in found] == before, "key order and every character count"
-    assert [json.dumps(body) for body in bodies] == before, "what is given is not changed"
+        assert [json.dumps(message.body) for message in found] == before, (
+            "key order and every character count"
+        )
+    assert [json.dumps(body) for body in bodies] == before, (
+        "what is given is not changed"
+    )
 
 
 @EACH
 @given(names=st.lists(TEXT, min_size=2, max_size=4))
-async def test_names_the_model_makes_up_never_stop_a_message(store: Store, names: list[str]) -> None:
-    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": name}} for name in names]
+async def test_names_the_model_makes_up_never_stop_a_message(
+    store: Store, names: list[str]
+) -> None:
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": name}}
+        for name in names
+    ]
     body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
-    answer: Any = {"role": "tool", "name": names[0], "tool_call_id": names[1], "content": "x"}
+    answer: Any = {
+        "role": "tool",
+        "name": names[0],
+        "tool_call_id": names[1],
+        "content": "x",
+    }
     session = await new_thread(store, NewMessage(body), NewMessage(answer))
-    assert [message.body for message in await store.messages(session.id)] == [body, answer]
+    assert [message.body for message in await store.messages(session.id)] == [
+        body,
+        answer,
+    ]
 
 
 @EACH
 @given(event=TEXT, title=TEXT)
-async def test_odd_names_are_kept_or_refused_as_input(store: Store, event: str, title: str) -> None:
+async def test_odd_names_are_kept_or_refused_as_input(
+    store: Store, event: str, title: str
+) -> None:
     session = await store.create_session(NewSession(title=title))
     try:
         [stored] = await store.append(session.id, [user("x", event=event)])
@@ -69,12 +111,19 @@ async def test_odd_names_are_kept_or_refused_as_input(store: Store, event: str, 
 
 async def test_ten_megabytes(store: Store) -> None:
     text = "x" * 5_000_000 + "漢😀\0" * 1_000_000
-    session = await new_thread(store, user(text, kind="derived"), *says("after"))  # derived: searching is not the point
+    session = await new_thread(
+        store, user(text, kind="derived"), *says("after")
+    )  # derived: searching is not the point
     assert await shown(store, session.id) == [text, "after"]
 
 
-@pytest.mark.parametrize("body", [{"role": "user", "content": {1, 2}}, "words", None, ["user"], {"role": object()}])
-async def test_what_is_no_message_is_refused_and_nothing_is_stored(store: Store, body: Any) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [{"role": "user", "content": {1, 2}}, "words", None, ["user"], {"role": object()}],
+)
+async def test_what_is_no_message_is_refused_and_nothing_is_stored(
+    store: Store, body: Any
+) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.append(session.id, [user("fine"), NewMessage(body)])
@@ -94,7 +143,9 @@ async def test_a_bottomless_message_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("more", [{"tokens": 2**70}, {"tokens": "many"}])
-async def test_values_no_database_takes_are_refused_as_input(store: Store, more: Any) -> None:
+async def test_values_no_database_takes_are_refused_as_input(
+    store: Store, more: Any
+) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError):
         await store.append(session.id, [user("x", **more)])
@@ -113,16 +164,18 @@ async def test_what_is_known_of_a_message(store: Store, clock: Clock) -> None:
         "e-1",
     )
     assert (stored.created, stored.origin, stored.body) == (clock.now, None, new.body)
-    assert stored.canonical == message_fingerprint(new.body)
-    assert stored.byte_order == byte_fingerprint(new.body)
     assert await store.messages(session.id) == [stored]
     assert await store.message(stored.id) == stored
 
 
-async def test_a_derived_message_names_its_origin_and_is_no_history(store: Store) -> None:
+async def test_a_derived_message_names_its_origin_and_is_no_history(
+    store: Store,
+) -> None:
     session = await new_thread(store)
     [whole] = await store.append(session.id, [result("read", "long " * 100)])
-    [small] = await store.append(session.id, [result("read", "short", kind="derived", origin=whole.id)])
+    [small] = await store.append(
+        session.id, [result("read", "short", kind="derived", origin=whole.id)]
+    )
     assert (await store.message(small.id)).origin == whole.id
     assert await shown(store, session.id) == ["long " * 100, "short"]
     assert await said(store, session.id) == ["long " * 100]
@@ -130,21 +183,28 @@ async def test_a_derived_message_names_its_origin_and_is_no_history(store: Store
 
 async def test_a_repeated_event_is_stored_once(store: Store) -> None:
     session = await new_thread(store)
-    first = await store.append(session.id, [user("a", event="1"), user("b", event="2"), user("a", event="1")])
+    first = await store.append(
+        session.id, [user("a", event="1"), user("b", event="2"), user("a", event="1")]
+    )
     assert [message.seq for message in first] == [0, 1, 0]
-    again = await store.append(session.id, [user("other words", event="2"), user("c", event="3")])
+    again = await store.append(
+        session.id, [user("other words", event="2"), user("c", event="3")]
+    )
     assert [message.id for message in again] == [first[1].id, again[1].id]
     assert await shown(store, session.id) == ["a", "b", "c"]
 
 
 async def test_events_are_a_threads_own(store: Store) -> None:
-    one, two = await new_thread(store), await new_thread(store)
+    one = await new_thread(store)
+    two = await new_thread(store)
     for session in (one, two):
         await store.append(session.id, [user(session.id, event="1")])
     assert await shown(store, two.id) == [two.id]
 
 
-async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(store: Store) -> None:
+async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(
+    store: Store,
+) -> None:
     events = [user(f"m{number}", event=str(number)) for number in range(6)]
     session = await new_thread(store, *events)
     continued = (await compact(store, session.id, head=1, tail=2)).session
@@ -152,15 +212,21 @@ async def test_a_repeated_event_is_found_where_the_thread_shows_it_now(store: St
     assert (covered.session, covered.seq) == (session.id, 2)
     assert (carried.session, carried.seq) == (continued.id, 3)
     await store.undo(session.id)
-    assert [m.session for m in await store.append(session.id, events)] == [session.id] * 6
+    assert [m.session for m in await store.append(session.id, events)] == [
+        session.id
+    ] * 6
 
 
 async def test_order_is_the_order_of_asking(store: Store) -> None:
     session = await new_thread(store)
-    await asyncio.gather(*(store.append(session.id, says(f"{n}a", f"{n}b")) for n in range(40)))
+    await asyncio.gather(
+        *(store.append(session.id, says(f"{n}a", f"{n}b")) for n in range(40))
+    )
     expected = [f"{n}{letter}" for n in range(40) for letter in "ab"]
     assert await shown(store, session.id) == expected
-    assert [message.seq for message in await store.messages(session.id)] == list(range(80))
+    assert [message.seq for message in await store.messages(session.id)] == list(
+        range(80)
+    )
 
 
 async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) -> None:
@@ -171,7 +237,9 @@ async def test_an_append_to_any_id_of_a_thread_lands_at_its_tip(store: Store) ->
     for number, key in enumerate(ids):
         [stored] = await store.append(key, says(f"late {number}"))
         assert stored.session == ids[-1]
-    assert (await shown(store, session.id))[-5:] == [f"late {number}" for number in range(5)]
+    assert (await shown(store, session.id))[-5:] == [
+        f"late {number}" for number in range(5)
+    ]
 
 
 async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
@@ -181,9 +249,15 @@ async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
     whole = await store.history(session.id)
     for start in range(11):
         for limit in (0, 1, 3, 20):
-            assert await store.history(session.id, start=start, limit=limit) == whole[start : start + limit]
+            assert (
+                await store.history(session.id, start=start, limit=limit)
+                == whole[start : start + limit]
+            )
         assert await store.history(session.id, start=start) == whole[start:]
-    assert texts(await store.messages(continued.id, start=1, limit=2)) == ["summary", "m5"]
+    assert texts(await store.messages(continued.id, start=1, limit=2)) == [
+        "summary",
+        "m5",
+    ]
     assert texts(await store.messages(continued.id, start=-5, limit=1)) == ["m1"]
 
 

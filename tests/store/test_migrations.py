@@ -12,11 +12,13 @@ import psycopg
 import pytest
 
 from everthread.errors import SchemaTooNewError, StoreError, UnknownIdError
-from everthread.factory import open_store
-from everthread.store.database import latest_version, migrations
-from everthread.store.models import NewSession
+from everthread.factory import migrate_store, open_store
+from everthread.store.postgres import PostgresDatabase
+from everthread.store.records import NewSession
+from everthread.store.schema import load_migrations
+from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
-from tests.store.children import Nursery
+from tests.store.children import LATER, Nursery
 from tests.store.conftest import BACKENDS, Clock, Postgres, as_url, close_sound, open_at
 from tests.store.talk import new_thread, said, says
 
@@ -38,26 +40,43 @@ def execute(url: str, *statements: str) -> None:
 
 
 def latest_of(store: Store) -> int:
-    return latest_version(store.database.dialect.name)
+    return store.database.migrations[-1].number
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_migrations_are_numbered(name: str) -> None:
     """A number that only the other database needs is left out."""
-    numbers = [migration.number for migration in migrations(name)]
+    numbers = [migration.number for migration in load_migrations(name)]
     assert numbers[0] == 1
     assert numbers == sorted(set(numbers))
-    assert all(migration.statements for migration in migrations(name))
+    assert all(migration.statements for migration in load_migrations(name))
 
 
 def points(name: str) -> dict[str, int]:
     """Statements after which to be killed. The version's table is made first; each migration writes its number."""
-    first, *rest = [len(migration.statements) + 1 for migration in migrations(name)]
-    first, end = first + 1, first + sum(rest) + 1
+    first = len(load_migrations(name)[0].statements) + 2
+    end = first + len(LATER.statements) + 1
     return {
-        "at once": 0, "inside the first": first // 2, "before its number": first - 1, "between": first,
-        "inside the second": first + 2, "at the very end": end - 1,
-    }  # fmt: skip
+        "at once": 0,
+        "inside the first": first // 2,
+        "before its number": first - 1,
+        "between": first,
+        "inside the second": first + 1,
+        "at the very end": end - 1,
+    }
+
+
+def open_later(url: str) -> Store:
+    """Open a store with a version of Everthread that has one migration more."""
+    kind = "sqlite" if url.startswith("sqlite") else "postgresql"
+    migrations = [*load_migrations(kind), LATER]
+    database = (
+        SqliteDatabase(file_of(url), migrations)
+        if kind == "sqlite"
+        else PostgresDatabase(url, migrations)
+    )
+    database.prepare()
+    return Store(database)
 
 
 @pytest.mark.parametrize("point", points("sqlite"))
@@ -66,15 +85,43 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
 ) -> None:
     url = new_url(kind, empty=True)
     with Nursery() as nursery:
-        assert nursery.wait(nursery.start("migrate_and_die", url=url, statements=points(kind)[point])) == -9
-    store = open_at(url, Clock())
+        assert (
+            nursery.wait(
+                nursery.start(
+                    "migrate_and_die", url=url, statements=points(kind)[point]
+                )
+            )
+            == -9
+        )
+    store = open_later(url)
     assert (await store.check()).schema == latest_of(store)
     session = await new_thread(store, *says("works"))
     assert await said(store, session.id) == ["works"]
     await close_sound(store)
 
 
-async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
+async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refuses_it(
+    kind: str, new_url: Callable[..., str]
+) -> None:
+    url = new_url(kind, empty=True)
+    store = open_at(url, Clock())
+    session = await new_thread(store, *says("kept"))
+    await store.close()
+    later = open_later(url)
+    assert (await later.check()).schema == LATER.number
+    assert await said(later, session.id) == ["kept"]
+    await close_sound(later)
+    number = LATER.number
+    with pytest.raises(
+        SchemaTooNewError,
+        match=rf"has schema {number}, .* knows up to {number - 1}: upgrade",
+    ):
+        open_store(url)
+
+
+async def test_several_processes_migrate_at_once(
+    kind: str, new_url: Callable[..., str]
+) -> None:
     with Nursery() as nursery:
         for _ in range(2):
             url = new_url(kind, empty=True)
@@ -85,19 +132,25 @@ async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..
             await close_sound(store)
 
 
-async def test_a_newer_schema_is_refused_and_not_touched(kind: str, new_url: Callable[..., str]) -> None:
+async def test_a_newer_schema_is_refused_and_not_touched(
+    kind: str, new_url: Callable[..., str]
+) -> None:
     url = new_url(kind)
     store = open_at(url, Clock())
     await store.close()
     newer = latest_of(store) + 1
     execute(url, f"INSERT INTO schema_version VALUES ({newer}, 'tomorrow')")  # noqa: S608 - a number
     before = file_of(url).read_bytes() if kind == "sqlite" else b""
-    with pytest.raises(SchemaTooNewError, match=rf"schema {newer}.*up to {newer - 1}.*upgrade"):
+    with pytest.raises(
+        SchemaTooNewError, match=rf"schema {newer}.*up to {newer - 1}.*upgrade"
+    ):
         open_store(url)
     assert kind != "sqlite" or file_of(url).read_bytes() == before
 
 
-async def test_opening_again_changes_nothing(kind: str, new_url: Callable[..., str]) -> None:
+async def test_opening_again_changes_nothing(
+    kind: str, new_url: Callable[..., str]
+) -> None:
     url = new_url(kind)
     first = open_at(url, Clock())
     session = await new_thread(first, *says("kept"))
@@ -121,17 +174,25 @@ def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
 
 def test_another_programs_tables_are_left_alone(new_url: Callable[..., str]) -> None:
     url = new_url("postgresql", empty=True)
-    execute(url, "CREATE TABLE sessions (theirs TEXT)", "INSERT INTO sessions VALUES ('x')")
+    execute(
+        url, "CREATE TABLE sessions (theirs TEXT)", "INSERT INTO sessions VALUES ('x')"
+    )
     with pytest.raises(StoreError, match="sessions"):
         open_store(url)
     with psycopg.connect(url) as server:
         assert server.execute("SELECT * FROM sessions").fetchall() == [("x",)]
-        tables = server.execute("SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+        tables = server.execute(
+            "SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchone()
     assert tables == (1,)
 
 
-def test_a_database_that_cannot_hold_every_character_is_refused(postgres: Postgres) -> None:
-    postgres.admin.execute("CREATE DATABASE et_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+def test_a_database_that_cannot_hold_every_character_is_refused(
+    postgres: Postgres,
+) -> None:
+    postgres.admin.execute(
+        "CREATE DATABASE et_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'"
+    )
     try:
         with pytest.raises(StoreError, match="UTF8"):
             open_store(as_url(postgres.url_of("et_ascii")))
@@ -154,7 +215,24 @@ async def test_ids_sort_alike_whatever_the_servers_language(postgres: Postgres) 
         assert (await store.resolve("AB")).id == "ABD"
         with pytest.raises(UnknownIdError):
             await store.resolve("abd")
-        assert [session.id for session in await store.list_sessions()] == ["ABD", "ab", "abc-1"]
+        assert [session.id for session in await store.list_sessions()] == [
+            "ABD",
+            "ab",
+            "abc-1",
+        ]
     finally:
         await store.close()
         postgres.admin.execute("DROP DATABASE et_icu WITH (FORCE)")
+
+
+async def test_a_copy_is_made_before_the_store_is_brought_up_to_date(
+    kind: str, new_url: Callable[..., str], tmp_path: Path
+) -> None:
+    url = new_url(kind)
+    copy = tmp_path / "before"
+    store = open_at(url, Clock())
+    await store.close()
+    latest = latest_of(store)
+    _, before, after = migrate_store(url, backup=str(copy))
+    assert (before, after) == (latest, latest)
+    assert copy.stat().st_size > 0

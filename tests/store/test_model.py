@@ -9,13 +9,20 @@ from everthread.store.store import Store
 from tests.store.model import OPERATIONS, Model
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)), min_size=10, max_size=40
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(0, 40)),
+    min_size=10,
+    max_size=40,
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=12)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=12,
+)
 @given(steps=STEPS)
-async def test_any_sequence_of_operations(store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]) -> None:
+async def test_any_sequence_of_operations(
+    store: Store, elsewhere: Store, steps: list[tuple[str, int, int]]
+) -> None:
     model = Model(store)
     await model.start(3, 0)
     for name, number, amount in steps:
@@ -31,5 +38,15 @@ async def test_any_sequence_of_operations(store: Store, elsewhere: Store, steps:
     for thread in model.threads:
         await store.delete_thread(thread.id)
         await elsewhere.delete_thread(thread.id)
-    for name in ("messages", "places", "sessions", "compactions", "texts", "pieces", "unindexed"):
-        assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (0,)  # noqa: S608, B023
+    for name in (
+        "messages",
+        "places",
+        "sessions",
+        "compactions",
+        "texts",
+        "pieces",
+        "unindexed",
+    ):
+        assert await store._read(lambda tx: tx.one(f"SELECT COUNT(*) FROM {name}")) == (  # noqa: B023, S608
+            0,
+        )

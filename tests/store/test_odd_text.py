@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everthread.store.models import NewMessage, SearchQuery
+from everthread.store.records import NewMessage, SearchQuery
 from everthread.store.store import Store
 from tests.store.talk import new_thread, result, said, user
 
@@ -15,23 +15,44 @@ ODD = ("\ud800", "\udfff", "\0", "a\ud83d", "\udc00b", "你\ud800好", "\ud83d \
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-async def test_a_message_with_odd_text_is_kept_and_found(store: Store, elsewhere: Store, odd: str) -> None:
-    texts = [f"walnut {odd} tree", f"walnut {odd} token {SECRET} {odd} end", f"{odd} walnut {odd}"]
-    call: Any = {"id": odd, "type": "function", "function": {"name": f"t{odd}", "arguments": f'{{"walnut": "{odd}"}}'}}
+async def test_a_message_with_odd_text_is_kept_and_found(
+    store: Store, elsewhere: Store, odd: str
+) -> None:
+    texts = [
+        f"walnut {odd} tree",
+        f"walnut {odd} token {SECRET} {odd} end",
+        f"{odd} walnut {odd}",
+    ]
+    call: Any = {
+        "id": odd,
+        "type": "function",
+        "function": {"name": f"t{odd}", "arguments": f'{{"walnut": "{odd}"}}'},
+    }
     messages = [
         *(user(text, event=f"e{number}") for number, text in enumerate(texts)),
-        NewMessage({"role": "assistant", "content": None, "tool_calls": [call]}, event="call"),
-        NewMessage({"role": "tool", "content": f"walnut {odd}", "tool_call_id": odd}, event="result"),
-        NewMessage({"role": f"r{odd}", "content": f"walnut {odd}", "name": odd}, event="role"),
+        NewMessage(
+            {"role": "assistant", "content": None, "tool_calls": [call]}, event="call"
+        ),
+        NewMessage(
+            {"role": "tool", "content": f"walnut {odd}", "tool_call_id": odd},
+            event="result",
+        ),
+        NewMessage(
+            {"role": f"r{odd}", "content": f"walnut {odd}", "name": odd}, event="role"
+        ),
     ]
     snippets = []
     for each in (store, elsewhere):
         session = await new_thread(each, *messages, id="s")
         assert (await said(each, session.id))[:3] == texts
-        await each.put_output(session.id, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}")
+        await each.put_output(
+            session.id, f"walnut {odd} {SECRET}", call_id=odd, tool=f"t{odd}"
+        )
         hits = await each.search(SearchQuery("walnut"))
         assert SECRET not in "".join(hit.snippet for hit in hits)
-        snippets.append([(hit.message, hit.output, hit.role, hit.tool, hit.snippet) for hit in hits])
+        snippets.append(
+            [(hit.message, hit.output, hit.role, hit.tool, hit.snippet) for hit in hits]
+        )
     assert snippets[0] == snippets[1]
     assert len(snippets[0]) == 7
 
@@ -40,15 +61,46 @@ async def test_a_message_with_odd_text_is_kept_and_found(store: Store, elsewhere
 async def test_a_query_with_odd_text(store: Store, elsewhere: Store, odd: str) -> None:
     found = []
     for each in (store, elsewhere):
-        await new_thread(each, user(f"walnut {odd} tree", event="a"), user("walnut tree", event="b"), id="s")
-        queries = [odd, f"walnut{odd}", f'"walnut {odd} tree"', f"wal{odd}*", f"walnut {odd}", f"{odd}*"]
+        await new_thread(
+            each,
+            user(f"walnut {odd} tree", event="a"),
+            user("walnut tree", event="b"),
+            id="s",
+        )
+        queries = [
+            odd,
+            f"walnut{odd}",
+            f'"walnut {odd} tree"',
+            f"wal{odd}*",
+            f"walnut {odd}",
+            f"{odd}*",
+        ]
         asked = [SearchQuery(text) for text in queries]
-        asked += [SearchQuery("walnut", role=odd), SearchQuery("walnut", tool=odd), SearchQuery("walnut", tenant=odd)]
-        found.append([[(hit.message, hit.snippet) for hit in await each.search(query)] for query in asked])
+        asked += [
+            SearchQuery("walnut", role=odd),
+            SearchQuery("walnut", tool=odd),
+            SearchQuery("walnut", tenant=odd),
+        ]
+        found.append(
+            [
+                [(hit.message, hit.snippet) for hit in await each.search(query)]
+                for query in asked
+            ]
+        )
     assert found[0] == found[1]
 
 
-async def test_a_tool_and_a_role_are_found_by_the_name_they_were_given(store: Store) -> None:
-    await new_thread(store, NewMessage({"role": "r\ud800", "content": "walnut"}), result("t\0", "walnut"))
-    assert [hit.tool for hit in await store.search(SearchQuery("walnut", tool="t\0"))] == ["t?"]
-    assert [hit.role for hit in await store.search(SearchQuery("walnut", role="r\ud800"))] == ["r?"]
+async def test_a_tool_and_a_role_are_found_by_the_name_they_were_given(
+    store: Store,
+) -> None:
+    await new_thread(
+        store,
+        NewMessage({"role": "r\ud800", "content": "walnut"}),
+        result("t\0", "walnut"),
+    )
+    assert [
+        hit.tool for hit in await store.search(SearchQuery("walnut", tool="t\0"))
+    ] == ["t?"]
+    assert [
+        hit.role for hit in await store.search(SearchQuery("walnut", role="r\ud800"))
+    ] == ["r?"]

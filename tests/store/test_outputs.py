@@ -16,7 +16,10 @@ from tests.store.talk import compact, new_thread, numbered
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-@given(text=st.text(st.characters(exclude_categories=())), call=st.text(st.characters(exclude_categories=())))
+@given(
+    text=st.text(st.characters(exclude_categories=())),
+    call=st.text(st.characters(exclude_categories=())),
+)
 async def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
     session = await new_thread(store)
     stored = await store.put_output(session.id, text, call_id=call, tool=call)
@@ -26,7 +29,8 @@ async def test_any_text_comes_back(store: Store, text: str, call: str) -> None:
 
 
 async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None:
-    one, two = await new_thread(store), await new_thread(store)
+    one = await new_thread(store)
+    two = await new_thread(store)
     text = "line\n" * 100_000
     first = await store.put_output(one.id, text, call_id="c1", tool="run")
     await store.put_output(one.id, text, call_id="c1", tool="run")
@@ -35,7 +39,9 @@ async def test_equal_outputs_are_stored_once(store: Store, clock: Clock) -> None
     await store.put_output(two.id, text, call_id="c3", tool="run")
     assert [cited.call_id for cited in await store.outputs(one.id)] == ["c1", "c2"]
     assert first.size == len(text)
-    rows = await store._read(lambda tx: tx.all("SELECT id, LENGTH(content) FROM outputs"))
+    rows = await store._read(
+        lambda tx: tx.all("SELECT id, LENGTH(content) FROM outputs")
+    )
     assert [key for key, _ in rows] == [first.id]
     assert rows[0][1] < len(text) / 20, "compressed"
 
@@ -62,7 +68,9 @@ async def test_tenants_share_no_outputs(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"garbage", b"x\x9c\x03\x00\x00\x00\x00\x01", b""])
-async def test_what_is_damaged_is_told_and_never_cited(store: Store, damage: bytes) -> None:
+async def test_what_is_damaged_is_told_and_never_cited(
+    store: Store, damage: bytes
+) -> None:
     session = await new_thread(store)
     key = (await store.put_output(session.id, "good")).id
     await store._write(lambda tx: tx.run("UPDATE outputs SET content = ?", (damage,)))
@@ -74,14 +82,18 @@ async def test_what_is_damaged_is_told_and_never_cited(store: Store, damage: byt
     await store.delete_thread(session.id)
 
 
-async def test_an_output_is_deleted_while_another_thread_cites_it(store: Store, url: str, clock: Clock) -> None:
+async def test_an_output_is_deleted_while_another_thread_cites_it(
+    store: Store, url: str, clock: Clock
+) -> None:
     other = open_at(url, clock)
     keep = await new_thread(store)
     for number in range(15):
         text = f"output {number}"
         gone = await new_thread(store)
         await store.put_output(gone.id, text)
-        await asyncio.gather(store.delete_thread(gone.id), other.put_output(keep.id, text))
+        await asyncio.gather(
+            store.delete_thread(gone.id), other.put_output(keep.id, text)
+        )
         assert await store.output(output_id(text)) == text
     assert len(await store.outputs(keep.id)) == 15
     await other.close()

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from everthread.core.pricing import CanonicalUsage
-from everthread.store.models import NewCompaction, NewUsage, SearchQuery
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.store.records import NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, result, says, user
-from tests.store.test_proxied import REWRITE, extend, point
 
 
 async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
     one = await new_thread(store, *numbered(1, 6), tenant="a")
     two = await new_thread(store, *numbered(1, 6), tenant="b")
     empty = await new_thread(store, tenant="a")
-    await store.record_usage(NewUsage(one.id, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25")))
-    await store.record_usage(NewUsage(one.id, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5")))
+    await store.record_usage(
+        NewUsage(one.id, "m1", CanonicalUsage(100, 10, 50, 5), cost=Decimal("0.25"))
+    )
+    await store.record_usage(
+        NewUsage(one.id, "m2", CanonicalUsage(10, 1), "auxiliary", cost=Decimal("0.5"))
+    )
     await store.record_usage(NewUsage(two.id, "m3", CanonicalUsage(7, 1)))
     made = (await compact(store, one.id)).session
     found = await store.thread_figures([one.id, two.id, empty.id])
     first = found[one.id]
-    assert (first.calls, first.cost, first.prompt, first.model) == (1, Decimal("0.75"), 155, "m1")
+    assert (first.calls, first.cost, first.prompt, first.model) == (
+        1,
+        Decimal("0.75"),
+        155,
+        "m1",
+    )
     assert (first.compactions, first.compacted) == (1, clock.now)
     assert (found[two.id].cost, found[two.id].unpriced) == (None, 1)
     assert empty.id not in found
@@ -47,21 +55,20 @@ async def test_figures_of_a_list_of_threads(store: Store, clock: Clock) -> None:
 
 async def test_the_heaviest_messages_and_tools(store: Store) -> None:
     thread = await new_thread(
-        store, user("short"), user("x" * 4_000), result("terminal", "y" * 800), result("terminal", "z", tokens=9_000)
+        store,
+        user("short"),
+        user("x" * 4_000),
+        result("terminal", "y" * 800),
+        result("terminal", "z", tokens=9_000),
     )
     sizes = await store.heaviest_messages(thread.id, limit=2)
-    assert [size.tokens for size in sizes] == [9_000, (len('{"role":"user","content":""}') + 4_003) // 4]
+    assert [size.tokens for size in sizes] == [
+        9_000,
+        (len('{"role":"user","content":""}') + 4_003) // 4,
+    ]
     ((tool, count, tokens),) = await store.tool_sizes(thread.id)
     assert (tool, count) == ("terminal", 2)
     assert tokens > 9_200
-
-
-async def test_rewrites_of_a_proxied_thread(store: Store, clock: Clock) -> None:
-    await extend(store, point("d1", thread="thread"))
-    await store.put_rewrite(REWRITE, NewCompaction(tokens_before=9, tokens_after=3))
-    (found,) = await store.thread_rewrites("thread")
-    assert found.rewrite == REWRITE
-    assert found.created == clock.now
 
 
 async def test_a_change_is_seen(store: Store, clock: Clock) -> None:
@@ -90,19 +97,38 @@ async def test_a_search_of_all_tenants(store: Store) -> None:
     two = await new_thread(store, *says("two apples, one apple"), tenant="b")
     hits = await store.search(SearchQuery("apple", tenant=None))
     assert {hit.thread for hit in hits} == {one.id, two.id}
-    assert [hit.thread for hit in await store.search(SearchQuery("apple", tenant=None, thread=two.id))] == [two.id]
+    assert [
+        hit.thread
+        for hit in await store.search(SearchQuery("apple", tenant=None, thread=two.id))
+    ] == [two.id]
 
 
-async def test_what_a_session_shows_is_summed_and_looked_up(store: Store, clock: Clock) -> None:
+async def test_what_a_session_shows_is_summed_and_looked_up(
+    store: Store, clock: Clock
+) -> None:
     thread = await new_thread(store, *numbered(1, 6), result("terminal", "x" * 400))
     ids = [message.id for message in await store.messages(thread.id)]
     made = (await compact(store, thread.id, words="in short")).session
     row = await store.thread_row(thread.id)
-    assert (row.first.id, row.tip.id, row.messages, row.compactions) == (thread.id, made.id, 7, 1)
-    sizes = {(kind, role, is_tool): tokens for kind, role, is_tool, tokens in await store.context_sizes(made.id)}
-    assert sizes.keys() == {("message", "user", False), ("message", "tool", True), ("summary", "user", False)}
+    assert (row.first.id, row.tip.id, row.messages, row.compactions) == (
+        thread.id,
+        made.id,
+        7,
+        1,
+    )
+    sizes = {
+        (kind, role, is_tool): tokens
+        for kind, role, is_tool, tokens in await store.context_sizes(made.id)
+    }
+    assert sizes.keys() == {
+        ("message", "user", False),
+        ("message", "tool", True),
+        ("summary", "user", False),
+    }
     assert sizes["message", "tool", True] > 100
     assert len(await store.context_sizes(made.id, start=3)) == 1
     whole, shortened = await store.shown_of(made.id, ids)
     assert (whole, shortened) == ({ids[0], *ids[-2:]}, set())
-    assert [message.body["content"] for message in await store.session_summaries(made.id)] == ["in short"]
+    assert [
+        message.body["content"] for message in await store.session_summaries(made.id)
+    ] == ["in short"]

@@ -9,17 +9,33 @@ from typing import Any
 
 from everthread.core.search.query import read_question
 from everthread.store.database import Row, Tx
-from everthread.store.models import NewMessage, RecallQuery, SearchQuery
-from everthread.store.sql.gateway import find_link, find_rewrites, find_similar_rewrites, find_skeletons
-from everthread.store.sql.recall import TurnIndex, recall_passages
-from everthread.store.sql.search import find_neighbours, search_texts
+from everthread.store.records import NewMessage, RecallQuery, SearchQuery
+from everthread.store.sql.client_threads import (
+    find_link,
+    find_rewrites,
+    find_similar_rewrites,
+    find_skeletons,
+)
+from everthread.store.sql.neighbours import find_neighbours
+from everthread.store.sql.recall_queries import recall_passages
+from everthread.store.sql.search import search_texts
+from everthread.store.sql.turn_index import TurnIndex
 from everthread.store.store import Store
 from tests.store.conftest import Clock, close_sound, open_at
 from tests.store.talk import new_thread
 
 BIG = frozenset({"search", "messages", "pieces", "places"})
 """Tables that grow with what is said."""
-TOPICS = ("ledger", "theme", "parser", "invoice", "migration", "gateway", "window", "summary")
+TOPICS = (
+    "ledger",
+    "theme",
+    "parser",
+    "invoice",
+    "migration",
+    "gateway",
+    "window",
+    "summary",
+)
 
 
 class Explaining:
@@ -35,8 +51,14 @@ class Explaining:
             tx.run("SET LOCAL enable_seqscan = off")
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(type(self.tx), name, None)  # whatever it asks, it asks through this one
-        return functools.partial(method, self) if callable(method) else getattr(self.tx, name)
+        method = getattr(
+            type(self.tx), name, None
+        )  # whatever it asks, it asks through this one
+        return (
+            functools.partial(method, self)
+            if callable(method)
+            else getattr(self.tx, name)
+        )
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         self.asked += 1
@@ -81,7 +103,10 @@ async def fill(store: Store) -> str:
         topic = TOPICS[number % len(TOPICS)]
         new = [
             NewMessage(
-                {"role": "user" if at % 2 else "assistant", "content": f"{topic} line_{at} of page {number} 中文"}
+                {
+                    "role": "user" if at % 2 else "assistant",
+                    "content": f"{topic} line_{at} of page {number} 中文",
+                }
             )
             for at in range(400)
         ]
@@ -106,7 +131,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_every_kind_of_search_and_recall_is_answered_through_an_index(store: Store) -> None:
+async def test_every_kind_of_search_and_recall_is_answered_through_an_index(
+    store: Store,
+) -> None:
     for thread in (await fill(store), None):
         await check_searches(store, thread)
         await check_recall(store, thread)
@@ -124,13 +151,17 @@ async def check_searches(store: Store, thread: str | None) -> None:
         assert not whole, (kind, whole)
 
 
-async def test_the_neighbours_of_a_page_are_one_question_through_an_index(store: Store) -> None:
+async def test_the_neighbours_of_a_page_are_one_question_through_an_index(
+    store: Store,
+) -> None:
     await fill(store)
     hits = await store.search(SearchQuery("line", limit=50))
 
     def neighbours(tx: Tx) -> tuple[int, list[str], int]:
         explaining: Any = Explaining(tx)
-        found = find_neighbours(explaining, [(hit.message, hit.snippet) for hit in hits])
+        found = find_neighbours(
+            explaining, [(hit.message, hit.snippet) for hit in hits]
+        )
         return explaining.asked, explaining.whole, sum(any(pair) for pair in found)
 
     assert await store._read(neighbours) == (1, [], 50)
@@ -139,12 +170,16 @@ async def test_the_neighbours_of_a_page_are_one_question_through_an_index(store:
 async def check_recall(store: Store, thread: str | None) -> None:
     def recall(tx: Tx, query: RecallQuery) -> tuple[int, list[str]]:
         explaining: Any = Explaining(tx)
-        recall_passages(explaining, query, read_question(query.text, 1.7e9), TurnIndex())
+        recall_passages(
+            explaining, query, read_question(query.text, 1.7e9), TurnIndex()
+        )
         return explaining.asked, explaining.whole
 
     text = "what was said about the migration on page 4 in line_77?"
     for as_page in (False, True):
-        count, whole = await store._read(recall, RecallQuery(text, "default", thread=thread, as_page=as_page))
+        count, whole = await store._read(
+            recall, RecallQuery(text, "default", thread=thread, as_page=as_page)
+        )
         assert count
         assert not whole, whole
 
@@ -154,7 +189,13 @@ class CountsRows(Explaining):
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         (explained,) = self.tx.all(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", values)
-        self.asked += sum(_passed_over(json.loads(explained[0]) if isinstance(explained[0], str) else explained[0]))
+        self.asked += sum(
+            _passed_over(
+                json.loads(explained[0])
+                if isinstance(explained[0], str)
+                else explained[0]
+            )
+        )
         return self.tx.all(sql, values)
 
 
@@ -167,7 +208,9 @@ def _passed_over(plan: Any) -> Iterator[int]:
         yield from _passed_over([plan.get("Plan"), plan.get("Plans")])
 
 
-async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(new_url: Callable[..., str]) -> None:
+async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
+    new_url: Callable[..., str],
+) -> None:
     """A new server plans without figures for its first minute, one without autovacuum always."""
     store = open_at(new_url("postgresql", empty=True), Clock())
 

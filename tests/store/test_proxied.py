@@ -10,27 +10,79 @@ from decimal import Decimal
 
 import pytest
 
-from everthread.core.pricing import CanonicalUsage
-from everthread.store.models import (
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.store.records import (
+    UNDONE_STATE,
+    ContextEntry,
     NewCompaction,
     NewMessage,
+    NewRewrite,
     NewSession,
     NewThreadLink,
     NewUsage,
+    ProxiedContext,
     Rewrite,
     ThreadLink,
 )
-from everthread.store.sql.messages import AppendRequest
+from everthread.store.sql.message_rows import AppendRequest
 from everthread.store.store import PREPARED_AT_ONCE, Store
 from tests.store.conftest import Clock, close_sound, open_at
 
-REWRITE = Rewrite("t", "e", "d3", 0, 3, "s3", "r1 r2", "thread", b'{"role":"user"},\x00\xff', 10, 2, {"seen": 3})
+REWRITE = Rewrite(
+    "t",
+    "e",
+    "d3",
+    0,
+    3,
+    "s3",
+    "r1 r2",
+    "thread",
+    b'{"role":"user"},\x00\xff',
+    "",
+    2,
+    {"seen": 3},
+)
 
 
-def point(digest: str, previous: str = "", *, thread: str = "A", length: int = 1, tenant: str = "t") -> NewThreadLink:
-    link = ThreadLink(tenant, "", digest, previous, f"s{digest}", thread, length, None, f"r{digest}")
+def point(
+    digest: str,
+    previous: str = "",
+    *,
+    thread: str = "A",
+    length: int = 1,
+    tenant: str = "t",
+) -> NewThreadLink:
+    link = ThreadLink(
+        tenant, "", digest, previous, f"s{digest}", thread, length, None, f"r{digest}"
+    )
     said = NewMessage({"role": "user", "content": f"said {digest}"}, event=digest)
-    return NewThreadLink(link, previous, NewSession(id=thread, tenant=tenant, platform="gateway"), None, [said])
+    return NewThreadLink(
+        link,
+        previous,
+        NewSession(id=thread, tenant=tenant, platform="gateway"),
+        None,
+        [said],
+    )
+
+
+def compaction(
+    rewrite: Rewrite,
+    record: NewCompaction,
+    *,
+    given: int,
+    covered: int,
+    digest: str,
+    scope: str = "",
+) -> NewRewrite:
+    """A first compaction of `given` messages whose summary stands for the first `covered`."""
+    summary = ContextEntry(
+        None, {"role": "user", "content": record.summary or "A summary."}
+    )
+    kept = [ContextEntry(position) for position in range(covered, given)]
+    context = ProxiedContext([summary, *kept], range(covered), given=given, inherited=0)
+    return NewRewrite(
+        rewrite, record, context, scope=scope, digest=digest, digests=[rewrite.chain]
+    )
 
 
 async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
@@ -39,31 +91,48 @@ async def extend(store: Store, new: NewThreadLink) -> ThreadLink | None:
     return link
 
 
-async def test_a_request_is_stored_with_its_answer_usage_and_state(store: Store) -> None:
+async def test_a_request_is_stored_with_its_answer_usage_and_state(
+    store: Store,
+) -> None:
     await extend(store, point("d1"))
     points = [point("d2", "d1", length=2), point("d3", "d2", length=3)]
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
     second, third = await store.extend_thread("A", points, [usage], ("key", {"a": 1}))
     assert second is not None
     assert third is not None
-    assert [message.id for message in await store.messages("A")][1:] == [second.message, third.message]
-    assert [(one.thread, one.usage.input_tokens) for one in await store.usage("A")] == [("A", 5)]
+    assert [message.id for message in await store.messages("A")][1:] == [
+        second.message,
+        third.message,
+    ]
+    assert [(one.thread, one.usage.input_tokens) for one in await store.usage("A")] == [
+        ("A", 5)
+    ]
     assert await store.get_state("A", "key") == {"a": 1}
 
 
-async def test_where_the_step_of_a_request_is_taken_nothing_is_stored_with_it(store: Store) -> None:
+async def test_where_the_step_of_a_request_is_taken_nothing_is_stored_with_it(
+    store: Store,
+) -> None:
     await extend(store, point("d1"))
     await extend(store, point("d2", "d1", length=2))
     points = [point("other", "d1", length=2), point("answer", "other", length=3)]
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
     assert await store.extend_thread("A", points, [usage], ("key", 1)) == [None]
-    assert (len(await store.messages("A")), await store.usage("A"), await store.get_state("A", "key")) == (2, [], None)
+    assert (
+        len(await store.messages("A")),
+        await store.usage("A"),
+        await store.get_state("A", "key"),
+    ) == (2, [], None)
 
 
-async def test_usage_goes_to_the_thread_that_has_the_point_already(store: Store) -> None:
+async def test_usage_goes_to_the_thread_that_has_the_point_already(
+    store: Store,
+) -> None:
     await extend(store, point("d1"))
     usage = NewUsage("B", "m", CanonicalUsage(input_tokens=5))
-    [link] = await store.extend_thread("B", [point("d1", thread="B"), point("d2", "d1", thread="B")], [usage])
+    [link] = await store.extend_thread(
+        "B", [point("d1", thread="B"), point("d2", "d1", thread="B")], [usage]
+    )
     assert link is not None
     assert link.thread == "A"
     assert [one.session for one in await store.usage("A")] == ["A"]
@@ -76,7 +145,9 @@ async def test_a_point_comes_with_its_thread_and_messages(store: Store) -> None:
     assert second is not None
     stored = await store.messages("A")
     assert [message.id for message in stored] == [first.message, second.message]
-    assert await extend(store, point("d2", "d1", length=2)) == second, "again it is the same"
+    assert await extend(store, point("d2", "d1", length=2)) == second, (
+        "again it is the same"
+    )
     assert len(await store.messages("A")) == 2
 
 
@@ -87,15 +158,74 @@ async def test_a_step_is_taken_once(store: Store) -> None:
     assert len(await store.messages("A")) == 2, "who lost stored nothing"
     assert first is not None
     assert first.message is not None
-    branch = replace(point("other", "d1", thread="B", length=2), branch_of=("A", first.message))
+    branch = replace(
+        point("other", "d1", thread="B", length=2),
+        follows="",
+        branch_of=("A", first.message),
+    )
     assert await extend(store, branch) is not None
-    assert [message.body["content"] for message in await store.messages("B")] == ["said d1", "said other"]
+    assert [message.body["content"] for message in await store.messages("B")] == [
+        "said d1",
+        "said other",
+    ]
     assert (await store.session("B")).kind == "branch"
+
+
+async def test_a_point_follows_only_the_stored_end_of_its_thread(store: Store) -> None:
+    await extend(store, point("d1"))
+    assert await extend(store, point("d3", "d2", length=3)) is None, (
+        "what it follows is not stored"
+    )
+    await extend(store, point("x1", thread="B"))
+    assert await extend(store, point("d2", "x1", length=2)) is None, (
+        "what it follows is in another thread"
+    )
+    assert [message.body["content"] for message in await store.messages("A")] == [
+        "said d1"
+    ]
+    await extend(store, point("d2", "d1", length=2))
+    last = await store.last_link("A")
+    assert last is not None
+    assert last.digest == "d2"
+    assert await store.last_link("nobody") is None
+    elsewhere = replace(point("n1", length=1), follows="d2")
+    assert await extend(store, elsewhere) is not None, (
+        "another history of a thread that is named is appended"
+    )
+    assert await extend(store, replace(point("n2", length=1), follows="d2")) is None
+    assert [message.body["content"] for message in await store.messages("A")] == [
+        "said d1",
+        "said d2",
+        "said n1",
+    ]
+
+
+async def test_a_check_finds_points_that_follow_nothing(url: str, clock: Clock) -> None:
+    store = open_at(url, clock)
+    await extend(store, point("d1"))
+    await extend(store, point("d2", "d1", length=2))
+    await store._write(
+        lambda tx: tx.run("UPDATE links SET follows = 'gone' WHERE digest = 'd2'")
+    )
+    assert (await store.check()).problems == (
+        "1 point(s) of a thread follow a point that is not in it",
+    )
+    await store._write(
+        lambda tx: tx.run(
+            "UPDATE links SET follows = 'd1', message_id = 0 WHERE digest = 'd2'"
+        )
+    )
+    expected = "1 point(s) of a thread have messages from before those of the point they follow"
+    assert (await store.check()).problems == (expected,)
+    await store.close()
 
 
 async def test_the_longest_known_beginning_is_found(store: Store) -> None:
     for length in range(1, 4):
-        await extend(store, point(f"d{length}", f"d{length - 1}" if length > 1 else "", length=length))
+        await extend(
+            store,
+            point(f"d{length}", f"d{length - 1}" if length > 1 else "", length=length),
+        )
     digests = [f"d{length}" for length in range(1, 900)]
     found = await store.find_link("t", "", digests)
     assert found is not None
@@ -103,7 +233,10 @@ async def test_the_longest_known_beginning_is_found(store: Store) -> None:
     found = await store.find_link("t", "", digests[:2])
     assert found is not None
     assert (found.link.digest, found.next) == ("d2", "d3")
-    assert [entry.link.digest for entry in await store.find_skeletons("t", "", ["sd1", "sd2"])] == ["d2", "d1"]
+    assert [
+        entry.link.digest
+        for entry in await store.find_skeletons("t", "", ["sd1", "sd2"])
+    ] == ["d2", "d1"]
     for elsewhere in (("other", ""), ("t", "scope")):
         assert await store.find_link(*elsewhere, digests) is None
         assert await store.find_skeletons(*elsewhere, ["sd1"]) == []
@@ -111,7 +244,10 @@ async def test_the_longest_known_beginning_is_found(store: Store) -> None:
 
 async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     assert await store.put_rewrite(REWRITE) == REWRITE
-    assert await store.put_rewrite(replace(REWRITE, replacement=b"late", depth=9)) == REWRITE
+    assert (
+        await store.put_rewrite(replace(REWRITE, replacement=b"late", depth=9))
+        == REWRITE
+    )
     stronger = replace(REWRITE, strength=1, replacement=b"stronger")
     longer = replace(REWRITE, chain="d5", skeleton="s5", length=5)
     for new in (stronger, longer):
@@ -119,7 +255,10 @@ async def test_the_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     digests = [f"d{length}" for length in range(1, 900)]
     assert await store.find_rewrites("t", "e", digests) == [longer, stronger, REWRITE]
     assert await store.find_rewrites("t", "e", digests[:4]) == [stronger, REWRITE]
-    assert await store.find_similar_rewrites("t", "e", ["s1", "s3"]) == [stronger, REWRITE]
+    assert await store.find_similar_rewrites("t", "e", ["s1", "s3"]) == [
+        stronger,
+        REWRITE,
+    ]
     for elsewhere in (("other", "e"), ("t", "other")):
         assert await store.find_rewrites(*elsewhere, digests) == []
         assert await store.find_similar_rewrites(*elsewhere, ["s3"]) == []
@@ -129,48 +268,166 @@ async def test_a_search_that_goes_on_finds_what_a_whole_one_does(store: Store) -
     """Whatever was made, taken back or deleted between the two, by this process or another."""
     await extend(store, point("d1"))
     chance = random.Random(7)  # noqa: S311 - what happens, the same each time
-    engines, before = ["e", "f"], None
+    engines = ["e", "f"]
+    before = None
     made: list[Rewrite] = []
     for length in range(1, 120):
-        digests, skeletons = ([f"{kind}{place}" for place in range(1, length + 1)] for kind in "ds")
+        digests, skeletons = (
+            [f"{kind}{place}" for place in range(1, length + 1)] for kind in "ds"
+        )
         step = chance.random()
         if step < 0.2:
             place = chance.randint(1, length)
             new = replace(
-                REWRITE, engine=chance.choice(engines), chain=chance.choice([f"d{place}", "x"]), thread="A",
-                skeleton=chance.choice([f"s{place}", ""]), length=place, strength=len(made),
-            )  # fmt: skip
+                REWRITE,
+                engine=chance.choice(engines),
+                chain=chance.choice([f"d{place}", "x"]),
+                thread="A",
+                skeleton=chance.choice([f"s{place}", ""]),
+                length=place,
+                strength=len(made),
+            )
             made.append(await store.put_rewrite(new))
         elif step < 0.3 and made:
             gone = made.pop(chance.randrange(len(made)))
             sql = chance.choice(
-                ["DELETE FROM rewrites", "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''"]
+                [
+                    "DELETE FROM rewrites",
+                    "UPDATE rewrites SET chain = 'undone:' || chain, skeleton = ''",
+                ]
             )
-            await store._write(lambda tx, sql=sql, gone=gone: tx.run(f"{sql} WHERE strength = ?", (gone.strength,)))  # type: ignore[misc]
-        whole, *_ = await store.match_rewrites("t", engines, [digests], skeletons)
-        found, before, _ = await store.match_rewrites("t", engines, [digests], skeletons, before)
+            await store._write(
+                lambda tx, sql=sql, gone=gone: tx.run(  # type: ignore[misc]
+                    f"{sql} WHERE strength = ?", (gone.strength,)
+                )
+            )
+        whole, *_ = await store.match_rewrites("t", engines, digests, skeletons)
+        found, before, _ = await store.match_rewrites(
+            "t", engines, digests, skeletons, before
+        )
         longest = [(exact[:1], similar) for exact, similar in whole]
         assert [(exact[:1], similar) for exact, similar in found] == longest
         if chance.random() < 0.1:  # the client went on otherwise
             other = [*digests[:-1], "other"]
-            assert (await store.match_rewrites("t", engines, [other], skeletons, before))[0] == (
-                await store.match_rewrites("t", engines, [other], skeletons)
-            )[0]
+            assert (await store.match_rewrites("t", engines, other, skeletons, before))[
+                0
+            ] == (await store.match_rewrites("t", engines, other, skeletons))[0]
 
 
-async def test_a_compaction_counts_once_for_its_thread(store: Store) -> None:
-    await extend(store, point("d1"))
-    made = NewCompaction([], 900, 300, author="extractive", warnings=[], cost=Decimal("0.25"))
-    mine = replace(REWRITE, thread="A")
-    for rewrite in (mine, mine, replace(mine, chain="d4", thread="nowhere")):
-        await store.put_rewrite(rewrite, made)
-    await store.put_rewrite(replace(mine, chain="d5"))
-    (record,) = await store.compactions("A")
-    assert (record.thread, record.session, record.record) == ("A", "A", made)
+async def test_a_compaction_continues_its_thread_once(store: Store) -> None:
+    for number in range(1, 5):
+        await extend(
+            store,
+            point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
+        )
+    said = await store.history("A")
+    made = NewCompaction(
+        [],
+        900,
+        300,
+        summary="They said things.",
+        author="journal",
+        warnings=[],
+        cost=Decimal("0.25"),
+    )
+    new = compaction(
+        replace(REWRITE, thread="A"), made, given=4, covered=3, digest="d4"
+    )
+    first = await store.commit_rewrite(new)
+    assert await store.commit_rewrite(new) == first, "another process made the same"
+    [record] = await store.compactions("A")
+    assert record.record == replace(made, covered=[message.id for message in said[:3]])
+    assert (record.parent, record.session) == ("A", first.session)
+    assert await store.get_compression_tip("A") == first.session
+    shown = await store.messages(first.session)
+    assert [message.kind for message in shown] == ["summary", "message"]
+    assert shown[1].id == said[3].id, "each message is stored once"
+    await extend(store, point("d5", "d4", length=5))
+    assert len(await store.messages(first.session)) == 3, (
+        "the thread continues in the new session"
+    )
+    assert [message.id for message in (await store.history("A"))[:4]] == [
+        message.id for message in said
+    ]
     told = await store.insights(since=0, until=1e12, platform="gateway")
     assert (told.compactions, told.tokens_saved) == (1, 600)
     (thread,) = await store.list_threads()
     assert thread.compactions == 1
+
+
+async def test_a_second_compaction_keeps_what_the_first_made(store: Store) -> None:
+    for number in range(1, 7):
+        await extend(
+            store,
+            point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
+        )
+    said = await store.history("A")
+    made = NewCompaction([], 900, 300, summary="One.")
+    first = await store.commit_rewrite(
+        compaction(replace(REWRITE, thread="A"), made, given=4, covered=3, digest="d4")
+    )
+    shorter = ContextEntry(1, {"role": "user", "content": "cut"}, is_changed=True)
+    context = ProxiedContext(
+        [
+            ContextEntry(None, {"role": "user", "content": "Two."}),
+            shorter,
+            ContextEntry(3),
+        ],
+        [2],
+        given=4,
+        inherited=1,
+    )
+    longer = replace(REWRITE, thread="A", chain="d5", length=5)
+    second = await store.commit_rewrite(
+        NewRewrite(
+            longer,
+            made,
+            context,
+            scope="",
+            digest="d6",
+            base_session=first.session,
+            digests=["d3", "d5"],
+        )
+    )
+    shown = await store.messages(second.session)
+    assert [(message.kind, message.origin) for message in shown] == [
+        ("summary", None),
+        ("derived", said[3].id),
+        ("message", None),
+    ]
+    assert shown[2].id == said[5].id
+    late = NewRewrite(
+        longer,
+        made,
+        context,
+        scope="",
+        digest="d6",
+        base_session=first.session,
+        digests=["d3", "d5"],
+    )
+    assert await store.commit_rewrite(late) == second
+    assert len(await store.compactions("A")) == 2
+
+
+async def test_an_undone_compaction_is_not_used_again(store: Store) -> None:
+    for number in range(1, 5):
+        await extend(
+            store,
+            point(f"d{number}", f"d{number - 1}" if number > 1 else "", length=number),
+        )
+    made = NewCompaction([], 900, 300, summary="One.")
+    await store.commit_rewrite(
+        compaction(replace(REWRITE, thread="A"), made, given=4, covered=3, digest="d4")
+    )
+    await extend(store, point("d5", "d4", length=5))
+    session = await store.undo("A")
+    assert session.id == "A"
+    assert len(await store.messages("A")) == 5, "what was said since stays"
+    assert await store.find_rewrites("t", "e", ["d3"]) == []
+    assert await store.find_similar_rewrites("t", "e", ["s3"]) == []
+    undone = await store.get_state("A", UNDONE_STATE)
+    assert undone is not None
+    assert undone["until"] > 0
 
 
 async def test_what_belongs_to_a_thread_goes_with_it(store: Store) -> None:
@@ -191,19 +448,30 @@ async def test_of_two_stores_that_race_one_wins(url: str, clock: Clock) -> None:
     for turn in range(20):
         previous = "d1" if turn == 0 else f"w{turn - 1}"
         new = [point(f"{name}{turn}", previous, length=turn + 2) for name in "ab"]
-        made = await asyncio.gather(*(extend(store, each) for store, each in zip(stores, new, strict=True)))
+        made = await asyncio.gather(
+            *(extend(store, each) for store, each in zip(stores, new, strict=True))
+        )
         assert sum(link is not None for link in made) == 1
         winner = next(link for link in made if link is not None)
         await extend(stores[0], point(f"w{turn}", winner.digest, length=turn + 2))
-        rows = [replace(REWRITE, chain=f"c{turn}", replacement=name.encode()) for name in "ab"]
-        kept = await asyncio.gather(*(store.put_rewrite(row) for store, row in zip(stores, rows, strict=True)))
+        rows = [
+            replace(REWRITE, chain=f"c{turn}", replacement=name.encode())
+            for name in "ab"
+        ]
+        kept = await asyncio.gather(
+            *(store.put_rewrite(row) for store, row in zip(stores, rows, strict=True))
+        )
         assert kept[0] == kept[1]
     for opened in stores:
         await close_sound(opened)
 
 
-async def test_a_long_history_keeps_no_other_write_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, may_end, prepare = threading.Event(), threading.Event(), AppendRequest.prepare
+async def test_a_long_history_keeps_no_other_write_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    may_end = threading.Event()
+    prepare = AppendRequest.prepare
 
     def wait(request: AppendRequest) -> None:
         if len(request.new) > PREPARED_AT_ONCE:
@@ -212,8 +480,13 @@ async def test_a_long_history_keeps_no_other_write_waiting(store: Store, monkeyp
         prepare(request)
 
     monkeypatch.setattr(AppendRequest, "prepare", wait)
-    messages = [NewMessage({"role": "user", "content": f"said {number}"}, event=f"d{number}") for number in range(100)]
-    long = asyncio.create_task(extend(store, replace(point("d1", length=100), messages=messages)))
+    messages = [
+        NewMessage({"role": "user", "content": f"said {number}"}, event=f"d{number}")
+        for number in range(100)
+    ]
+    long = asyncio.create_task(
+        extend(store, replace(point("d1", length=100), messages=messages))
+    )
     await asyncio.to_thread(begun.wait, 60)
     other = await extend(store, point("e1", thread="B"))
     assert other is not None

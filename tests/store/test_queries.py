@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.terms import encode_term
-from everthread.store.index import MOST_RUN, MOST_WORDS, TERM_STRENGTHS, IndexQuery, QueryPhrase, parse_query
+from everthread.store.index_query import (
+    MAX_RUN,
+    MAX_WORDS,
+    TERM_STRENGTHS,
+    IndexQuery,
+    QueryPhrase,
+    parse_query,
+)
 from everthread.store.postgres import id_windows
-from everthread.store.sql.search import SNIPPET_LENGTH, make_snippet
+from everthread.store.sql.snippets import SNIPPET_LENGTH, make_snippet
 
 
 def ways(text: str) -> list[list[str]]:
@@ -25,15 +32,26 @@ def ways(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Hello world", [["hello", "world"]]),
+        ("Hello world", [["hello world"], ["hello", "world"]]),
         ('say "hello world"', [["say", "hello world"]]),
         ("conn*", [["conn*"]]),
         ("app/conf*", [["app conf*"]]),
         ("main.py", [["main_2e_py"], ["main py"], ["main", "py"]]),
-        ("see main.py", [["see", "main_2e_py"], ["see", "main py"], ["see", "main", "py"]]),
+        (
+            "see main.py",
+            [
+                ["see main py"],
+                ["see", "main_2e_py"],
+                ["see", "main py"],
+                ["see", "main", "py"],
+            ],
+        ),
         ('"main.py"', [["main py"]]),
         ("getUserName", [["getusername"], ["get", "user", "name"]]),
-        ("foo-bar,baz", [["foo_2d_bar", "baz"], ["foo bar baz"], ["foo", "bar", "baz"]]),
+        (
+            "foo-bar,baz",
+            [["foo_2d_bar", "baz"], ["foo bar baz"], ["foo", "bar", "baz"]],
+        ),
         ("库", [["库"]]),
         ("数据", [["数据"]]),
         ("数据库", [["数据 据库"], ["数据", "据库"]]),
@@ -43,7 +61,10 @@ def ways(text: str) -> list[list[str]]:
         ("数据*", [["数据"]]),
         ('"unbalanced words', [["unbalanced", "words"]]),
         ('5" disk "a b"', [["5", "disk", "a b"]]),
-        ("a AND b OR NOT c", [["a", "and", "b", "or", "not", "c"]]),
+        (
+            "a AND b OR NOT c",
+            [["a and b or not c"], ["a", "and", "b", "or", "not", "c"]],
+        ),
         ("twice twice", [["twice"]]),
         ('* ** "" " !', []),
         ("", []),
@@ -54,17 +75,27 @@ def test_reading(text: str, expected: list[list[str]]) -> None:
 
 
 def test_a_long_query_is_cut() -> None:
-    (words,) = parse_query(" ".join(f"w{number}" for number in range(1_000))).ways
-    assert len(words) == MOST_WORDS
-    (phrase,) = parse_query('"' + " ".join(f"w{number}" for number in range(1_000)) + '"').ways[0]
-    assert len(phrase.terms) == MOST_RUN
+    ((in_a_row,), words) = parse_query(
+        " ".join(f"w{number}" for number in range(1_000))
+    ).ways
+    assert len(in_a_row.terms) == MAX_WORDS
+    assert len(words) == MAX_WORDS
+    (phrase,) = parse_query(
+        '"' + " ".join(f"w{number}" for number in range(1_000)) + '"'
+    ).ways[0]
+    assert len(phrase.terms) == MAX_RUN
 
 
 @given(st.text())
 def test_every_text_is_a_query(text: str) -> None:
     asked = parse_query(text)
-    terms = [term for phrases in asked.ways for phrase in phrases for term in phrase.terms]
-    assert all((term and term == encode_term(term).replace("__", "_")) or "_" in term for term in terms)
+    terms = [
+        term for phrases in asked.ways for phrase in phrases for term in phrase.terms
+    ]
+    assert all(
+        (term and term == encode_term(term).replace("__", "_")) or "_" in term
+        for term in terms
+    )
     assert not any(mark in term for term in terms for mark in " \"'\\*:&|!()<>\0")
     assert bool(asked.ways) == bool(asked.shown)
 
@@ -98,7 +129,11 @@ def test_windows_reach_every_id_once_the_newest_first(first: int, before: int) -
         assert (found[0][2], found[-1][1]) == (before, first)
     assert all(first <= start < end <= before for _, start, end in found)
     assert all(end - start <= 2048 for _, start, end in found[:1])
-    assert all(((end - 1) >> bits) - (start >> bits) < 32 for bits, start, end in found if bits is not None)
+    assert all(
+        ((end - 1) >> bits) - (start >> bits) < 32
+        for bits, start, end in found
+        if bits is not None
+    )
 
 
 FILLER = "lorem ipsum dolor sit amet " * 40
@@ -132,7 +167,9 @@ def test_where_most_words_stand_together() -> None:
 
 
 def test_a_word_on_its_own_before_a_part_of_another() -> None:
-    assert "the art of" in shows("party start cart " + FILLER + "the art of " + FILLER, "art")
+    assert "the art of" in shows(
+        "party start cart " + FILLER + "the art of " + FILLER, "art"
+    )
     assert "party" in shows(FILLER + "party" + FILLER, "art")
 
 
@@ -149,8 +186,12 @@ def test_a_word_on_its_own_before_a_part_of_another() -> None:
         ("getUserName", "getUser"),
     ],
 )
-@pytest.mark.parametrize("before", ["lorem ipsum " * 60, "ﬁne ﬂow … e\u0301 " * 60, "中文，" * 200])
-def test_the_match_is_shown_however_it_is_written(said: str, query: str, before: str) -> None:
+@pytest.mark.parametrize(
+    "before", ["lorem ipsum " * 60, "ﬁne ﬂow … e\u0301 " * 60, "中文，" * 200]
+)
+def test_the_match_is_shown_however_it_is_written(
+    said: str, query: str, before: str
+) -> None:
     assert said in shows(f"{before} {said} {before}", query)
 
 
@@ -161,7 +202,10 @@ def test_a_text_that_goes_before_is_told() -> None:
 def test_a_secret_the_index_did_not_know_is_not_shown() -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     for pad in range(0, 240, 10):
-        shown = shows(f"{'x ' * 300}needle {'y ' * (pad // 2)}token = {secret} {'z ' * 300}", "needle")
+        shown = shows(
+            f"{'x ' * 300}needle {'y ' * (pad // 2)}token = {secret} {'z ' * 300}",
+            "needle",
+        )
         assert "needle" in shown
         assert not any(secret[at : at + 8] in shown for at in range(len(secret) - 8))
 

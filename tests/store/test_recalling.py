@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from everthread.store.models import NewMessage, NewSession, RecallQuery, SearchQuery
+from everthread.store.records import NewMessage, NewSession, RecallQuery, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import new_thread, result, user
@@ -20,25 +20,44 @@ def says(role: Any, text: str, **more: Any) -> NewMessage:
 
 
 async def recalled(store: Store, text: str, **more: Any) -> list[str]:
-    return [passage.text for passage in await store.recall(RecallQuery(text, more.pop("tenant", "default"), **more))]
+    return [
+        passage.text
+        for passage in await store.recall(
+            RecallQuery(text, more.pop("tenant", "default"), **more)
+        )
+    ]
 
 
-async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(store: Store, clock: Clock) -> None:
+async def test_the_best_place_need_not_hold_every_word_nor_in_the_same_form(
+    store: Store, clock: Clock
+) -> None:
     thread = await new_thread(
         store,
         user("Melanie: I painted that lake sunrise last year, it means a lot to me."),
         user("Caroline: The weather was fine."),
-        *(user(f"Melanie: Work was busy again, week {number}.") for number in range(30)),
+        *(
+            user(f"Melanie: Work was busy again, week {number}.")
+            for number in range(30)
+        ),
     )
-    first, *_ = await recalled(store, "When did Melanie paint a sunrise?", thread=thread.id)
+    first, *_ = await recalled(
+        store, "When did Melanie paint a sunrise?", thread=thread.id
+    )
     assert "lake sunrise" in first
-    assert not await recalled(store, "When was that, and what is it?", thread=thread.id), "no word says anything"
+    assert not await recalled(
+        store, "When was that, and what is it?", thread=thread.id
+    ), "no word says anything"
     assert not await recalled(store, "zebra quantum?", thread=thread.id)
     assert not await recalled(store, "", thread=thread.id)
 
 
-async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(store: Store, clock: Clock) -> None:
-    filler = [user(f"Nothing new, {number}.", created=clock.now + 10 + number) for number in range(20)]
+async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(
+    store: Store, clock: Clock
+) -> None:
+    filler = [
+        user(f"Nothing new, {number}.", created=clock.now + 10 + number)
+        for number in range(20)
+    ]
     thread = await new_thread(
         store,
         user("What pet did you adopt, Melanie?", created=clock.now),
@@ -49,71 +68,118 @@ async def test_an_answer_is_found_by_the_words_of_its_question_in_one_sitting(st
     )
     found = await recalled(store, "pet adopted", thread=thread.id, limit=3)
     assert "A golden retriever!" in found
-    assert "Good morning." not in await recalled(store, "pet adopted", thread=thread.id, limit=30)
+    assert "Good morning." not in await recalled(
+        store, "pet adopted", thread=thread.id, limit=30
+    )
 
 
-async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(store: Store, clock: Clock) -> None:
+async def test_a_day_that_is_named_counts_and_identifiers_more_than_words(
+    store: Store, clock: Clock
+) -> None:
     day = 1_684_843_200.0  # 2023-05-23, noon
     thread = await new_thread(
         store,
-        *(user(f"The meeting went well, take {number}.", created=day + 40 * DAY * (number - 3)) for number in range(7)),
+        *(
+            user(
+                f"The meeting went well, take {number}.",
+                created=day + 40 * DAY * (number - 3),
+            )
+            for number in range(7)
+        ),
         user("We looked at main, app and src in py.", created=day),
         result("read_file", "def run(): # src/app/main.py", created=day),
     )
-    first, *_ = await recalled(store, "How was the meeting on May 23, 2023?", thread=thread.id)
+    first, *_ = await recalled(
+        store, "How was the meeting on May 23, 2023?", thread=thread.id
+    )
     assert first == "The meeting went well, take 3."
     first, *_ = await recalled(store, "what is in src/app/main.py", thread=thread.id)
     assert "def run" in first
 
 
-async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(store: Store) -> None:
-    mine = await new_thread(store, user("The harbour crane is yellow."), user("Crane again, at the harbour."))
+async def test_what_is_in_view_what_is_anothers_and_what_is_far_stays_out(
+    store: Store,
+) -> None:
+    mine = await new_thread(
+        store,
+        user("The harbour crane is yellow."),
+        user("Crane again, at the harbour."),
+    )
     seen = frozenset({(await store.messages(mine.id))[1].id})
     await new_thread(store, user("The harbour crane is blue."), tenant="other")
     await new_thread(store, user("The harbour crane was bought in Rostock."))
-    assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == ["The harbour crane is yellow."]
+    assert await recalled(store, "harbour crane", thread=mine.id, seen=seen) == [
+        "The harbour crane is yellow."
+    ]
     everywhere = await recalled(store, "harbour crane")
     assert set(everywhere) == {
-        "The harbour crane is yellow.", "Crane again, at the harbour.", "The harbour crane was bought in Rostock.",
-    }  # fmt: skip
-    near, far = "colour of the harbour crane", "harbour pilots, tariffs, moorings, dredging and bollards"
+        "The harbour crane is yellow.",
+        "Crane again, at the harbour.",
+        "The harbour crane was bought in Rostock.",
+    }
+    near = "colour of the harbour crane"
+    far = "harbour pilots, tariffs, moorings, dredging and bollards"
     assert await recalled(store, near, thread=mine.id, least=0.4)
     assert not await recalled(store, far, thread=mine.id, least=0.4)
     assert await recalled(store, "harbour crane", thread=mine.id, limit=0) == []
 
 
-async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since(store: Store) -> None:
-    parent = await new_thread(store, user("The lighthouse keeper is Odd."), user("Fine."))
+async def test_a_branch_recalls_what_it_shares_and_nothing_its_parent_said_since(
+    store: Store,
+) -> None:
+    parent = await new_thread(
+        store, user("The lighthouse keeper is Odd."), user("Fine.")
+    )
     at = (await store.messages(parent.id))[1].id
     branch = await store.branch(parent.id, at, new=NewSession(kind="branch"))
-    await store.append(parent.id, [user("He moved away."), user("The lighthouse keeper is now Ingrid.")])
+    await store.append(
+        parent.id,
+        [user("He moved away."), user("The lighthouse keeper is now Ingrid.")],
+    )
     found = await recalled(store, "Who is the lighthouse keeper?", thread=branch.id)
     assert "The lighthouse keeper is Odd." in found
     assert not any("Ingrid" in text or "moved" in text for text in found)
 
 
-async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(store: Store, clock: Clock) -> None:
+async def test_outputs_are_found_by_content_cited_by_turn_and_cut_to_the_place(
+    store: Store, clock: Clock
+) -> None:
     thread = await new_thread(store, user("Please run it."), user("And once more."))
     clock.now += 60
-    long = "noise line\n" * 400 + "Traceback: the FluxCapacitor overheated in bay seven\n" + "noise line\n" * 400
+    long = (
+        "noise line\n" * 400
+        + "Traceback: the FluxCapacitor overheated in bay seven\n"
+        + "noise line\n" * 400
+    )
     stored = await store.put_output(thread.id, long, call_id="c1", tool="terminal")
     clock.now += 60
     secret = "ghp_" + "x7Kq2LmN9pRs4TuV6wYz" + "A1b2C3d4E5f6G7h8"
     await store.append(thread.id, [user(f"token {secret} of the FluxCapacitor")])
-    query = RecallQuery("why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200)
+    query = RecallQuery(
+        "why did the FluxCapacitor overheat", "default", thread=thread.id, chars=200
+    )
     passages = await store.recall(query)
     (output,) = [passage for passage in passages if passage.output]
     assert (output.output, output.tool, output.turn) == (stored.id, "terminal", 2)
     assert "FluxCapacitor overheated in bay seven" in output.text
     assert len(output.text) <= 202
     assert not any(secret in passage.text for passage in passages)
-    await store.append(thread.id, [result("recall", "FluxCapacitor overheated, says message:7")])
-    assert len(await store.recall(query)) == len(passages), "what only looked it up is no finding"
-    assert not any(passage.tool for passage in await store.recall(replace(query, spoken=True)))
+    await store.append(
+        thread.id, [result("recall", "FluxCapacitor overheated, says message:7")]
+    )
+    assert len(await store.recall(query)) == len(passages), (
+        "what only looked it up is no finding"
+    )
+    assert not any(
+        passage.tool for passage in await store.recall(replace(query, spoken=True))
+    )
 
 
-async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(store: Store) -> None:
-    mine, other = await new_thread(store), await new_thread(store)
+async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_meanwhile(
+    store: Store,
+) -> None:
+    mine = await new_thread(store)
+    other = await new_thread(store)
     for number in range(12):
         asked = "Which pet did you adopt?" if number == 4 else f"Page {number}, please."
         await store.append(mine.id, [user(asked)])
@@ -131,26 +197,47 @@ async def test_neighbours_and_turns_are_those_of_the_thread_whatever_others_say_
 
 
 async def test_of_a_long_message_the_telling_words_are_looked_up(store: Store) -> None:
-    filler = [user(f"The report of department {number} was discussed at length.") for number in range(90)]
-    thread = await new_thread(store, user("The zebra crossing at Quayside floods."), *filler)
-    asked = "discussed department report length " * 8 + "about anything whatsoever concerning Quayside zebra floods"
-    found = await recalled(store, asked + " and many furthermore unrelated considerations", thread=thread.id, limit=1)
+    filler = [
+        user(f"The report of department {number} was discussed at length.")
+        for number in range(90)
+    ]
+    thread = await new_thread(
+        store, user("The zebra crossing at Quayside floods."), *filler
+    )
+    asked = (
+        "discussed department report length " * 8
+        + "about anything whatsoever concerning Quayside zebra floods"
+    )
+    found = await recalled(
+        store,
+        asked + " and many furthermore unrelated considerations",
+        thread=thread.id,
+        limit=1,
+    )
     assert found == ["The zebra crossing at Quayside floods."]
 
 
-async def test_results_are_found_by_the_path_their_tool_was_called_with(store: Store) -> None:
+async def test_results_are_found_by_the_path_their_tool_was_called_with(
+    store: Store,
+) -> None:
     def call(call_id: str, path: str) -> NewMessage:
         function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
         calls: Any = [{"id": call_id, "type": "function", "function": function}]
         return NewMessage({"role": "assistant", "content": None, "tool_calls": calls})
 
     thread = await new_thread(
-        store, user("Read both."),
-        call("c1", "src/billing/tax.py"), result("read_file", "def rate(): return 7", "c1"),
-        call("c2", "src/billing/net.py"), result("read_file", "def rate(): return 9", "c2"),
-        call("c3", "logs/tax.log"), result("read_file", "[stored]", "c3"),
-    )  # fmt: skip
-    stored = await store.put_output(thread.id, "rate limited\n" * 50, call_id="c3", tool="read_file")
+        store,
+        user("Read both."),
+        call("c1", "src/billing/tax.py"),
+        result("read_file", "def rate(): return 7", "c1"),
+        call("c2", "src/billing/net.py"),
+        result("read_file", "def rate(): return 9", "c2"),
+        call("c3", "logs/tax.log"),
+        result("read_file", "[stored]", "c3"),
+    )
+    stored = await store.put_output(
+        thread.id, "rate limited\n" * 50, call_id="c3", tool="read_file"
+    )
 
     async def found(path: str, **more: Any) -> list[str]:
         hits = await store.search(SearchQuery("rate", path=path, **more))
@@ -164,12 +251,22 @@ async def test_results_are_found_by_the_path_their_tool_was_called_with(store: S
 
 
 def call(tool: str, call_id: str, arguments: str, **more: Any) -> NewMessage:
-    made: Any = [{"id": call_id, "type": "function", "function": {"name": tool, "arguments": arguments}}]
-    return NewMessage({"role": "assistant", "content": None, "tool_calls": made}, **more)
+    made: Any = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": tool, "arguments": arguments},
+        }
+    ]
+    return NewMessage(
+        {"role": "assistant", "content": None, "tool_calls": made}, **more
+    )
 
 
 def answer(tool: str, call_id: str, text: str) -> NewMessage:
-    return NewMessage({"role": "tool", "tool_call_id": call_id, "name": tool, "content": text})
+    return NewMessage(
+        {"role": "tool", "tool_call_id": call_id, "name": tool, "content": text}
+    )
 
 
 async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) -> None:
@@ -180,10 +277,22 @@ async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) ->
         answer("bash", "c1", "husky: pre-commit script failed for the release commit"),
         *(user(f"Nothing new on day {number}.") for number in range(20)),
     )
-    query = RecallQuery("why did the release commit fail", "default", thread=thread.id, limit=4, as_page=True)
-    together = [passage.text for passage in await store.recall(query) if "script failed" in passage.text]
+    query = RecallQuery(
+        "why did the release commit fail",
+        "default",
+        thread=thread.id,
+        limit=4,
+        as_page=True,
+    )
+    together = [
+        passage.text
+        for passage in await store.recall(query)
+        if "script failed" in passage.text
+    ]
     assert len(together) == 1
-    assert together[0].startswith('bash {"command": "git commit -m "Release v7""}\n→ husky: ')
+    assert together[0].startswith(
+        'bash {"command": "git commit -m "Release v7""}\n→ husky: '
+    )
     of_tools = await store.recall(replace(query, role="tool"))
     assert {passage.role for passage in of_tools} == {"tool"}
     assert not await store.recall(replace(query, tool="other"))
@@ -191,26 +300,44 @@ async def test_a_page_shows_a_call_with_its_result_as_one_place(store: Store) ->
 
 async def test_a_page_shows_what_was_said_alike_once(store: Store) -> None:
     calls = [
-        call("bash", f"c{number}", f'{{"command": "grep -rn name{number} packages/billing/src | head -5"}}')
+        call(
+            "bash",
+            f"c{number}",
+            f'{{"command": "grep -rn name{number} packages/billing/src | head -5"}}',
+        )
         for number in range(30)
     ]
-    thread = await new_thread(store, result("bash", "grep: parentheses not balanced"), *calls)
+    thread = await new_thread(
+        store, result("bash", "grep: parentheses not balanced"), *calls
+    )
     query = RecallQuery("grep", "default", thread=thread.id, limit=8, as_page=True)
     texts = [passage.text for passage in await store.recall(query)]
     assert "grep: parentheses not balanced" in texts
     assert sum("packages/billing" in text for text in texts) == 1
-    assert len(await recalled(store, "grep", thread=thread.id, limit=8)) == 8, "without a page each is a finding"
+    assert len(await recalled(store, "grep", thread=thread.id, limit=8)) == 8, (
+        "without a page each is a finding"
+    )
 
 
 async def test_a_page_shows_what_came_of_a_call_and_the_call_of_a_result_though_they_share_no_word(
     store: Store,
 ) -> None:
-    thought = NewMessage({"role": "assistant", "content": "The parent folder of walnut.py must be somewhere."})
+    thought = NewMessage(
+        {
+            "role": "assistant",
+            "content": "The parent folder of walnut.py must be somewhere.",
+        }
+    )
     thread = await new_thread(
         store,
         thought,
         call("python", "c1", '{"code": "print(1)"}'),
-        answer("python", "c1", "\n".join(f"line {number} of it" for number in range(300)) + "\nNo such pattern"),
+        answer(
+            "python",
+            "c1",
+            "\n".join(f"line {number} of it" for number in range(300))
+            + "\nNo such pattern",
+        ),
         user("Go on."),
         call("bash", "c2", '{"command": "make bread"}'),
         answer("bash", "c2", "The oven of the bakery is cold."),
@@ -218,25 +345,42 @@ async def test_a_page_shows_what_came_of_a_call_and_the_call_of_a_result_though_
     )
 
     async def first_place(question: str) -> str:
-        query = RecallQuery(question, "default", thread=thread.id, limit=4, as_page=True)
+        query = RecallQuery(
+            question, "default", thread=thread.id, limit=4, as_page=True
+        )
         return (await store.recall(query))[0].text
 
     asked = await first_place("where is the parent folder of walnut.py")
-    assert asked.startswith("The parent folder of walnut.py must be somewhere.\n→ …line 2")
-    assert asked.endswith("line 299 of it\nNo such pattern"), "the end of a long result, which says how it ended"
+    assert asked.startswith(
+        "The parent folder of walnut.py must be somewhere.\n→ …line 2"
+    )
+    assert asked.endswith("line 299 of it\nNo such pattern"), (
+        "the end of a long result, which says how it ended"
+    )
     assert (
         await first_place("is the bakery oven cold")
         == 'bash {"command": "make bread"}\n→ The oven of the bakery is cold.'
     )
 
 
-async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(store: Store) -> None:
+async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(
+    store: Store,
+) -> None:
     thread = await new_thread(
         store,
-        *(result("edit", f"Changed README.md, now {number} characters in all.") for number in (272, 1813, 97, 41)),
+        *(
+            result("edit", f"Changed README.md, now {number} characters in all.")
+            for number in (272, 1813, 97, 41)
+        ),
         *(user(f"Nothing new on day {number}.") for number in range(20)),
     )
-    query = RecallQuery("how many characters has the README", "default", thread=thread.id, limit=4, as_page=True)
+    query = RecallQuery(
+        "how many characters has the README",
+        "default",
+        thread=thread.id,
+        limit=4,
+        as_page=True,
+    )
     first = (await store.recall(query))[0].text.split("\n≈ ")
     assert len(first) == 3, "the best and two more"
     assert len(set(first)) == 3
@@ -245,97 +389,186 @@ async def test_a_page_shows_short_texts_that_differ_in_a_figure_at_one_place(sto
 async def test_of_many_places_with_the_same_word_the_ones_next_to_each_other_come_before_the_newest(
     store: Store,
 ) -> None:
-    calls = [call("bash", f"d{number}", f'{{"command": "grep -rn name{number} src"}}') for number in range(400)]
+    calls = [
+        call("bash", f"d{number}", f'{{"command": "grep -rn name{number} src"}}')
+        for number in range(400)
+    ]
     apart = [message for one in calls for message in (one, user("Nothing new."))]
     thread = await new_thread(
-        store, call("bash", "c1", '{"command": "grep -A 10 x"}'), answer("bash", "c1", "grep: not balanced"), *apart
+        store,
+        call("bash", "c1", '{"command": "grep -A 10 x"}'),
+        answer("bash", "c1", "grep: not balanced"),
+        *apart,
     )
-    query = RecallQuery("what did grep complain about", "default", thread=thread.id, limit=4, as_page=True)
+    query = RecallQuery(
+        "what did grep complain about",
+        "default",
+        thread=thread.id,
+        limit=4,
+        as_page=True,
+    )
     assert any("not balanced" in passage.text for passage in await store.recall(query))
 
 
-async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(store: Store) -> None:
+async def test_on_a_page_longer_places_have_the_room_that_short_ones_leave(
+    store: Store,
+) -> None:
     record = "reservation LQ940Q " + "of flights and passengers " * 30 + "amount 533"
-    thread = await new_thread(store, result("look_up", record), user("I have reservation LQ940Q."))
-    query = RecallQuery("what was paid for reservation LQ940Q", "default", thread=thread.id, limit=8, chars=300)
-    assert not any("amount 533" in passage.text for passage in await store.recall(query))
+    thread = await new_thread(
+        store, result("look_up", record), user("I have reservation LQ940Q.")
+    )
+    query = RecallQuery(
+        "what was paid for reservation LQ940Q",
+        "default",
+        thread=thread.id,
+        limit=8,
+        chars=300,
+    )
+    assert not any(
+        "amount 533" in passage.text for passage in await store.recall(query)
+    )
     whole = await store.recall(replace(query, as_page=True))
     assert any("amount 533" in passage.text for passage in whole)
     assert sum(len(passage.text) for passage in whole) <= 8 * 300
 
 
-async def test_frequent_words_that_stand_together_are_found_however_old(store: Store) -> None:
+async def test_frequent_words_that_stand_together_are_found_however_old(
+    store: Store,
+) -> None:
     together = user("The red lamp and the green lamp are for the harbour door.")
-    apart = [user(f"The {word} {number}.") for number in range(1_010) for word in ("lamp", "harbour", "door")]
+    apart = [
+        user(f"The {word} {number}.")
+        for number in range(1_010)
+        for word in ("lamp", "harbour", "door")
+    ]
     thread = await new_thread(store, together, *apart)
-    (first,) = await recalled(store, "which lamp is at the harbour door", thread=thread.id, limit=1)
+    (first,) = await recalled(
+        store, "which lamp is at the harbour door", thread=thread.id, limit=1
+    )
     assert "red lamp" in first
     (rare,) = await recalled(store, "green harbour", thread=thread.id, limit=1)
     assert "red lamp" in rare
 
 
 async def test_the_words_of_an_identifier_do_not_count_again(store: Store) -> None:
-    edits = [result("edit", f"Edited src/markdown.test.ts, part {number} of the work.") for number in range(12)]
+    edits = [
+        result("edit", f"Edited src/markdown.test.ts, part {number} of the work.")
+        for number in range(12)
+    ]
     error = result("bash", "src/markdown.test.ts: error, type undefined given")
     thread = await new_thread(store, error, *edits)
-    (first,) = await recalled(store, "which type error did markdown.test.ts give", thread=thread.id, limit=1)
+    (first,) = await recalled(
+        store, "which type error did markdown.test.ts give", thread=thread.id, limit=1
+    )
     assert "type undefined" in first
 
 
-async def test_a_page_has_places_for_the_identifier_that_is_asked_for(store: Store) -> None:
+async def test_a_page_has_places_for_the_identifier_that_is_asked_for(
+    store: Store,
+) -> None:
     """Talk about the same things holds more of the question's words; records hold what is asked for."""
     letters = random.Random(1)  # noqa: S311 - no secret
 
     def words(count: int) -> str:
-        return " ".join("".join(letters.choices("abdeiklmnorstu", k=6)) for _ in range(count))
+        return " ".join(
+            "".join(letters.choices("abdeiklmnorstu", k=6)) for _ in range(count)
+        )
 
     records = [result("look_up", f"{words(80)} KLM204 {words(80)}") for _ in range(5)]
-    talk = [user(f"{words(6)} outbound flight {words(2)} booked {words(2)} instead {words(4)}.") for _ in range(20)]
+    talk = [
+        user(
+            f"{words(6)} outbound flight {words(2)} booked {words(2)} instead {words(4)}."
+        )
+        for _ in range(20)
+    ]
     noise = [user(words(8)) for _ in range(200)]
     thread = await new_thread(store, *records, *noise, *talk)
     query = RecallQuery(
-        "which outbound flight was booked instead of KLM204?", "default", thread=thread.id, limit=8, as_page=True
+        "which outbound flight was booked instead of KLM204?",
+        "default",
+        thread=thread.id,
+        limit=8,
+        as_page=True,
     )
     assert sum("KLM204" in passage.text for passage in await store.recall(query)) >= 2
 
 
-async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(store: Store) -> None:
+async def test_a_page_shows_what_differs_in_long_texts_that_are_nearly_the_same(
+    store: Store,
+) -> None:
     allowed = ", ".join(f"module_{number}" for number in range(40))
     errors = [
-        result("python", f"Code execution failed: the import of {name} is not allowed. Allowed are: {allowed}")
+        result(
+            "python",
+            f"Code execution failed: the import of {name} is not allowed. Allowed are: {allowed}",
+        )
         for name in ("walnut", "hazelnut")
     ]
     noise = [user(f"Nothing new on day {number}.") for number in range(20)]
     thread = await new_thread(store, *errors, *noise)
-    query = RecallQuery("which import was not allowed?", "default", thread=thread.id, limit=8, as_page=True)
-    [text] = [passage.text for passage in await store.recall(query) if "import of" in passage.text]
+    query = RecallQuery(
+        "which import was not allowed?",
+        "default",
+        thread=thread.id,
+        limit=8,
+        as_page=True,
+    )
+    [text] = [
+        passage.text
+        for passage in await store.recall(query)
+        if "import of" in passage.text
+    ]
     assert "walnut is not" in text
     assert "hazelnut is not" in text
 
 
-async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_texts(store: Store) -> None:
-    sed = call("bash", "c", '{"command": "sed -i s/new Editor()/new Editor(theme)/ test/*.ts"}')
+async def test_calls_of_a_tool_whose_name_holds_the_words_leave_room_for_other_texts(
+    store: Store,
+) -> None:
+    sed = call(
+        "bash", "c", '{"command": "sed -i s/new Editor()/new Editor(theme)/ test/*.ts"}'
+    )
     work: list[NewMessage] = []
     for number in range(620):
         change = f'{{"path": "src/part{number}.ts", "new_str": "return next;"}}'
         call_id = f"d{number}"
-        work += (call("str_replace_editor", call_id, change), answer("str_replace_editor", call_id, "Tested."))
-    thread = await new_thread(store, sed, *work, *(user(f"Page {number}, please.") for number in range(1_300)))
+        work += (
+            call("str_replace_editor", call_id, change),
+            answer("str_replace_editor", call_id, "Tested."),
+        )
+    thread = await new_thread(
+        store, sed, *work, *(user(f"Page {number}, please.") for number in range(1_300))
+    )
     query = RecallQuery(
-        "how was new Editor() replaced in the tests?", "default", thread=thread.id, limit=8, as_page=True
+        "how was new Editor() replaced in the tests?",
+        "default",
+        thread=thread.id,
+        limit=8,
+        as_page=True,
     )
     assert any("Editor(theme)" in passage.text for passage in await store.recall(query))
 
 
-async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(store: Store) -> None:
+async def test_on_a_page_the_day_counts_for_every_role_and_need_not_be_said(
+    store: Store,
+) -> None:
     may, june = (datetime(2023, month, 10, tzinfo=UTC).timestamp() for month in (5, 6))
     talk = [
         user(f"Odd: the {place} is lovely.", created=moment + 60 * number)
-        for moment, places in ((may, ("harbour", "museum")), (june, ("castle", "garden", "market", "bridge", "tower")))
+        for moment, places in (
+            (may, ("harbour", "museum")),
+            (june, ("castle", "garden", "market", "bridge", "tower")),
+        )
         for number, place in enumerate(places)
     ]
     thread = await new_thread(store, *talk)
     query = RecallQuery(
-        "where was Odd in May 2023", "default", thread=thread.id, limit=2, least=0.15, as_page=True, now=june
+        "where was Odd in May 2023",
+        "default",
+        thread=thread.id,
+        limit=2,
+        least=0.15,
+        as_page=True,
+        now=june,
     )
     assert {passage.created < june for passage in await store.recall(query)} == {True}

@@ -13,7 +13,7 @@ import pytest
 
 from everthread import open_store
 from everthread.errors import UnknownIdError
-from everthread.store.models import NewMessage, SearchHit, SearchQuery
+from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.sql.search import SEARCH_CANDIDATES
 from everthread.store.store import Store
 from tests.store.conftest import Clock, open_at
@@ -25,7 +25,11 @@ FILLER = "lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod 
 async def found(store: Store, text: str, **more: Any) -> list[str]:
     """What the messages found say, best first."""
     hits = await store.search(SearchQuery(text, **more))
-    return [str((await store.message(hit.message)).body["content"]) for hit in hits if hit.message is not None]
+    return [
+        str((await store.message(hit.message)).body["content"])
+        for hit in hits
+        if hit.message is not None
+    ]
 
 
 async def found_set(store: Store, text: str, **more: Any) -> set[str]:
@@ -45,15 +49,33 @@ async def test_every_word_must_be_there(store: Store) -> None:
 
 
 async def test_a_phrase_stands_in_a_row(store: Store) -> None:
-    await new_thread(store, *says("connection was refused", "Connection refused!", "refused connection"))
+    await new_thread(
+        store,
+        *says("connection was refused", "Connection refused!", "refused connection"),
+    )
     assert await found_set(store, '"connection refused"') == {"Connection refused!"}
     assert len(await found_set(store, "connection refused")) == 3
-    assert await found_set(store, '"connection was" refused') == {"connection was refused"}
+    assert await found_set(store, '"connection was" refused') == {
+        "connection was refused"
+    }
 
 
 async def test_a_prefix(store: Store) -> None:
-    await new_thread(store, *says("configure it", "the configuration", "a confetti", "app/config.yaml", "misconfig"))
-    assert await found_set(store, "confi*") == {"configure it", "the configuration", "app/config.yaml"}
+    await new_thread(
+        store,
+        *says(
+            "configure it",
+            "the configuration",
+            "a confetti",
+            "app/config.yaml",
+            "misconfig",
+        ),
+    )
+    assert await found_set(store, "confi*") == {
+        "configure it",
+        "the configuration",
+        "app/config.yaml",
+    }
     assert await found_set(store, "app/conf*") == {"app/config.yaml"}
     assert await found_set(store, "configure* it") == {"configure it"}
 
@@ -77,10 +99,16 @@ async def test_a_prefix(store: Store) -> None:
         ("3f2a9c1e7b", "commit 3f2a9c1e7b", "commit 3f2a9c1e"),
         ("E0308", "error[E0308]: mismatched", "error E0309"),
         ("#1234", "fixes #1234", "fixes 12 34"),
-        ("https://example.org/a?b=c", "at https://example.org/a?b=c .", "c b a example org https"),
+        (
+            "https://example.org/a?b=c",
+            "at https://example.org/a?b=c .",
+            "c b a example org https",
+        ),
     ],
 )
-async def test_identifiers_as_typed(store: Store, query: str, holds: str, lacks: str) -> None:
+async def test_identifiers_as_typed(
+    store: Store, query: str, holds: str, lacks: str
+) -> None:
     await new_thread(store, *says(lacks, holds))
     assert (await found(store, query))[:1] == [holds]
     assert await found_set(store, f'"{query}"') == {holds}
@@ -109,7 +137,9 @@ async def test_an_identifier_is_found_by_its_parts(store: Store) -> None:
         ("😀", "fine 😀", "fine 😁"),
     ],
 )
-async def test_chinese_japanese_korean(store: Store, query: str, holds: str, lacks: str) -> None:
+async def test_chinese_japanese_korean(
+    store: Store, query: str, holds: str, lacks: str
+) -> None:
     await new_thread(store, *says(lacks, holds))
     assert (await found(store, query))[:1] == [holds]
     assert lacks not in await found_set(store, f'"{query.rstrip("*")}"')
@@ -131,17 +161,32 @@ async def test_chinese_japanese_korean(store: Store, query: str, holds: str, lac
     ],
 )
 async def test_what_is_no_syntax_is_taken_literally(store: Store, query: str) -> None:
-    await new_thread(store, user("these words are unbalanced words words"), user("others"))
+    await new_thread(
+        store, user("these words are unbalanced words words"), user("others")
+    )
     assert await found_set(store, query) == {"these words are unbalanced words words"}
 
 
-@pytest.mark.parametrize("query", ["AND", "OR NOT", "NEAR(a b)", "a AND b", "terms: x", "rank MATCH", "'; DROP TABLE"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "AND",
+        "OR NOT",
+        "NEAR(a b)",
+        "a AND b",
+        "terms: x",
+        "rank MATCH",
+        "'; DROP TABLE",
+    ],
+)
 async def test_operators_are_words(store: Store, query: str) -> None:
     await new_thread(store, *says("nothing of it", f"said: {query}!"))
     assert await found_set(store, query) == {f"said: {query}!"}
 
 
-@pytest.mark.parametrize("query", ["", " ", '""', "*", '"*"', "!?", "\0", "\ud800", "& | !", "%s ? $1"])
+@pytest.mark.parametrize(
+    "query", ["", " ", '""', "*", '"*"', "!?", "\0", "\ud800", "& | !", "%s ? $1"]
+)
 async def test_no_query_is_an_error(store: Store, query: str) -> None:
     await new_thread(store, *says("anything"))
     assert await found_set(store, query) == set()
@@ -159,19 +204,36 @@ async def test_a_query_of_any_length(store: Store) -> None:
 
 
 async def test_every_role_is_searched(store: Store) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "frobnicate", "arguments": '{"path": "needle.txt"}'}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "frobnicate", "arguments": '{"path": "needle.txt"}'},
+    }
     calling: Any = {"role": "assistant", "content": None, "tool_calls": [call]}
-    parts: Any = {"role": "user", "content": [{"type": "text", "text": "needle in a part"}]}
+    parts: Any = {
+        "role": "user",
+        "content": [{"type": "text", "text": "needle in a part"}],
+    }
     system: Any = {"role": "system", "content": "system needle"}
     await new_thread(
-        store, user("user needle"), NewMessage(calling), result("frobnicate", "needle found"), NewMessage(parts),
+        store,
+        user("user needle"),
+        NewMessage(calling),
+        result("frobnicate", "needle found"),
+        NewMessage(parts),
         NewMessage(system),
-    )  # fmt: skip
+    )
     hits = await store.search(SearchQuery("needle"))
     assert sorted((hit.role, hit.tool) for hit in hits) == [
-        ("assistant", "frobnicate"), ("system", ""), ("tool", "frobnicate"), ("user", ""), ("user", ""),
-    ]  # fmt: skip
-    assert [hit.role for hit in await store.search(SearchQuery("frobnicate needle.txt"))] == ["assistant"]
+        ("assistant", "frobnicate"),
+        ("system", ""),
+        ("tool", "frobnicate"),
+        ("user", ""),
+        ("user", ""),
+    ]
+    assert [
+        hit.role for hit in await store.search(SearchQuery("frobnicate needle.txt"))
+    ] == ["assistant"]
 
 
 async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
@@ -180,7 +242,13 @@ async def test_stored_outputs_are_searched_to_their_end(store: Store) -> None:
     stored = await store.put_output(thread.id, text, call_id="c1", tool="terminal")
     await store.put_output(thread.id, text, call_id="c2", tool="terminal")
     (hit,) = await store.search(SearchQuery("needle"))
-    assert (hit.output, hit.message, hit.thread, hit.role, hit.tool) == (stored.id, None, thread.id, "tool", "terminal")
+    assert (hit.output, hit.message, hit.thread, hit.role, hit.tool) == (
+        stored.id,
+        None,
+        thread.id,
+        "tool",
+        "terminal",
+    )
     assert "the needle at the end" in hit.snippet
     assert await store.search(SearchQuery("dolor", tool="browser")) == []
     (again,) = await store.search(SearchQuery("dolor", tool="terminal"))
@@ -191,8 +259,16 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     secret = "ghp_" + "a8Kd02mQpX7zLw4nRt6Yb1Vc9Je3Hu5Gs0Fo"
     message = FILLER * 200 + f"the token {secret} is in the drawer, behind the spoon"
     thread = await new_thread(store, *says(message, "password = hunter2hunter2X9"))
-    await store.put_output(thread.id, f"export GITHUB_TOKEN={secret}\nspoon output", tool="terminal")
-    for query in (secret, f'"{secret}"', secret[:12] + "*", secret[4:], "hunter2hunter2X9"):
+    await store.put_output(
+        thread.id, f"export GITHUB_TOKEN={secret}\nspoon output", tool="terminal"
+    )
+    for query in (
+        secret,
+        f'"{secret}"',
+        secret[:12] + "*",
+        secret[4:],
+        "hunter2hunter2X9",
+    ):
         assert await store.search(SearchQuery(query)) == []
     hits = await store.search(SearchQuery("spoon"))
     assert len(hits) == 2
@@ -202,7 +278,9 @@ async def test_secrets_are_neither_found_nor_shown(store: Store) -> None:
     assert "the token [REDACTED] is in the drawer" in hits[1].snippet
 
 
-async def test_summaries_and_derived_messages_are_context_not_history(store: Store) -> None:
+async def test_summaries_and_derived_messages_are_context_not_history(
+    store: Store,
+) -> None:
     thread = await new_thread(store, *says("first", "second needle", "third", "fourth"))
     await compact(store, thread.id, words="a summary of the needle")
     assert await found_set(store, "needle") == {"second needle"}
@@ -227,7 +305,9 @@ async def test_what_was_appended_is_found_at_once(store: Store) -> None:
         assert await found(store, f"needle{number}") == [f"needle{number}"]
 
 
-async def test_what_another_store_appended_is_found(store: Store, url: str, clock: Clock) -> None:
+async def test_what_another_store_appended_is_found(
+    store: Store, url: str, clock: Clock
+) -> None:
     thread = await new_thread(store, *says("a needle"))
     other = open_at(url, clock)
     assert await found(other, "needle") == ["a needle"]
@@ -239,7 +319,7 @@ async def test_what_another_store_appended_is_found(store: Store, url: str, cloc
 APPEND_AND_DIE = """
 import asyncio, os, sys
 from everthread.factory import open_store
-from everthread.store.models import NewMessage
+from everthread.store.records import NewMessage
 
 async def main():
     store = open_store(sys.argv[1])
@@ -252,18 +332,25 @@ asyncio.run(main())
 
 async def test_what_a_dead_process_appended_is_found(store: Store, url: str) -> None:
     thread = await new_thread(store)
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", APPEND_AND_DIE, url, thread.id)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", APPEND_AND_DIE, url, thread.id
+    )
     assert await child.wait() == 0
     assert await found(store, "another process") == ["from another process"]
 
 
 async def test_words_in_different_pieces_of_a_long_message(store: Store) -> None:
     long = "apricot " + FILLER * 300 + " banana " + FILLER * 300 + " cherry"
-    await new_thread(store, *says(long, "apricot alone", "apricot and banana", "cherry and apricot"))
+    await new_thread(
+        store, *says(long, "apricot alone", "apricot and banana", "cherry and apricot")
+    )
     thread = await new_thread(store, *says("other"))
     await store.put_output(thread.id, long, tool="terminal")
     hits = await store.search(SearchQuery("apricot banana cherry"))
-    assert {(hit.message is None, hit.output is None) for hit in hits} == {(True, False), (False, True)}
+    assert {(hit.message is None, hit.output is None) for hit in hits} == {
+        (True, False),
+        (False, True),
+    }
     assert await found_set(store, "apricot banana cherry") == {long}
     assert await found_set(store, "apricot banana") == {long, "apricot and banana"}
     assert (await found(store, "apricot banana"))[0] == "apricot and banana"
@@ -274,7 +361,9 @@ async def test_a_phrase_at_a_seam(store: Store) -> None:
     text = " ".join(f"word{number} tail{number}" for number in range(2_000))
     await new_thread(store, *says(text))
     for number in range(0, 2_000, 7):
-        assert await store.search(SearchQuery(f'"word{number} tail{number}"', limit=1)), number
+        assert await store.search(
+            SearchQuery(f'"word{number} tail{number}"', limit=1)
+        ), number
 
 
 async def test_words_that_are_repeated_ever_so_often(store: Store) -> None:
@@ -299,7 +388,12 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
 
 
 async def test_roles_and_tools(store: Store) -> None:
-    await new_thread(store, user("needle"), result("terminal", "needle t"), result("Web-Search 2", "needle w"))
+    await new_thread(
+        store,
+        user("needle"),
+        result("terminal", "needle t"),
+        result("Web-Search 2", "needle w"),
+    )
     assert await found_set(store, "needle", role="user") == {"needle"}
     assert await found_set(store, "needle", role="tool") == {"needle t", "needle w"}
     assert await found_set(store, "needle", tool="terminal") == {"needle t"}
@@ -309,16 +403,29 @@ async def test_roles_and_tools(store: Store) -> None:
 
 
 async def test_a_name_of_any_length_is_indexed(store: Store) -> None:
-    tool, role = "t" * 5_000, "数" * 3_000
+    tool = "t" * 5_000
+    role = "数" * 3_000
     body: Any = {"role": role, "content": "needle of a strange role"}
-    await new_thread(store, result(tool, "needle of a strange tool"), NewMessage(body), tenant="X" * 4_000)
-    assert await found_set(store, "needle", tool=tool, tenant="X" * 4_000) == {"needle of a strange tool"}
-    assert await found_set(store, "needle", role=role, tenant="X" * 4_000) == {"needle of a strange role"}
+    await new_thread(
+        store,
+        result(tool, "needle of a strange tool"),
+        NewMessage(body),
+        tenant="X" * 4_000,
+    )
+    assert await found_set(store, "needle", tool=tool, tenant="X" * 4_000) == {
+        "needle of a strange tool"
+    }
+    assert await found_set(store, "needle", role=role, tenant="X" * 4_000) == {
+        "needle of a strange role"
+    }
 
 
 async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     names = ("read_file", "grep")
-    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in names
+    ]
     body: Any = {"role": "assistant", "content": "needle", "tool_calls": calls}
     await new_thread(store, NewMessage(body))
     for name in names:
@@ -326,7 +433,9 @@ async def test_every_tool_of_a_message_finds_it(store: Store) -> None:
     assert await found_set(store, "needle", tool="read") == set()
 
 
-@pytest.mark.parametrize("other", ["beta", "ALPHA", "alpha2", "ａｌｐｈａ", "al_pha", "ſalpha", "'alpha'"])
+@pytest.mark.parametrize(
+    "other", ["beta", "ALPHA", "alpha2", "ａｌｐｈａ", "al_pha", "ſalpha", "'alpha'"]
+)
 async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
     thread = await new_thread(store, *says("needle of alpha"), tenant="alpha")
     await new_thread(store, *says("needle of the other"), tenant=other)
@@ -341,19 +450,32 @@ async def test_tenants_do_not_see_each_other(store: Store, other: str) -> None:
 
 async def test_a_period(store: Store) -> None:
     thread = await new_thread(store)
-    await store.append(thread.id, [user(f"needle {day}", created=float(day)) for day in range(1, 10)])
-    assert await found_set(store, "needle", since=7) == {"needle 7", "needle 8", "needle 9"}
+    await store.append(
+        thread.id, [user(f"needle {day}", created=float(day)) for day in range(1, 10)]
+    )
+    assert await found_set(store, "needle", since=7) == {
+        "needle 7",
+        "needle 8",
+        "needle 9",
+    }
     assert await found_set(store, "needle", until=3) == {"needle 1", "needle 2"}
-    assert await found_set(store, "needle", since=4, until=6) == {"needle 4", "needle 5"}
+    assert await found_set(store, "needle", since=4, until=6) == {
+        "needle 4",
+        "needle 5",
+    }
     assert await found_set(store, "needle", since=100) == set()
 
 
-async def test_a_thread_has_many_names_and_unknown_ones_are_refused(store: Store) -> None:
+async def test_a_thread_has_many_names_and_unknown_ones_are_refused(
+    store: Store,
+) -> None:
     thread = await new_thread(store, *numbered(1, 6, "needle "))
     await new_thread(store, *says("needle elsewhere"))
     tip = (await compact(store, thread.id)).session
     for name in (thread.id, tip.id):
-        assert await found_set(store, "needle", thread=name) == {f"needle {number}" for number in range(1, 7)}
+        assert await found_set(store, "needle", thread=name) == {
+            f"needle {number}" for number in range(1, 7)
+        }
     with pytest.raises(UnknownIdError):
         await store.search(SearchQuery("needle", thread="nobody"))
 
@@ -364,8 +486,15 @@ async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
     clock.now += 10
     tip = (await compact(store, thread.id, head=1, tail=2)).session
     await store.append(thread.id, [user("needle 7")])
-    assert await found_set(store, "needle", session=thread.id) == {f"needle {n}" for n in range(1, 7)}
-    assert await found_set(store, "needle", session=tip.id) == {"needle 1", "needle 5", "needle 6", "needle 7"}
+    assert await found_set(store, "needle", session=thread.id) == {
+        f"needle {n}" for n in range(1, 7)
+    }
+    assert await found_set(store, "needle", session=tip.id) == {
+        "needle 1",
+        "needle 5",
+        "needle 6",
+        "needle 7",
+    }
     hits = await store.search(SearchQuery("needle", session=tip.id))
     assert {hit.session for hit in hits} == {tip.id}
     assert len(await store.search(SearchQuery("output", session=thread.id))) == 1
@@ -375,23 +504,45 @@ async def test_a_session_is_what_it_places(store: Store, clock: Clock) -> None:
 async def test_a_branch_has_the_past_it_shares(store: Store) -> None:
     thread = await new_thread(store, *numbered(1, 3, "needle "))
     stored = await store.put_output(thread.id, "needle haystack", tool="terminal")
-    (cited,) = await store.append(thread.id, [result("terminal", f"needle cites {stored.id}")])
+    (cited,) = await store.append(
+        thread.id, [result("terminal", f"needle cites {stored.id}")]
+    )
     branch = await store.branch(thread.id, cited.id)
-    await store.put_output(thread.id, "needle haystack after the branch", tool="terminal")
+    await store.put_output(
+        thread.id, "needle haystack after the branch", tool="terminal"
+    )
     await store.append(thread.id, [user("needle of the trunk")])
     await store.append(branch.id, [user("needle of the branch")])
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
     shared = {"needle 1", "needle 2", "needle 3", f"needle cites {stored.id}"}
-    assert await found_set(store, "needle", thread=thread.id) == {*shared, "needle of the trunk"}
-    assert await found_set(store, "needle", thread=branch.id) == {*shared, "needle of the branch"}
+    assert await found_set(store, "needle", thread=thread.id) == {
+        *shared,
+        "needle of the trunk",
+    }
+    assert await found_set(store, "needle", thread=branch.id) == {
+        *shared,
+        "needle of the branch",
+    }
     assert await found_set(store, "needle", thread=twig.id) == {"needle 1", "needle 2"}
-    assert [hit.output for hit in await store.search(SearchQuery("haystack", thread=branch.id))] == [stored.id]
+    assert [
+        hit.output
+        for hit in await store.search(SearchQuery("haystack", thread=branch.id))
+    ] == [stored.id]
     assert len(await found(store, "needle")) == 6
     await store.delete_thread(thread.id)
-    assert await found_set(store, "needle", thread=branch.id) == {*shared, "needle of the branch"}
+    assert await found_set(store, "needle", thread=branch.id) == {
+        *shared,
+        "needle of the branch",
+    }
     assert await found_set(store, "needle", thread=twig.id) == {"needle 1", "needle 2"}
-    assert [hit.output for hit in await store.search(SearchQuery("haystack", thread=branch.id))] == [stored.id]
-    assert {hit.thread for hit in await store.search(SearchQuery("needle"))} <= {branch.id, twig.id}
+    assert [
+        hit.output
+        for hit in await store.search(SearchQuery("haystack", thread=branch.id))
+    ] == [stored.id]
+    assert {hit.thread for hit in await store.search(SearchQuery("needle"))} <= {
+        branch.id,
+        twig.id,
+    }
 
 
 async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> None:
@@ -401,27 +552,43 @@ async def test_after_an_undo_everything_is_found_where_it_is(store: Store) -> No
     await store.undo(thread.id)
     hits = await store.search(SearchQuery("needle", session=thread.id))
     assert len(hits) == 6
-    assert {hit.session for hit in await store.search(SearchQuery("needle"))} == {thread.id}
+    assert {hit.session for hit in await store.search(SearchQuery("needle"))} == {
+        thread.id
+    }
 
 
 # --- in which order -------------------------------------------------------------------------------------------------
 
 
 async def test_the_whole_identifier_comes_first(store: Store) -> None:
-    await new_thread(store, *says("main.py is it", "src/main.py.bak main py", "main, then py", "main/py"))
+    await new_thread(
+        store,
+        *says("main.py is it", "src/main.py.bak main py", "main, then py", "main/py"),
+    )
     assert (await found(store, "main.py"))[0] == "main.py is it"
     assert (await found(store, "main.py"))[-1] == "main, then py"
 
 
 async def test_more_and_denser_is_better(store: Store) -> None:
     long = FILLER * 20
-    await new_thread(store, *says(f"needle needle needle {long}", f"needle {long}", "needle", "other"))
-    assert await found(store, "needle") == ["needle", f"needle needle needle {long}", f"needle {long}"]
+    await new_thread(
+        store,
+        *says(f"needle needle needle {long}", f"needle {long}", "needle", "other"),
+    )
+    assert await found(store, "needle") == [
+        "needle",
+        f"needle needle needle {long}",
+        f"needle {long}",
+    ]
 
 
 async def test_the_rarer_word_weighs_more(store: Store) -> None:
     common = [user(f"common {number}") for number in range(60)]
-    await new_thread(store, *says("zebra zebra zebra common pad", "zebra common common common pad"), *common)
+    await new_thread(
+        store,
+        *says("zebra zebra zebra common pad", "zebra common common common pad"),
+        *common,
+    )
     assert (await found(store, "common zebra"))[0] == "zebra zebra zebra common pad"
 
 
@@ -434,7 +601,13 @@ async def test_of_equals_the_newest(store: Store) -> None:
 
 async def test_paging_shows_everything_once(store: Store) -> None:
     count = SEARCH_CANDIDATES * 2 + 50
-    await new_thread(store, *(user("needle " + "pad " * (number % 7) + str(number)) for number in range(count)))
+    await new_thread(
+        store,
+        *(
+            user("needle " + "pad " * (number % 7) + str(number))
+            for number in range(count)
+        ),
+    )
     everything = await store.search(SearchQuery("needle", limit=10_000))
     assert len(everything) == count
     pages: list[SearchHit] = []
@@ -445,19 +618,34 @@ async def test_paging_shows_everything_once(store: Store) -> None:
     assert await store.search(SearchQuery("needle", limit=-1, offset=-1)) == []
 
 
-async def test_everything_is_found_in_an_index_with_many_pieces(store: Store, kind: str) -> None:
+async def test_everything_is_found_in_an_index_with_many_pieces(
+    store: Store, kind: str
+) -> None:
     """As if millions of pieces lay between those that are there."""
     jump = {
         "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
         "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
     }
     thread = await new_thread(store)
-    ids = (1, 500, 1_500, 9_000, 20_000, 70_000, 200_000, 1_500_000, 4_000_000, 900_000_000)
+    ids = (
+        1,
+        500,
+        1_500,
+        9_000,
+        20_000,
+        70_000,
+        200_000,
+        1_500_000,
+        4_000_000,
+        900_000_000,
+    )
     for number, key in enumerate(ids):
         await store.append(thread.id, [user(f"needle {number}", created=float(number))])
         await found(store, "needle")
         await store._write(lambda tx, key=key: tx.run(jump[kind], (key,)))  # type: ignore[misc]
-    assert await found(store, "needle") == [f"needle {number}" for number in range(9, -1, -1)]
+    assert await found(store, "needle") == [
+        f"needle {number}" for number in range(9, -1, -1)
+    ]
     assert await found(store, "need*", offset=8) == ["needle 1", "needle 0"]
     assert await found(store, "needle", since=2, until=4) == ["needle 3", "needle 2"]
     assert await found(store, "needle", until=1) == ["needle 0"]
@@ -468,14 +656,22 @@ async def test_a_hit_says_where_it_is(store: Store, clock: Clock) -> None:
     (hit,) = await store.search(SearchQuery("needle"))
     message = await store.message(hit.message or 0)
     assert message.body["content"] == hit.snippet == "two needle"
-    assert (hit.thread, hit.session, hit.created, hit.role) == (thread.id, message.session, clock.now, "user")
+    assert (hit.thread, hit.session, hit.created, hit.role) == (
+        thread.id,
+        message.session,
+        clock.now,
+        "user",
+    )
     assert hit.output is None
     assert hit.score > 0
 
 
 async def test_the_snippet_shows_the_match(store: Store) -> None:
     words = [f"needle{number}" for number in range(0, 900, 50)]
-    text = "".join(FILLER + (f" needle{number} " if number % 50 == 0 else "") for number in range(900))
+    text = "".join(
+        FILLER + (f" needle{number} " if number % 50 == 0 else "")
+        for number in range(900)
+    )
     thread = await new_thread(store, *says(text))
     await store.put_output(thread.id, text, tool="terminal")
     for word in words:
@@ -490,12 +686,20 @@ async def test_the_snippet_shows_the_match(store: Store) -> None:
 async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None:
     question = "Which database do we use for staging?"
     fact = "The staging database is PostgreSQL 16 on the harbour machine."
-    asked = [NewMessage({"role": "assistant", "content": f"Job {n}: {question} I look it up."}) for n in range(30)]
+    asked = [
+        NewMessage(
+            {"role": "assistant", "content": f"Job {n}: {question} I look it up."}
+        )
+        for n in range(30)
+    ]
     thread = await new_thread(store, *says(fact), *asked)
     await store.put_output(thread.id, f"{question} {question}", tool="terminal")
     exact = await store.search(SearchQuery(question, limit=100))
     assert len(exact) == 31
-    pages = [await store.find(SearchQuery(question, limit=8, offset=start)) for start in range(0, 40, 8)]
+    pages = [
+        await store.find(SearchQuery(question, limit=8, offset=start))
+        for start in range(0, 40, 8)
+    ]
     assert fact in [hit.snippet for hit in pages[0].hits]
     assert [page.more for page in pages] == [True] * 3 + [False] * 2
     shown = [(hit.message, hit.output) for page in pages for hit in page.hits]
@@ -505,22 +709,40 @@ async def test_texts_with_every_word_hide_no_better_answer(store: Store) -> None
 
 
 async def test_the_closest_texts_come_in_pages_too(store: Store) -> None:
-    own = ("anna berlin copper", "bert dublin cedar", "carl lisbon marble", "dora madrid velvet", "emil oslo granite",
-           "frida prague linen", "gustav vienna bronze")  # fmt: skip
-    facts = [f"{words}: the harbour crane was painted. {words} {words}" for words in own]
+    own = (
+        "anna berlin copper",
+        "bert dublin cedar",
+        "carl lisbon marble",
+        "dora madrid velvet",
+        "emil oslo granite",
+        "frida prague linen",
+        "gustav vienna bronze",
+    )
+    facts = [
+        f"{words}: the harbour crane was painted. {words} {words}" for words in own
+    ]
     await new_thread(store, *says(*facts), *numbered(1, 90))
     question = "Was the harbour crane painted purple?"
-    first, second = [await store.find(SearchQuery(question, limit=5, offset=start)) for start in (0, 5)]
+    first, second = [
+        await store.find(SearchQuery(question, limit=5, offset=start))
+        for start in (0, 5)
+    ]
     assert (len(first.hits), first.more, first.near) == (5, True, True)
     assert second.hits
-    assert not {hit.message for hit in first.hits} & {hit.message for hit in second.hits}
+    assert not {hit.message for hit in first.hits} & {
+        hit.message for hit in second.hits
+    }
 
 
 async def test_a_phrase_a_prefix_and_a_path_are_meant_as_typed(store: Store) -> None:
-    await new_thread(store, *says("The harbour crane was painted red.", "A crane is tall."))
+    await new_thread(
+        store, *says("The harbour crane was painted red.", "A crane is tall.")
+    )
     for text in ('"crane was tall"', "harbour crane blu*"):
         assert (await store.find(SearchQuery(text))).hits == ()
-    assert (await store.find(SearchQuery("which crane is tall", path="src/a.py"))).hits == ()
+    assert (
+        await store.find(SearchQuery("which crane is tall", path="src/a.py"))
+    ).hits == ()
 
 
 # --- the messages before and after -----------------------------------------------------------------------------------
@@ -542,6 +764,26 @@ async def test_a_hit_stands_between_its_neighbours(store: Store) -> None:
     assert await beside(store, "nothing") == []
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("which one?", "The other one over there."),
+        ("what did you do then?", "Then I did it."),
+        ("他们在哪里开会？", "他们在北京开会"),
+    ],
+)
+async def test_a_plain_question_finds_the_texts_with_its_words(
+    store: Store, question: str, answer: str
+) -> None:
+    await new_thread(
+        store,
+        *says("I live in Lisbon.", "The other one over there.", "Then I did it."),
+        *says("他们在北京开会"),
+    )
+    page = await store.find(SearchQuery(question))
+    assert answer in [hit.snippet for hit in page.hits]
+
+
 async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = open_store(path)
@@ -549,7 +791,9 @@ async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
     assert await beside(store, "bravo") == [("user: alpha", "user: charlie")]
     await store.close()
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE messages SET body = replace(body, 'alpha\"}', 'alph')")
+        connection.execute(
+            "UPDATE messages SET body = CAST(replace(body, 'alpha\"}', 'alph') AS BLOB)"
+        )
     store = open_store(path)
     assert await beside(store, "bravo") == [("", "user: charlie")]
     await store.close()
@@ -558,10 +802,24 @@ async def test_a_damaged_neighbour_is_left_out(tmp_path: Path) -> None:
 async def test_a_tools_result_is_no_users_word(store: Store) -> None:
     call: Any = {
         "role": "assistant",
-        "content": [{"type": "tool_use", "id": "c", "name": "terminal", "input": {"command": "pytest"}}],
+        "content": [
+            {
+                "type": "tool_use",
+                "id": "c",
+                "name": "terminal",
+                "input": {"command": "pytest"},
+            }
+        ],
     }
-    told: Any = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "12 passed"}]}
-    thread = await new_thread(store, user("run them"), NewMessage(call), NewMessage(told), user("thanks"))
+    told: Any = {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "c", "content": "12 passed"}
+        ],
+    }
+    thread = await new_thread(
+        store, user("run them"), NewMessage(call), NewMessage(told), user("thanks")
+    )
     assert await beside(store, "thanks") == [("user (terminal): 12 passed", "")]
     ((before, after),) = await beside(store, "passed")
     assert (before[:19], after) == ("assistant: terminal", "user: thanks")
@@ -571,7 +829,9 @@ async def test_a_tools_result_is_no_users_word(store: Store) -> None:
 
 async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
     token = "ghp_" + "a1B2c3D4e5F6" * 3
-    await new_thread(store, *says(f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}"))
+    await new_thread(
+        store, *says(f"the key is {token}", "needle", f"first\n\nline {FILLER * 9}")
+    )
     ((before, after),) = await beside(store, "needle")
     assert before.startswith("user: the key is ")
     assert token[:12] not in before
@@ -581,7 +841,12 @@ async def test_a_neighbour_is_short_and_holds_no_secret(store: Store) -> None:
 
 
 async def test_searches_and_empty_messages_are_no_neighbours(store: Store) -> None:
-    await new_thread(store, result("recall", "the old needle"), user("spoon"), NewMessage({"role": "assistant"}))
+    await new_thread(
+        store,
+        result("recall", "the old needle"),
+        user("spoon"),
+        NewMessage({"role": "assistant"}),
+    )
     assert await beside(store, "spoon") == [("", "")]
 
 
@@ -589,7 +854,9 @@ async def test_a_passage_of_two_messages_shows_neither_twice(store: Store) -> No
     thread = await new_thread(store, *says("ok", "look at the ok button", "fine"))
     ids = [message.id for message in await store.messages(thread.id)]
     ((before, after),) = await store.neighbours([(ids[1], "look at the ok button")])
-    assert (str(before), str(after)) == ("user: ok", "user: fine"), "a word of its own is no neighbour"
+    assert (str(before), str(after)) == ("user: ok", "user: fine"), (
+        "a word of its own is no neighbour"
+    )
     ((_, after),) = await store.neighbours([(ids[1], "look at the ok button\n→ fine")])
     assert after is None
     assert await store.neighbours([(None, "an output")]) == [(None, None)]
@@ -599,7 +866,9 @@ async def test_neighbours_are_found_across_a_compaction(store: Store) -> None:
     thread = await new_thread(store, *numbered(1, 4))
     ids = [message.id for message in await store.messages(thread.id)]
     shorter = user("short", kind="derived", origin=ids[3])
-    await store.continue_session(thread.id, [ids[0], user("summary", kind="summary"), shorter], seen=4)
+    await store.continue_session(
+        thread.id, [ids[0], user("summary", kind="summary"), shorter], seen=4
+    )
     await store.append(thread.id, numbered(5, 6))
     assert await beside(store, "m4") == [("user: m3", "user: m5")]
     assert await beside(store, "m5") == [("user: m4", "user: m6")]

@@ -17,12 +17,24 @@ from typing import Any
 import psycopg
 import pytest
 
-from everthread.errors import ConfigError, EverthreadError, StoreError, StoreReadOnlyError, StoreUnreachableError
+from everthread.errors import (
+    ConfigError,
+    EverthreadError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreUnreachableError,
+)
 from everthread.store import postgres
 from everthread.store.database import Tx
-from everthread.store.index import GENTLE_CHARS
-from everthread.store.models import KeyUse, NewKey, NewQueuedTurn, NewSession, SearchQuery
+from everthread.store.indexing import GENTLE_CHARS
 from everthread.store.postgres import POOL, PostgresDatabase, PostgresWriter
+from everthread.store.records import (
+    KeyUse,
+    NewKey,
+    NewQueuedTurn,
+    NewSession,
+    SearchQuery,
+)
 from everthread.store.store import Store
 from everthread.store.writer import AWAY_PAUSE
 from tests.store.conftest import Clock, close_sound, open_at
@@ -62,7 +74,11 @@ async def test_the_server_is_restarted_under_the_store(own_server: Server) -> No
         await asyncio.to_thread(own_server.start)
         await asyncio.gather(*waiting)
         await compact(store, await store.get_compression_tip(session.id))
-    assert await said(store, session.id) == [*(f"m{n}" for n in range(1, 6)), "stop", "crash"]
+    assert await said(store, session.id) == [
+        *(f"m{n}" for n in range(1, 6)),
+        "stop",
+        "crash",
+    ]
     assert (await store.check()).problems == ()
     await store.close()
 
@@ -91,7 +107,9 @@ class DiesAtCommit(PostgresDatabase):
         return connection
 
 
-async def test_a_crash_before_the_commit_is_not_taken_for_success(own_server: Server) -> None:
+async def test_a_crash_before_the_commit_is_not_taken_for_success(
+    own_server: Server,
+) -> None:
     """After a crash the server gives the numbers of lost transactions to others, which are committed."""
     run(own_server, "CREATE DATABASE work")
     database = DiesAtCommit(own_server, "work")
@@ -110,7 +128,10 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
     """What another connection of the same store may still commit has not ended."""
     database = PostgresDatabase(new_url("postgresql"))
     database.prepare()
-    with closing(database.connect_writer()) as first, closing(database.connect_writer()) as second:
+    with (
+        closing(database.connect_writer()) as first,
+        closing(database.connect_writer()) as second,
+    ):
         first.begin()
         first.one("SELECT 1")
         with pytest.raises(psycopg.errors.LockNotAvailable) as failure:
@@ -123,11 +144,16 @@ def test_a_first_batch_in_doubt_is_waited_for(new_url: Callable[..., str]) -> No
     database.close()
 
 
-def test_a_commit_is_asked_for_when_others_can_see_the_batch(new_url: Callable[..., str]) -> None:
+def test_a_commit_is_asked_for_when_others_can_see_the_batch(
+    new_url: Callable[..., str],
+) -> None:
     """Else a batch that is still on its way could be taken for lost, written again, and then arrive."""
     database = PostgresDatabase(new_url("postgresql"))
     database.prepare()
-    with closing(database.connect_writer()) as first, closing(database.connect_writer()) as second:
+    with (
+        closing(database.connect_writer()) as first,
+        closing(database.connect_writer()) as second,
+    ):
         first.begin()
         first.commit()
         run = first.run
@@ -176,8 +202,18 @@ def test_without_the_driver_one_is_told_how_to_get_it() -> None:
         "import sys; sys.modules['psycopg'] = None; sys.argv = ['everthread', *sys.argv[1:]]\n"
         "from everthread.cli.main import main; main()"
     )
-    command = [sys.executable, "-c", code, "sessions", "list", "--store", "postgresql://localhost/work"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "sessions",
+        "list",
+        "--store",
+        "postgresql://localhost/work",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install everthread[postgres]" in done.stderr
@@ -187,7 +223,11 @@ async def test_a_server_that_stays_away_is_told(own_server: Server) -> None:
     store = new_store(own_server, patience=0.2)
     session = await new_thread(store, *says("kept"))
     await asyncio.to_thread(own_server.stop)
-    for call in (store.append(session.id, says("lost")), store.messages(session.id), store.vacuum()):
+    for call in (
+        store.append(session.id, says("lost")),
+        store.messages(session.id),
+        store.vacuum(),
+    ):
         with pytest.raises(StoreUnreachableError, match="cannot be reached"):
             await call
     await asyncio.to_thread(own_server.start)
@@ -253,7 +293,11 @@ async def test_refusals_are_clear(own_server: Server) -> None:
     assert "does not exist" in str(told(url(f"secretive:{SECRET}", "nowhere")))
     assert isinstance(told(url("guest")), StoreReadOnlyError)
     await close_sound(open_at(url(f"secretive:{SECRET}"), Clock()))
-    run(own_server, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader", database="work")
+    run(
+        own_server,
+        "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+        database="work",
+    )
     reader = open_at(url("reader"), Clock())
     assert await reader.list_sessions() == []
     with pytest.raises(StoreReadOnlyError, match="read-only"):
@@ -275,7 +319,11 @@ async def test_a_backup_is_made_by_the_servers_own_tool(
     assert stat.S_IMODE((tmp_path / "dump").stat().st_mode) == 0o600
     with pytest.raises(StoreError, match="File exists"):
         await store.backup(str(tmp_path / "dump"))
-    restore = [str(own_server.programs / "pg_restore"), f"--dbname={own_server.url('again')}", str(tmp_path / "dump")]
+    restore = [
+        str(own_server.programs / "pg_restore"),
+        f"--dbname={own_server.url('again')}",
+        str(tmp_path / "dump"),
+    ]
     await asyncio.to_thread(lambda: subprocess.run(restore, check=True))
     copy = open_at(own_server.url("again"), Clock())
     assert await copy.export(session.id) == await store.export(session.id)
@@ -303,7 +351,9 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
     await close_sound(store)
 
 
-async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(own_server: Server) -> None:
+async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(
+    own_server: Server,
+) -> None:
     store = new_store(own_server, away_seconds=0.2)
     session = await new_thread(store, *numbered(1, 2))
     await asyncio.to_thread(own_server.stop)
@@ -319,14 +369,20 @@ async def test_a_server_that_is_away_is_told_at_once_to_who_does_not_wait(own_se
     await store.close()
 
 
-async def test_closing_does_not_wait_for_a_server_that_hangs(own_server: Server) -> None:
+async def test_closing_does_not_wait_for_a_server_that_hangs(
+    own_server: Server,
+) -> None:
     """Its connections stay open and say nothing, so that no time limit of the network ends what waits for them."""
     store = new_store(own_server, patience=0.5)
     session = await new_thread(store, *numbered(1, 2))
     await asyncio.to_thread(own_server.freeze)
     try:
         waiting = [
-            asyncio.ensure_future(work) for work in (said(store, session.id), store.append(session.id, says("lost")))
+            asyncio.ensure_future(work)
+            for work in (
+                said(store, session.id),
+                store.append(session.id, says("lost")),
+            )
         ]
         await asyncio.sleep(0.1)
         async with asyncio.timeout(100):
@@ -334,7 +390,10 @@ async def test_closing_does_not_wait_for_a_server_that_hangs(own_server: Server)
         results = await asyncio.gather(*waiting, return_exceptions=True)
     finally:
         await asyncio.to_thread(own_server.thaw)
-    assert [type(result) for result in results] == [StoreUnreachableError, StoreUnreachableError]
+    assert [type(result) for result in results] == [
+        StoreUnreachableError,
+        StoreUnreachableError,
+    ]
 
 
 async def test_what_another_process_queues_is_heard(own_server: Server) -> None:
@@ -344,7 +403,9 @@ async def test_what_another_process_queues_is_heard(own_server: Server) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     store.listen(heard.put_nowait)
     assert await heard.get() == "", "from now on"
-    new = NewQueuedTurn("t1", session.id, "default", {"role": "user", "content": "hi"}, "once")
+    new = NewQueuedTurn(
+        "t1", session.id, "default", {"role": "user", "content": "hi"}, "once"
+    )
     await other.queue_turn(new, most=9)
     assert await heard.get() == session.id
     await asyncio.to_thread(own_server.stop)
@@ -376,18 +437,27 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
             two.append(session.id, says(f"d{turn}")),
         )
         await one.release(lease)
-    assert not [record for record in caplog.records if "tried again" in record.getMessage()]
+    assert not [
+        record for record in caplog.records if "tried again" in record.getMessage()
+    ]
     assert len(await said(one, session.id)) == 2 + 4 * 20
     for each in (one, two):
         await each.close()
 
 
-async def test_many_gateways_count_one_key_without_waiting_for_each_other(new_url: Callable[..., str]) -> None:
+async def test_many_gateways_count_one_key_without_waiting_for_each_other(
+    new_url: Callable[..., str],
+) -> None:
     url = new_url("postgresql")
     stores = [open_at(url, Clock()) for _ in range(4)]
     await stores[0].create_key(NewKey("k", "digest", "acme", frozenset({"proxy"})))
     for _ in range(50):
-        await asyncio.gather(*(store.count_use("2026-01-31", {"k": KeyUse(1, 10, Decimal("0.5"))}) for store in stores))
+        await asyncio.gather(
+            *(
+                store.count_use("2026-01-31", {"k": KeyUse(1, 10, Decimal("0.5"))})
+                for store in stores
+            )
+        )
     key = await stores[0].find_key("digest", "2026-01-31")
     assert key is not None
     assert key.today == KeyUse(200, 2_000, Decimal(100))
@@ -399,7 +469,9 @@ async def test_many_gateways_count_one_key_without_waiting_for_each_other(new_ur
         await store.close()
 
 
-async def test_statements_that_are_prepared_outlive_a_failure(new_url: Callable[..., str]) -> None:
+async def test_statements_that_are_prepared_outlive_a_failure(
+    new_url: Callable[..., str],
+) -> None:
     """An error takes back what the server was told to prepare with it; the driver must not count on that."""
     store = open_at(new_url("postgresql"), Clock())
     session = await new_thread(store)
@@ -421,11 +493,18 @@ async def test_statements_that_are_prepared_outlive_a_failure(new_url: Callable[
         await store.append(session.id, says(f"{number} third"))
     assert len(await store.messages(session.id)) == 36
     assert await store.get_state("scope", "key") == 11
-    assert await store._write(lambda tx: tx.value("SELECT COUNT(*) FROM pg_prepared_statements")) > 3
+    assert (
+        await store._write(
+            lambda tx: tx.value("SELECT COUNT(*) FROM pg_prepared_statements")
+        )
+        > 3
+    )
     await close_sound(store)
 
 
-async def test_indexing_in_the_background_passes_over_what_another_process_is_at(new_url: Callable[..., str]) -> None:
+async def test_indexing_in_the_background_passes_over_what_another_process_is_at(
+    new_url: Callable[..., str],
+) -> None:
     """A process that waited for it would keep all its own writes waiting."""
     url = new_url("postgresql")
     store = open_at(url, Clock())
@@ -445,7 +524,9 @@ async def test_indexing_in_the_background_passes_over_what_another_process_is_at
     await close_sound(store)
 
 
-async def test_many_rows_are_inserted_by_few_statements_in_their_order(new_url: Callable[..., str]) -> None:
+async def test_many_rows_are_inserted_by_few_statements_in_their_order(
+    new_url: Callable[..., str],
+) -> None:
     store = open_at(new_url("postgresql"), Clock())
     session = await new_thread(store)
     for count in (0, 1, 3, 4, 5, 49, 130):

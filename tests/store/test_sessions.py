@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from everthread.errors import AmbiguousIdError, InputError, UnknownIdError
-from everthread.store.models import NewSession, SessionKind
+from everthread.store.records import NewSession, SessionKind
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, numbered, said, says, shown
@@ -16,17 +16,44 @@ from tests.store.talk import compact, new_thread, numbered, said, says, shown
 def test_a_store_is_called_as_the_protocol_says() -> None:
     for name, promised in inspect.getmembers(Store, inspect.isfunction):
         if not name.startswith("_"):
-            assert inspect.signature(getattr(Store, name)) == inspect.signature(promised), name
+            assert inspect.signature(getattr(Store, name)) == inspect.signature(
+                promised
+            ), name
 
 
 async def test_a_session_is_as_it_was_made(store: Store, clock: Clock) -> None:
-    system = [{"type": "text", "text": "You are\0 — 你 \ud800", "cache_control": {"type": "ephemeral"}}]
-    new = NewSession(platform="cli", user="ann", title="First", model="m-1", system=system, tenant="acme")
+    system = [
+        {
+            "type": "text",
+            "text": "You are\0 — 你 \ud800",
+            "cache_control": {"type": "ephemeral"},
+        }
+    ]
+    new = NewSession(
+        platform="cli",
+        user="ann",
+        title="First",
+        model="m-1",
+        system=system,
+        tenant="acme",
+    )
     made = await store.create_session(new)
     assert (made.thread, made.parent, made.kind) == (new.id, None, "main")
-    assert (made.platform, made.user, made.title, made.model, made.tenant) == ("cli", "ann", "First", "m-1", "acme")
+    assert (made.platform, made.user, made.title, made.model, made.tenant) == (
+        "cli",
+        "ann",
+        "First",
+        "m-1",
+        "acme",
+    )
     assert made.system == system
-    assert (made.started, made.ended, made.end_reason, made.live, made.messages) == (clock.now, None, None, True, 0)
+    assert (made.started, made.ended, made.end_reason, made.live, made.messages) == (
+        clock.now,
+        None,
+        None,
+        True,
+        0,
+    )
     assert await store.session(new.id) == made
 
 
@@ -36,7 +63,11 @@ async def test_making_a_session_again_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [NewSession(id="s1", tenant="b"), NewSession(id="s1", kind="subagent", parent="p", tenant="a")]
+    "other",
+    [
+        NewSession(id="s1", tenant="b"),
+        NewSession(id="s1", kind="subagent", parent="p", tenant="a"),
+    ],
 )
 async def test_a_taken_id_is_refused(store: Store, other: NewSession) -> None:
     await store.create_session(NewSession(id="p", tenant="a"))
@@ -46,7 +77,9 @@ async def test_a_taken_id_is_refused(store: Store, other: NewSession) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuation", "branch", "reverted"])
-async def test_kinds_with_a_call_of_their_own_are_not_created(store: Store, kind: SessionKind) -> None:
+async def test_kinds_with_a_call_of_their_own_are_not_created(
+    store: Store, kind: SessionKind
+) -> None:
     with pytest.raises(InputError, match=kind):
         await store.create_session(NewSession(kind=kind))
 
@@ -68,10 +101,14 @@ async def test_a_parent_must_be_there(store: Store) -> None:
 async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
     main = await new_thread(store, *says("go"), tenant="a")
     with pytest.raises(UnknownIdError):
-        await store.create_session(NewSession(kind="subagent", parent=main.id, tenant="b"))
+        await store.create_session(
+            NewSession(kind="subagent", parent=main.id, tenant="b")
+        )
     [message] = await store.messages(main.id)
     for child in (
-        await store.create_session(NewSession(kind="subagent", parent=main.id, tenant="a")),
+        await store.create_session(
+            NewSession(kind="subagent", parent=main.id, tenant="a")
+        ),
         (await compact(store, main.id)).session,
         await store.branch(main.id, message.id, new=NewSession(tenant="b")),
     ):
@@ -83,7 +120,9 @@ async def test_resolve_by_unique_prefix(store: Store) -> None:
         await store.create_session(NewSession(id=name))
     assert (await store.resolve("abd")).id == "abd"
     assert (await store.resolve("abc-2")).id == "abc-2"
-    assert (await store.resolve("ab")).id == "ab", "an exact id wins over those it begins"
+    assert (await store.resolve("ab")).id == "ab", (
+        "an exact id wins over those it begins"
+    )
     assert (await store.resolve("A")).id == "ABC"
     assert (await store.resolve("é")).id == "é1"
     with pytest.raises(AmbiguousIdError, match="abc-1"):
@@ -103,18 +142,30 @@ async def test_a_prefix_is_unique_within_its_tenant(store: Store) -> None:
         await store.resolve("a01", tenant="a")
 
 
-async def test_lists_are_newest_first_paged_and_filtered(store: Store, clock: Clock) -> None:
+async def test_lists_are_newest_first_paged_and_filtered(
+    store: Store, clock: Clock
+) -> None:
     for number in range(7):
         clock.now += 1
         await store.create_session(NewSession(id=f"s{number}", tenant="ab"[number % 2]))
-    agent = await store.create_session(NewSession(id="agent", kind="subagent", parent="s6", tenant="a", started=5.0))
-    assert [s.id for s in await store.list_sessions(kind="main", limit=3)] == ["s6", "s5", "s4"]
-    assert [s.id for s in await store.list_sessions(kind="main", limit=3, offset=6)] == ["s0"]
+    agent = await store.create_session(
+        NewSession(id="agent", kind="subagent", parent="s6", tenant="a", started=5.0)
+    )
+    assert [s.id for s in await store.list_sessions(kind="main", limit=3)] == [
+        "s6",
+        "s5",
+        "s4",
+    ]
+    assert [
+        s.id for s in await store.list_sessions(kind="main", limit=3, offset=6)
+    ] == ["s0"]
     assert [s.id for s in await store.list_sessions(tenant="b")] == ["s5", "s3", "s1"]
     assert await store.list_sessions(kind="subagent") == [agent]
 
 
-async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Clock) -> None:
+async def test_a_session_ends_and_an_append_reopens_it(
+    store: Store, clock: Clock
+) -> None:
     session = await new_thread(store, *says("one"))
     ended = await store.end_session(session.id, "user")
     assert (ended.ended, ended.end_reason, ended.live) == (clock.now, "user", False)
@@ -143,7 +194,9 @@ async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
 
 
 @pytest.mark.parametrize("reason", ["compression", "reverted"])
-async def test_the_stores_own_end_reasons_are_not_given(store: Store, reason: str) -> None:
+async def test_the_stores_own_end_reasons_are_not_given(
+    store: Store, reason: str
+) -> None:
     session = await new_thread(store)
     with pytest.raises(InputError, match=reason):
         await store.end_session(session.id, reason)
@@ -151,12 +204,26 @@ async def test_the_stores_own_end_reasons_are_not_given(store: Store, reason: st
 
 async def test_unknown_ids_say_so(store: Store) -> None:
     calls = (
-        store.session("x"), store.messages("x"), store.history("x"), store.get_compression_tip("x"),
-        store.end_session("x", "user"), store.append("x", says("a")), store.undo("x"), store.branch("x", 1),
-        store.delete_thread("x"), store.export("x"), store.acquire("x", "me", 1), store.usage("x"), store.outputs("x"),
-        store.put_output("x", "text"), store.continue_session("x", [], seen=0), store.nodes("x"), store.message(9),
-        store.compactions("x"), store.thread_sessions("x"),
-    )  # fmt: skip
+        store.session("x"),
+        store.messages("x"),
+        store.history("x"),
+        store.get_compression_tip("x"),
+        store.end_session("x", "user"),
+        store.append("x", says("a")),
+        store.undo("x"),
+        store.branch("x", 1),
+        store.delete_thread("x"),
+        store.export("x"),
+        store.acquire("x", "me", 1),
+        store.usage("x"),
+        store.outputs("x"),
+        store.put_output("x", "text"),
+        store.continue_session("x", [], seen=0),
+        store.nodes("x"),
+        store.message(9),
+        store.compactions("x"),
+        store.thread_sessions("x"),
+    )
     for call in calls:
         with pytest.raises(UnknownIdError):
             await call

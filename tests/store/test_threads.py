@@ -8,7 +8,7 @@ import pytest
 
 from everthread.errors import InputError
 from everthread.factory import open_store
-from everthread.store.models import NewMessage, NewSession, ThreadRow
+from everthread.store.records import NewMessage, NewSession, ThreadRow
 from everthread.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.talk import compact, new_thread, says, summary, user
@@ -53,21 +53,31 @@ async def test_threads_used_at_the_same_moment_keep_their_order(store: Store) ->
     assert pages == await ids(store) == ["c", "b", "a"]
 
 
-async def test_what_was_said_counts_once_through_compactions_and_undoing(store: Store, clock: Clock) -> None:
+async def test_what_was_said_counts_once_through_compactions_and_undoing(
+    store: Store, clock: Clock
+) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, None, 8))
     assert counts(await row_of(store, session.id)) == (5, 15, 0)
     began = clock.now
     clock.now += 10
     made = await compact(store, session.id)
     row = await row_of(store, session.id)
-    assert (counts(row), row.tip.id, row.first.id) == ((5, 15, 1), made.session.id, session.id)
+    assert (counts(row), row.tip.id, row.first.id) == (
+        (5, 15, 1),
+        made.session.id,
+        session.id,
+    )
     assert row.active == began, "a compaction is no use of a thread"
     await store.append(session.id, weighing(16))
     await compact(store, made.session.id, pending=weighing(32))
     assert counts(await row_of(store, session.id)) == (7, 63, 2)
     await store.undo(session.id)
     row = await row_of(store, session.id)
-    assert (counts(row), row.tip.id, row.active) == ((7, 63, 1), made.session.id, clock.now)
+    assert (counts(row), row.tip.id, row.active) == (
+        (7, 63, 1),
+        made.session.id,
+        clock.now,
+    )
     await store.undo(session.id)
     assert counts(await row_of(store, session.id)) == (7, 63, 0)
     assert len(await store.history(session.id)) == 7
@@ -77,7 +87,9 @@ async def test_only_what_was_said_counts(store: Store, clock: Clock) -> None:
     session = await new_thread(store, *weighing(5))
     began = clock.now
     clock.now += 10
-    await store.append(session.id, [summary("not said"), user("smaller", kind="derived", tokens=1)])
+    await store.append(
+        session.id, [summary("not said"), user("smaller", kind="derived", tokens=1)]
+    )
     row = await row_of(store, session.id)
     assert (counts(row), row.active) == ((1, 5, 0), began)
 
@@ -95,11 +107,16 @@ async def test_a_branch_counts_what_it_shares(store: Store, clock: Clock) -> Non
     await compact(store, session.id)
     shared = await store.history(session.id)
     clock.now += 10
-    early, late = (await store.branch(session.id, shared[2].id), await store.branch(session.id, shared[5].id))
+    early = await store.branch(session.id, shared[2].id)
+    late = await store.branch(session.id, shared[5].id)
     await store.append(late.id, weighing(64))
     assert counts(await row_of(store, early.id)) == (3, 7, 0)
     row = await row_of(store, late.id)
-    assert (counts(row), row.first.kind, row.active) == ((7, 127, 0), "branch", clock.now)
+    assert (counts(row), row.first.kind, row.active) == (
+        (7, 127, 0),
+        "branch",
+        clock.now,
+    )
     await store.delete_thread(session.id)
     assert counts(await row_of(store, late.id)) == (7, 127, 0)
 
@@ -118,18 +135,29 @@ async def test_where_a_thread_has_ended(store: Store) -> None:
     made = await compact(store, session.id)
     await store.end_session(session.id, "done")
     row = await row_of(store, session.id)
-    assert (row.tip.id, row.tip.live, row.tip.end_reason) == (made.session.id, False, "done")
+    assert (row.tip.id, row.tip.live, row.tip.end_reason) == (
+        made.session.id,
+        False,
+        "done",
+    )
 
 
-async def test_an_import_is_listed_as_where_it_came_from(store: Store, elsewhere: Store, clock: Clock) -> None:
+async def test_an_import_is_listed_as_where_it_came_from(
+    store: Store, elsewhere: Store, clock: Clock
+) -> None:
     session = await new_thread(store, *weighing(1, 2, 4, 8))
     clock.now += 5
     await compact(store, session.id)
     await store.append(session.id, weighing(16))
     clock.now += 100
     await elsewhere.import_lines(await store.export(session.id))
-    here, there = await row_of(store, session.id), await row_of(elsewhere, session.id)
-    assert (counts(there), there.active, there.tip) == (counts(here), here.active, here.tip)
+    here = await row_of(store, session.id)
+    there = await row_of(elsewhere, session.id)
+    assert (counts(there), there.active, there.tip) == (
+        counts(here),
+        here.active,
+        here.tip,
+    )
 
 
 @pytest.mark.parametrize("tokens", [-1, 10**12, 1.5])
@@ -139,10 +167,14 @@ async def test_a_count_that_cannot_be_is_refused(store: Store, tokens: int) -> N
         await store.append(session.id, [user("x", tokens=tokens)])
 
 
-async def test_counts_that_are_wrong_are_reported(kind: str, new_url: Callable[..., str]) -> None:
+async def test_counts_that_are_wrong_are_reported(
+    kind: str, new_url: Callable[..., str]
+) -> None:
     url = new_url(kind)
     store = open_store(url)
     await store.create_session(NewSession(id="s"))
     execute(url, "UPDATE sessions SET said = 3")
-    assert (await store.check()).problems == ("1 thread(s) are listed with wrong counts",)
+    assert (await store.check()).problems == (
+        "1 thread(s) are listed with wrong counts",
+    )
     await store.close()

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from everthread.store.models import NewMessage, SearchHit, SearchQuery
+from everthread.store.records import NewMessage, SearchHit, SearchQuery
 from everthread.store.store import Store
 from tests.store.talk import compact, new_thread, result, says
 
 
 def calling(**tools: str) -> NewMessage:
     """Calls, by their ids."""
-    calls = [{"id": key, "type": "function", "function": {"name": name}} for key, name in tools.items()]
+    calls = [
+        {"id": key, "type": "function", "function": {"name": name}}
+        for key, name in tools.items()
+    ]
     body: Any = {"role": "assistant", "content": None, "tool_calls": calls}
     return NewMessage(body)
 
@@ -44,7 +47,11 @@ async def accounts(store: Store) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("together", [True, False])
 async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
     session = await new_thread(store, *says("go"))
-    messages = [calling(c1="terminal", c2="read_file"), answer("c2", "walnut", tokens=7), answer("c1", "hazel")]
+    messages = [
+        calling(c1="terminal", c2="read_file"),
+        answer("c2", "walnut", tokens=7),
+        answer("c1", "hazel"),
+    ]
     for some in [messages] if together else [[message] for message in messages]:
         await store.append(session.id, some)
     assert await tools_of(store, "walnut") == ["read_file"]
@@ -56,38 +63,73 @@ async def test_the_call_names_the_tool(store: Store, together: bool) -> None:
 
 async def test_a_call_far_back_is_found(store: Store) -> None:
     session = await new_thread(store, calling(early="slow_job"))
-    await store.append(session.id, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)])
+    await store.append(
+        session.id, [calling(**{f"c{n}": f"tool{n}"}) for n in range(50)]
+    )
     await store.append(session.id, [answer("early", "walnut")])
     assert await tools_of(store, "walnut") == ["slow_job"]
 
 
-async def test_of_calls_with_one_id_the_last_before_the_result_counts(store: Store) -> None:
-    session = await new_thread(store, calling(c="first"), answer("c", "walnut"), calling(c="second"))
-    await store.append(session.id, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")])
-    assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [["first"], ["second"], ["third"]]
+async def test_of_calls_with_one_id_the_last_before_the_result_counts(
+    store: Store,
+) -> None:
+    session = await new_thread(
+        store, calling(c="first"), answer("c", "walnut"), calling(c="second")
+    )
+    await store.append(
+        session.id, [answer("c", "hazel"), calling(c="third"), answer("c", "beech")]
+    )
+    assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
+        ["first"],
+        ["second"],
+        ["third"],
+    ]
 
 
 async def test_a_call_that_a_compaction_kept(store: Store) -> None:
     session = await new_thread(store, *says("a", "b", "c", "d"), calling(c="terminal"))
     await compact(store, session.id, tail=1, pending=[answer("c", "walnut")])
     await store.append(session.id, [answer("c", "hazel")])
-    assert await tools_of(store, "walnut") == await tools_of(store, "hazel") == ["terminal"]
+    assert (
+        await tools_of(store, "walnut")
+        == await tools_of(store, "hazel")
+        == ["terminal"]
+    )
 
 
 async def test_its_own_name_counts_and_nothing_is_made_up(store: Store) -> None:
-    session = await new_thread(store, calling(call="terminal"), result("named", "walnut"))
-    await store.append(session.id, [answer("nobody", "hazel", tokens=9), answer("", "beech")])
-    assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [["named"], [""], [""]]
+    session = await new_thread(
+        store, calling(call="terminal"), result("named", "walnut")
+    )
+    await store.append(
+        session.id, [answer("nobody", "hazel", tokens=9), answer("", "beech")]
+    )
+    assert [await tools_of(store, word) for word in ("walnut", "hazel", "beech")] == [
+        ["named"],
+        [""],
+        [""],
+    ]
     assert await accounts(store) == {"named": (1, 0)}
 
 
 async def test_results_in_blocks(store: Store) -> None:
     session = await new_thread(
         store,
-        blocks("assistant", *({"type": "tool_use", "id": key, "name": f"tool_{key}", "input": {}} for key in "ab")),
+        blocks(
+            "assistant",
+            *(
+                {"type": "tool_use", "id": key, "name": f"tool_{key}", "input": {}}
+                for key in "ab"
+            ),
+        ),
     )
-    parts = [{"type": "tool_result", "tool_use_id": key, "content": f"walnut {key}"} for key in "ab"]
-    await store.append(session.id, [blocks("user", parts[0], tokens=5), blocks("user", *parts)])
+    parts = [
+        {"type": "tool_result", "tool_use_id": key, "content": f"walnut {key}"}
+        for key in "ab"
+    ]
+    await store.append(
+        session.id, [blocks("user", parts[0], tokens=5), blocks("user", *parts)]
+    )
     assert sorted(await tools_of(store, "walnut")) == ["tool_a", "tool_a,tool_b"]
     assert len(await hits(store, "walnut", tool="tool_a")) == 2
     assert len(await hits(store, "walnut", tool="tool_b")) == 1
@@ -95,7 +137,9 @@ async def test_results_in_blocks(store: Store) -> None:
 
 
 async def test_an_import_names_them_too(store: Store, elsewhere: Store) -> None:
-    session = await new_thread(store, calling(c="terminal"), answer("c", "walnut", tokens=3))
+    session = await new_thread(
+        store, calling(c="terminal"), answer("c", "walnut", tokens=3)
+    )
     await elsewhere.import_lines(await store.export(session.id))
     assert await tools_of(elsewhere, "walnut") == ["terminal"]
     assert await accounts(elsewhere) == await accounts(store) == {"terminal": (1, 3)}

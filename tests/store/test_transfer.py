@@ -8,13 +8,23 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing import normalize_usage
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, InputError, StoreError, TranscriptError
-from everthread.store.models import NewMessage, NewSession, NewUsage, SearchQuery
+from everthread.store.records import NewMessage, NewSession, NewUsage, SearchQuery
 from everthread.store.store import Store
 from tests.store.conftest import Clock
-from tests.store.talk import compact, new_thread, numbered, result, said, says, shown, texts, user
+from tests.store.talk import (
+    compact,
+    new_thread,
+    numbered,
+    result,
+    said,
+    says,
+    shown,
+    texts,
+    user,
+)
 
 HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 
@@ -22,51 +32,113 @@ HEAD: dict[str, Any] = {"type": "everthread", "format": 1, "thread": "a"}
 async def rich_thread(store: Store, clock: Clock) -> str:
     """A thread with something of every kind of line."""
     system: Any = [{"type": "text", "text": "S\0\ud800"}]
-    odd: Any = {"role": "user", "content": "\0 \ud800 ☃", "n": 10**30, "f": 1e-7, "z": [None, {"": []}]}
-    session = await new_thread(store, *numbered(1, 6), NewMessage(odd), system=system, tenant="t", title="Räksmörgås")
+    odd: Any = {
+        "role": "user",
+        "content": "\0 \ud800 ☃",
+        "n": 10**30,
+        "f": 1e-7,
+        "z": [None, {"": []}],
+    }
+    session = await new_thread(
+        store,
+        *numbered(1, 6),
+        NewMessage(odd),
+        system=system,
+        tenant="t",
+        title="Räksmörgås",
+    )
     first = await store.messages(session.id)
     clock.now += 1
-    await store.append(session.id, [result("run", "short", kind="derived", origin=first[2].id, tokens=9)])
+    await store.append(
+        session.id,
+        [result("run", "short", kind="derived", origin=first[2].id, tokens=9)],
+    )
     reverted = await compact(store, session.id)
     await store.append(session.id, says("carried over"))
     clock.now += 1
     await store.undo(session.id)
     clock.now += 1
     made = await compact(store, session.id, pending=says("pending"))
-    usage = normalize_usage({"input_tokens": 5, "cache_creation": {"ephemeral_1h_input_tokens": 3}, "odd": "\ud800"})
+    usage = normalize_usage(
+        {
+            "input_tokens": 5,
+            "cache_creation": {"ephemeral_1h_input_tokens": 3},
+            "odd": "\ud800",
+        }
+    )
     for number, cost in enumerate((None, Decimal("0.000000000125"), Decimal(3))):
         key = reverted.session.id if number == 1 else made.session.id
-        await store.record_usage(NewUsage(key, "m", usage, "auxiliary", cost, estimated=True))
+        await store.record_usage(
+            NewUsage(key, "m", usage, "auxiliary", cost, estimated=True)
+        )
     for call in ("c1", "c2"):
         await store.put_output(session.id, "out\0put \ud800", call_id=call, tool="run")
     history = await store.history(session.id)
     leaf = Node(
-        "n1", session.id, 0, "leaf", 5, 50, "llm", history[0].id, history[2].id, 0, 1, 1.0, 2.0,
+        "n1",
+        session.id,
+        0,
+        "leaf",
+        5,
+        50,
+        "llm",
+        history[0].id,
+        history[2].id,
+        0,
+        1,
+        1.0,
+        2.0,
         tuple(str(message.id) for message in history[:3]),
-    )  # fmt: skip
+    )
     upper = Node(
-        "n2", session.id, 1, "upper", 5, 50, "llm", history[0].id, history[2].id, 0, 1, 1.0, 2.0, ("n1",), degraded=True
-    )  # fmt: skip
+        "n2",
+        session.id,
+        1,
+        "upper",
+        5,
+        50,
+        "llm",
+        history[0].id,
+        history[2].id,
+        0,
+        1,
+        1.0,
+        2.0,
+        ("n1",),
+        degraded=True,
+    )
     await store.put_nodes([leaf, upper])
     await store.put_state(session.id, "engine", {"last": "\ud800"})
     await store.put_state(made.session.id, "engine", [1])
     return session.id
 
 
-async def test_everything_goes_there_and_back(store: Store, elsewhere: Store, clock: Clock) -> None:
+async def test_everything_goes_there_and_back(
+    store: Store, elsewhere: Store, clock: Clock
+) -> None:
     await new_thread(elsewhere, *says("so that ids differ"))
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
     assert {line["type"] for line in lines} == {
-        "everthread", "session", "message", "places", "compaction", "usage", "output", "node", "state",
-    }  # fmt: skip
+        "everthread",
+        "session",
+        "message",
+        "places",
+        "compaction",
+        "usage",
+        "output",
+        "node",
+        "state",
+    }
     as_text = [json.loads(json.dumps(line)) for line in lines]
     assert as_text == lines, "lines are JSON and nothing else"
     assert await elsewhere.import_lines(as_text) == [thread]
     assert await elsewhere.export(thread) == lines
     assert await shown(elsewhere, thread) == await shown(store, thread)
     assert await said(elsewhere, thread) == await said(store, thread)
-    assert [u.cost for u in await elsewhere.usage(thread)] == [u.cost for u in await store.usage(thread)]
+    assert [u.cost for u in await elsewhere.usage(thread)] == [
+        u.cost for u in await store.usage(thread)
+    ]
     assert await elsewhere.get_state(thread, "engine") == {"last": "\ud800"}
     for each in (store, elsewhere):
         [hit] = await each.search(SearchQuery("carried", tenant="t"))
@@ -74,13 +146,18 @@ async def test_everything_goes_there_and_back(store: Store, elsewhere: Store, cl
     [node, _] = await elsewhere.nodes(thread)
     first_three = (await elsewhere.history(thread))[:3]
     assert node.sources == tuple(str(message.id) for message in first_three)
-    assert (node.first_message, node.last_message) == (first_three[0].id, first_three[2].id)
+    assert (node.first_message, node.last_message) == (
+        first_three[0].id,
+        first_three[2].id,
+    )
     await elsewhere.undo(thread)
     await store.undo(thread)
     assert await shown(elsewhere, thread) == await shown(store, thread)
 
 
-async def test_a_branch_is_exported_with_the_history_it_shares(store: Store, elsewhere: Store) -> None:
+async def test_a_branch_is_exported_with_the_history_it_shares(
+    store: Store, elsewhere: Store
+) -> None:
     session = await new_thread(store, *numbered(1, 8))
     await compact(store, session.id)
     last = (await store.history(session.id))[-1]
@@ -101,23 +178,32 @@ async def test_several_threads_in_one_file(store: Store, elsewhere: Store) -> No
     assert await said(elsewhere, two.id) == ["m4", "m5", "m6"]
 
 
-async def test_what_is_there_already_is_refused_and_nothing_changes(store: Store, clock: Clock) -> None:
+async def test_what_is_there_already_is_refused_and_nothing_changes(
+    store: Store, clock: Clock
+) -> None:
     thread = await rich_thread(store, clock)
     other = await new_thread(store, *says("x"))
     lines = await store.export(thread)
     with pytest.raises(StoreError, match="already"):
         await store.import_lines(lines)
-    clash = [{**line, "id": thread} if line["type"] == "session" else line for line in await store.export(other.id)]
+    clash = [
+        {**line, "id": thread} if line["type"] == "session" else line
+        for line in await store.export(other.id)
+    ]
     with pytest.raises(EverthreadError):
         await store.import_lines(clash)
     assert await store.export(thread) == lines
     await store.delete_thread(thread)
     await store.import_lines(lines)
     assert await store.export(thread) == lines
-    assert (await store.insights(since=0, until=1e12)).total.calls == 3, "accounts are not doubled"
+    assert (await store.insights(since=0, until=1e12)).total.calls == 3, (
+        "accounts are not doubled"
+    )
 
 
-async def test_garbled_lines_are_refused_and_nothing_is_stored(store: Store, elsewhere: Store, clock: Clock) -> None:
+async def test_garbled_lines_are_refused_and_nothing_is_stored(
+    store: Store, elsewhere: Store, clock: Clock
+) -> None:
     """As bad input, never as an error of the database or of Python."""
     thread = await rich_thread(store, clock)
     lines = await store.export(thread)
@@ -133,13 +219,35 @@ async def test_garbled_lines_are_refused_and_nothing_is_stored(store: Store, els
         [lines[0]],
     ]
     last_of_kind = {line["type"]: at for at, line in enumerate(lines)}
-    odd: tuple[Any, ...] = (None, "words", 10**400, -1, 1.5, True, [], {}, ["x"], "\0", "\ud800", float("nan"))
+    odd: tuple[Any, ...] = (
+        None,
+        "words",
+        10**400,
+        -1,
+        1.5,
+        True,
+        [],
+        {},
+        ["x"],
+        "\0",
+        "\ud800",
+        float("nan"),
+    )
     for at in list(last_of_kind.values())[1:]:
         line = lines[at]
         for place, name in enumerate(sorted(line.keys() - {"type"})):
-            wrong.append([*lines[:at], {key: value for key, value in line.items() if key != name}, *lines[at + 1 :]])
+            wrong.append(
+                [
+                    *lines[:at],
+                    {key: value for key, value in line.items() if key != name},
+                    *lines[at + 1 :],
+                ]
+            )
             # Each field gets a few of the odd values, each value many fields.
-            wrong += [[*lines[:at], {**line, name: value}, *lines[at + 1 :]] for value in odd[(at + place) % 6 :: 6]]
+            wrong += [
+                [*lines[:at], {**line, name: value}, *lines[at + 1 :]]
+                for value in odd[(at + place) % 6 :: 6]
+            ]
         wrong.append([*lines[:at], *lines[at + 1 :]])
         wrong.append([*lines[:at], line, *lines[at:]])
     refused = 0
@@ -184,16 +292,25 @@ async def test_sessions_without_kinds(store: Store) -> None:
     for name in ("early", "second", "of user"):
         assert await store.get_compression_tip(name) == name
         assert (await store.session(name)).kind == "subagent"
-    assert (await said(store, "a"), await said(store, "early")) == (["one", "two"], ["three"])
+    assert (await said(store, "a"), await said(store, "early")) == (
+        ["one", "two"],
+        ["three"],
+    )
     [stored] = await store.append("a", says("four"))
     assert stored.session == "last"
     assert await store.append("early", [user("e")])
     assert texts(await store.messages("early")) == ["three", "e"]
 
 
-async def test_a_parent_may_stand_behind_its_child_or_in_another_file(store: Store) -> None:
+async def test_a_parent_may_stand_behind_its_child_or_in_another_file(
+    store: Store,
+) -> None:
     await store.import_lines(
-        [HEAD, session("b", "a", started=2.0), session("a", started=1.0, ended=2.0, end_reason="compression")]
+        [
+            HEAD,
+            session("b", "a", started=2.0),
+            session("a", started=1.0, ended=2.0, end_reason="compression"),
+        ]
     )
     assert await store.get_compression_tip("a") == "b"
     await store.import_lines([{**HEAD, "thread": "c"}, session("c", "b", started=3.0)])
@@ -203,8 +320,12 @@ async def test_a_parent_may_stand_behind_its_child_or_in_another_file(store: Sto
     assert await store.get_compression_tip("a") == "b"
 
 
-async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: Store) -> None:
-    await store.import_lines([HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")])
+async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(
+    store: Store,
+) -> None:
+    await store.import_lines(
+        [HEAD, session("a", started=1.0, ended=2.0, end_reason="compression")]
+    )
     await store.append("a", numbered(1, 6))
     assert (await compact(store, "a")).won
     assert await said(store, "a") == [f"m{n}" for n in range(1, 7)]
@@ -214,7 +335,10 @@ async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: St
     "lines",
     [
         [session("a"), session("b", "a", kind="continuation")],
-        [session("a", ended=1.0, end_reason="compression"), *(session(n, "a", kind="continuation") for n in "bc")],
+        [
+            session("a", ended=1.0, end_reason="compression"),
+            *(session(n, "a", kind="continuation") for n in "bc"),
+        ],
         [session("a", "b"), session("b", "a")],
         [session("a", "a", kind="continuation")],
         [session("a"), session("a")],
@@ -223,7 +347,9 @@ async def test_a_thread_cut_off_at_a_compaction_goes_on_where_it_stops(store: St
         [],
     ],
 )
-async def test_sessions_that_form_no_thread_are_refused(store: Store, lines: list[dict[str, Any]]) -> None:
+async def test_sessions_that_form_no_thread_are_refused(
+    store: Store, lines: list[dict[str, Any]]
+) -> None:
     with pytest.raises(EverthreadError) as refusal:
         await store.import_lines([HEAD, *lines])
     assert isinstance(refusal.value, EverthreadError)
@@ -232,6 +358,8 @@ async def test_sessions_that_form_no_thread_are_refused(store: Store, lines: lis
 
 async def test_the_line_at_fault_is_named(store: Store) -> None:
     with pytest.raises(TranscriptError, match=r"line 3 .* has no 'messages'"):
-        await store.import_lines([HEAD, session("a"), {"type": "places", "session": "a"}])
+        await store.import_lines(
+            [HEAD, session("a"), {"type": "places", "session": "a"}]
+        )
     with pytest.raises(TranscriptError, match=r"line 2 .* 'started' cannot be 'x"):
         await store.import_lines([HEAD, session("a", started="x" * 1_000)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everthread.errors import LeaseLostError, UnknownIdError
-from everthread.store.models import Lease, NewQueuedTurn, QueuedTurn, new_id
+from everthread.store.records import Lease, NewQueuedTurn, QueuedTurn, new_id
 from everthread.store.store import Store
 from tests.store.talk import new_thread
 
@@ -17,12 +17,18 @@ def message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def queued(store: Store, thread: str, text: str, *, key: str = "", most: int = 9) -> QueuedTurn | None:
+async def queued(
+    store: Store, thread: str, text: str, *, key: str = "", most: int = 9
+) -> QueuedTurn | None:
     fresh = new_id()
-    return await store.queue_turn(NewQueuedTurn(fresh, thread, "default", message(text), key or fresh), most=most)
+    return await store.queue_turn(
+        NewQueuedTurn(fresh, thread, "default", message(text), key or fresh), most=most
+    )
 
 
-async def held(store: Store, thread: str, holder: str = "a", seconds: float = 60.0) -> Lease:
+async def held(
+    store: Store, thread: str, holder: str = "a", seconds: float = 60.0
+) -> Lease:
     lease = await store.acquire(thread, holder, seconds)
     assert lease is not None
     return lease
@@ -30,11 +36,9 @@ async def held(store: Store, thread: str, holder: str = "a", seconds: float = 60
 
 async def test_in_order_once_and_bounded(store: Store) -> None:
     thread = (await new_thread(store)).id
-    first, again, second = (
-        await queued(store, thread, "one \0 \ud800", key="k"),
-        await queued(store, thread, "other words", key="k"),
-        await queued(store, thread, "two"),
-    )
+    first = await queued(store, thread, "one \0 \ud800", key="k")
+    again = await queued(store, thread, "other words", key="k")
+    second = await queued(store, thread, "two")
     assert first is not None
     assert second is not None
     assert again == first
@@ -42,11 +46,19 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
     lease = await held(store, thread)
     begun = await store.begin_turn(lease)
     assert begun.turn is not None
-    assert (begun.turn.id, begun.turn.message, begun.lost) == (first.id, message("one \0 \ud800"), ())
+    assert (begun.turn.id, begun.turn.message, begun.lost) == (
+        first.id,
+        message("one \0 \ud800"),
+        (),
+    )
     ended = await store.end_turn(first.id, "answered", {"text": "yes"}, lease=lease)
     assert (ended.state, ended.result) == ("answered", {"text": "yes"})
-    assert (await store.end_turn(first.id, "failed", {}, lease=lease)).state == "answered"
-    assert [turn.id for turn in await store.turns(thread, only_open=True)] == [second.id]
+    assert (
+        await store.end_turn(first.id, "failed", {}, lease=lease)
+    ).state == "answered"
+    assert [turn.id for turn in await store.turns(thread, only_open=True)] == [
+        second.id
+    ]
     assert [turn.place for turn in await store.turns(thread)] == [2, 1]
     assert (await store.cancel_turn(second.id, tenant="default")).state == "cancelled"
     assert (await store.begin_turn(lease)).turn is None
@@ -54,13 +66,16 @@ async def test_in_order_once_and_bounded(store: Store) -> None:
 
 async def test_many_at_once_have_places_of_their_own(store: Store) -> None:
     thread = (await new_thread(store)).id
-    turns = await asyncio.gather(*(queued(store, thread, str(number), most=7) for number in range(10)))
+    turns = await asyncio.gather(
+        *(queued(store, thread, str(number), most=7) for number in range(10))
+    )
     assert sorted(turn.place for turn in turns if turn is not None) == list(range(1, 8))
 
 
 async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     thread = (await new_thread(store)).id
-    turn, other = await queued(store, thread, "one"), await queued(store, thread, "two")
+    turn = await queued(store, thread, "one")
+    other = await queued(store, thread, "two")
     assert turn is not None
     assert other is not None
     old = await held(store, thread)
@@ -68,7 +83,9 @@ async def test_a_lost_turn_is_ended_by_the_next_holder(store: Store) -> None:
     assert await store.idle_queues() == []
     asked = await store.cancel_turn(turn.id, tenant="default")
     assert (asked.state, asked.cancel) == ("running", True)
-    lease = await held(store, thread)  # the same holder, anew: what it had begun before is lost
+    lease = await held(
+        store, thread
+    )  # the same holder, anew: what it had begun before is lost
     with pytest.raises(LeaseLostError):
         await store.end_turn(turn.id, "answered", {}, lease=old)
     with pytest.raises(LeaseLostError):

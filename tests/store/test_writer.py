@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,18 @@ import apsw
 import psycopg
 import pytest
 
-from everthread.core.pricing import CanonicalUsage
-from everthread.errors import InputError, StoreBusyError, StoreClosedError, StoreError, StoreFullError, UnknownIdError
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.errors import (
+    InputError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    UnknownIdError,
+)
 from everthread.store.database import Tx
-from everthread.store.models import NewSession, NewUsage
 from everthread.store.postgres import PostgresDatabase, PostgresWriter
+from everthread.store.records import NewSession, NewUsage
 from everthread.store.sqlite import SqliteDatabase
 from everthread.store.store import Store
 from everthread.store.writer import StoreWriter
@@ -101,8 +109,18 @@ async def test_one_that_fails_does_not_fail_its_neighbours(store: Store) -> None
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    kinds = [type(result) if isinstance(result, Exception) else None for result in results]
-    assert kinds == [None, UnknownIdError, InputError, InputError, None, InputError, None]
+    kinds = [
+        type(result) if isinstance(result, Exception) else None for result in results
+    ]
+    assert kinds == [
+        None,
+        UnknownIdError,
+        InputError,
+        InputError,
+        None,
+        InputError,
+        None,
+    ]
     assert await said(store, session.id) == ["one", "two", "three"]
     assert (await store.session(session.id)).title == ""
 
@@ -148,7 +166,10 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Counting)
         async with held(store):
-            tasks = [asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(100)]
+            tasks = [
+                asyncio.ensure_future(store.append(session.id, says(str(n))))
+                for n in range(100)
+            ]
             await asyncio.sleep(0)
             database.commits = loop.woken = 0
         await asyncio.gather(*tasks)
@@ -158,10 +179,14 @@ def test_a_batch_is_one_transaction_and_one_wake_up(url: str, clock: Clock) -> N
         return counted
 
     with asyncio.Runner(loop_factory=Counting) as runner:
-        assert runner.run(many()) == (2, 2), "the one that held the writer, then all others together"
+        assert runner.run(many()) == (2, 2), (
+            "the one that held the writer, then all others together"
+        )
 
 
-async def test_what_nobody_waits_for_is_written_with_what_comes_next_and_at_last_alone(url: str, clock: Clock) -> None:
+async def test_what_nobody_waits_for_is_written_with_what_comes_next_and_at_last_alone(
+    url: str, clock: Clock
+) -> None:
     database = CountsCommits(open_at(url, clock).database)
     store = Store(cast("Any", database))
     session = await store.create_session(NewSession())
@@ -172,16 +197,34 @@ async def test_what_nobody_waits_for_is_written_with_what_comes_next_and_at_last
         await asyncio.gather(*works)
         return database.commits
 
-    assert await count_commits(store.record_usage(usage, early=True), store.put_state(session.id, "state", 1)) == 1
-    assert await count_commits(*(store.record_usage(replace(usage, event=f"{n}"), early=True) for n in range(5))) == 1
+    assert (
+        await count_commits(
+            store.record_usage(usage, early=True),
+            store.put_state(session.id, "state", 1),
+        )
+        == 1
+    )
+    assert (
+        await count_commits(
+            *(
+                store.record_usage(replace(usage, event=f"{n}"), early=True)
+                for n in range(5)
+            )
+        )
+        == 1
+    )
     assert len(await store.usage(session.id)) == 6
     await store.close()
 
 
-async def test_closing_writes_what_is_queued_and_then_refuses(url: str, clock: Clock) -> None:
+async def test_closing_writes_what_is_queued_and_then_refuses(
+    url: str, clock: Clock
+) -> None:
     store = open_at(url, clock)
     session = await new_thread(store)
-    tasks = [asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(20)]
+    tasks = [
+        asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(20)
+    ]
     await asyncio.sleep(0)
     await store.close()
     assert len(await asyncio.gather(*tasks)) == 20
@@ -194,13 +237,18 @@ async def test_closing_writes_what_is_queued_and_then_refuses(url: str, clock: C
     await again.close()
 
 
-def test_an_event_loop_that_is_gone_does_not_stop_the_writer(url: str, clock: Clock) -> None:
+def test_an_event_loop_that_is_gone_does_not_stop_the_writer(
+    url: str, clock: Clock
+) -> None:
     store = open_at(url, clock)
     session = asyncio.run(new_thread(store))
     gate = Gate()
 
     async def leave() -> None:
-        for work in (store._write(gate), store.append(session.id, says("nobody waits"))):
+        for work in (
+            store._write(gate),
+            store.append(session.id, says("nobody waits")),
+        ):
             asyncio.ensure_future(work)  # noqa: RUF006 - nobody waits, on purpose
         while not gate.entered.is_set():  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(0.001)
@@ -251,7 +299,10 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
     store = Store(Small(file.path))
     session = await new_thread(store, *says("before"))
     async with held(store):
-        calls = [store.append(session.id, says(f"{n} " + "x" * 3_000)) for n in range(30)]
+        calls = [
+            store.append(session.id, says(f"{n} {os.urandom(3_000).hex()}"))
+            for n in range(30)
+        ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
@@ -261,7 +312,9 @@ async def test_no_room_in_the_middle_of_a_batch(file: SqliteDatabase) -> None:
     await store.close()
 
 
-async def test_an_error_that_ends_the_transaction_is_everybodys(file: SqliteDatabase) -> None:
+async def test_an_error_that_ends_the_transaction_is_everybodys(
+    file: SqliteDatabase,
+) -> None:
     store = Store(file)
     session = await new_thread(store, *says("before"))
 
@@ -270,7 +323,11 @@ async def test_an_error_that_ends_the_transaction_is_everybodys(file: SqliteData
         raise apsw.FullError("on purpose")
 
     async with held(store):
-        calls = [store.append(session.id, says("one")), store._write(gives_up), store.append(session.id, says("two"))]
+        calls = [
+            store.append(session.id, says("one")),
+            store._write(gives_up),
+            store.append(session.id, says("two")),
+        ]
         tasks = [asyncio.ensure_future(call) for call in calls]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [StoreFullError] * 3
@@ -317,13 +374,17 @@ class SlowDisk(SqliteDatabase):
         return connection
 
 
-async def test_who_asks_for_a_decision_does_not_wait_for_the_disk(file: SqliteDatabase) -> None:
+async def test_who_asks_for_a_decision_does_not_wait_for_the_disk(
+    file: SqliteDatabase,
+) -> None:
     disk = SlowDisk(file.path)
     writer = StoreWriter(disk)
     sql = "INSERT INTO state (scope, name, value, changed) VALUES ('s', ?, '1', 0)"
     await writer.write(lambda tx: tx.run(sql, ("decided",)), early=True)
     with contextlib.closing(file.connect_reader()) as other:
-        assert other.all("SELECT name FROM state WHERE scope = 's'") == [("decided",)], "every process sees it"
+        assert other.all("SELECT name FROM state WHERE scope = 's'") == [
+            ("decided",)
+        ], "every process sees it"
     durable = asyncio.ensure_future(writer.write(lambda tx: tx.run(sql, ("durable",))))
     await asyncio.sleep(0.05)
     assert not durable.done()
@@ -332,8 +393,12 @@ async def test_who_asks_for_a_decision_does_not_wait_for_the_disk(file: SqliteDa
     await asyncio.to_thread(writer.close)
 
 
-@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)])
-async def test_what_does_not_reach_the_disk_is_told(file: SqliteDatabase, number: int, kind: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)]
+)
+async def test_what_does_not_reach_the_disk_is_told(
+    file: SqliteDatabase, number: int, kind: type[Exception]
+) -> None:
     disk = SlowDisk(file.path)
     disk.error = OSError(number, "on purpose")
     disk.let.set()
@@ -345,12 +410,15 @@ async def test_what_does_not_reach_the_disk_is_told(file: SqliteDatabase, number
     await asyncio.to_thread(writer.close)
 
 
-async def test_what_is_written_ahead_is_moved_into_the_file(file: SqliteDatabase) -> None:
+async def test_what_is_written_ahead_is_moved_into_the_file(
+    file: SqliteDatabase,
+) -> None:
     store = Store(file)
     session = await new_thread(store)
     before = file.path.stat().st_size
     for number in range(8):
-        await store.append(session.id, says(f"{number} " + "word " * 200_000))
+        noise = os.urandom(500_000).hex()
+        await store.append(session.id, says(f"{number} {noise}"))
     assert file.path.stat().st_size > before
     await store.close()
 
@@ -360,7 +428,9 @@ def server(new_url: Any) -> str:
     return str(new_url("postgresql"))
 
 
-async def test_a_connection_that_breaks_in_a_transaction(server: str, clock: Clock) -> None:
+async def test_a_connection_that_breaks_in_a_transaction(
+    server: str, clock: Clock
+) -> None:
     store = open_at(server, clock)
     session = await new_thread(store)
     attempts = []
@@ -372,8 +442,13 @@ async def test_a_connection_that_breaks_in_a_transaction(server: str, clock: Clo
             tx.run("SELECT pg_terminate_backend(pg_backend_pid())")
 
     async with held(store):
-        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(store._write(breaks_once))]
-        tasks += [asyncio.ensure_future(store.append(session.id, says(str(n)))) for n in range(3)]
+        tasks: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(store._write(breaks_once))
+        ]
+        tasks += [
+            asyncio.ensure_future(store.append(session.id, says(str(n))))
+            for n in range(3)
+        ]
     await asyncio.gather(*tasks)
     assert (await store.session(session.id)).title == "x"
     assert await said(store, session.id) == ["0", "1", "2"]
@@ -419,7 +494,9 @@ class LosesAnswers(PostgresDatabase):
 
 
 @pytest.mark.parametrize("after", [True, False])
-async def test_a_commit_whose_answer_is_lost_is_done_once(server: str, after: bool) -> None:
+async def test_a_commit_whose_answer_is_lost_is_done_once(
+    server: str, after: bool
+) -> None:
     database = LosesAnswers(server, after=after)
     database.prepare()
     store = Store(cast("Any", database))

@@ -19,9 +19,17 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0", "--hide-scrollbars",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--remote-debugging-port=0",
+    "--hide-scrollbars",
+)
 
 
 def find_chromium() -> str:
@@ -36,8 +44,19 @@ def find_axe(folder: Path) -> str:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("no npm here, which brings axe-core")
-    command = [npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), "axe-core@4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    command = [
+        npm,
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(folder),
+        "axe-core@4",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False
+    )
     file = folder / "node_modules" / "axe-core" / "axe.min.js"
     if done.returncode or not file.exists():
         pytest.skip(f"axe-core cannot be installed: {done.stderr[:200]}")
@@ -68,16 +87,28 @@ class Tab:
             self._news.set()
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(told["exceptionDetails"])[:500])
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+        elif method == "Log.entryAdded" and told["entry"]["level"] in (
+            "error",
+            "warning",
+        ):
             self.complaints.append(told["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
+        elif method == "Runtime.consoleAPICalled" and told["type"] in (
+            "error",
+            "warning",
+        ):
             self.complaints.append(str(told["args"]))
 
     async def look(self, width: int, *, dark: bool = False) -> None:
         """How wide the window is, and in which light."""
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        scheme = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        ]
         await self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
         )
         await self.call("Emulation.setEmulatedMedia", features=scheme)
 
@@ -87,7 +118,9 @@ class Tab:
 
     async def run(self, script: str) -> Any:
         """The value of an expression; a promise is waited for."""
-        answer = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, json.dumps(answer)[:800]
         return answer["result"].get("value")
 
@@ -96,7 +129,11 @@ class Tab:
         async with asyncio.timeout(60):
             while True:
                 answer = await self._send(
-                    "Runtime.evaluate", self._session, raw=True, expression=script, returnByValue=True
+                    "Runtime.evaluate",
+                    self._session,
+                    raw=True,
+                    expression=script,
+                    returnByValue=True,
                 )
                 if answer.get("result", {}).get("result", {}).get("value"):
                     return
@@ -105,7 +142,9 @@ class Tab:
     async def submit(self, selector: str) -> None:
         """Press a form's button, and wait for the page that follows."""
         before = self._last
-        await self.run(f"document.querySelector({json.dumps(selector)}).requestSubmit()")
+        await self.run(
+            f"document.querySelector({json.dumps(selector)}).requestSubmit()"
+        )
         await self._wait(lambda: self._last != before)
 
     async def _wait(self, is_there: Callable[[], bool]) -> None:
@@ -115,12 +154,19 @@ class Tab:
                 await self._news.wait()
 
     async def picture(self, file: Path) -> None:
-        drawn = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
+        drawn = await self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=False
+        )
         file.write_bytes(base64.b64decode(drawn["data"]))
 
     async def key(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" else "")
+            await self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                text=key if kind == "keyDown" else "",
+            )
 
 
 class Chromium:
@@ -140,11 +186,15 @@ class Chromium:
             elif told.get("sessionId") in self._tabs:
                 self._tabs[told["sessionId"]].hear(told["method"], told["params"])
 
-    async def send(self, method: str, session: str | None = None, *, raw: bool = False, **how: Any) -> Any:
+    async def send(
+        self, method: str, session: str | None = None, *, raw: bool = False, **how: Any
+    ) -> Any:
         """The result of a command; `raw`: the whole answer, which may be an error."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
-        message = {"id": number, "method": method, "params": how} | ({"sessionId": session} if session else {})
+        message = {"id": number, "method": method, "params": how} | (
+            {"sessionId": session} if session else {}
+        )
         await self._socket.send_json(message)
         told = await asyncio.wait_for(answer, 90)
         if raw:
@@ -154,14 +204,23 @@ class Chromium:
 
     async def tab(self) -> Tab:
         context = (await self.send("Target.createBrowserContext"))["browserContextId"]
-        target = (await self.send("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
-        session = (await self.send("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+        target = (
+            await self.send(
+                "Target.createTarget", url="about:blank", browserContextId=context
+            )
+        )["targetId"]
+        session = (
+            await self.send("Target.attachToTarget", targetId=target, flatten=True)
+        )["sessionId"]
         tab = self._tabs[session] = Tab(self.send, session)
         for domain in ("Page", "Runtime", "Log"):
             await tab.call(f"{domain}.enable")
         await tab.call("Page.setLifecycleEventsEnabled", enabled=True)
         # Dialogs are answered with yes, as a person does who means it.
-        await tab.call("Page.addScriptToEvaluateOnNewDocument", source="window.confirm = () => true;")
+        await tab.call(
+            "Page.addScriptToEvaluateOnNewDocument",
+            source="window.confirm = () => true;",
+        )
         return tab
 
 
@@ -169,14 +228,22 @@ class Chromium:
 async def chromium() -> AsyncIterator[Chromium]:
     """A browser with an empty profile, gone afterwards."""
     program = find_chromium()
-    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
+    with tempfile.TemporaryDirectory(
+        prefix="chromium-", ignore_cleanup_errors=True
+    ) as profile:
         process = await asyncio.create_subprocess_exec(
-            program, *FLAGS, f"--user-data-dir={profile}", stdout=asyncio.subprocess.DEVNULL,
+            program,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             address = await asyncio.wait_for(_devtools(process), 60)
-            async with aiohttp.ClientSession() as http, http.ws_connect(address, max_msg_size=0) as socket:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.ws_connect(address, max_msg_size=0) as socket,
+            ):
                 browser = Chromium(socket)
                 listening = asyncio.create_task(browser.listen())
                 try:

@@ -22,9 +22,21 @@ class Fleet:
 
     async def start(self) -> str:
         """One more; where it listens."""
-        command = [sys.executable, "-m", "everthread", "serve", "--port", "0", "--json", *self._options]
+        command = [
+            sys.executable,
+            "-m",
+            "everthread",
+            "serve",
+            "--port",
+            "0",
+            "--json",
+            *self._options,
+        ]
         process = await asyncio.create_subprocess_exec(
-            *command, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=1 << 20
+            *command,
+            env=self._environment,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 20,
         )
         assert process.stdout is not None
         text = ""
@@ -34,7 +46,9 @@ class Fleet:
                 url = str(json.loads(text)["url"])
                 self.processes.append((process, url))
                 return url
-        raise AssertionError(f"everthread serve ended with code {await process.wait()} before it listened: {text!r}")
+        raise AssertionError(
+            f"everthread serve ended with code {await process.wait()} before it listened: {text!r}"
+        )
 
     async def kill(self, chance: random.Random) -> None:
         process, _ = self.processes.pop(chance.randrange(len(self.processes)))

@@ -21,17 +21,32 @@ import pytest
 from everthread import open_store
 from everthread.core.types import Api
 from tests.gateway.oddities import ANSWER_ODDITIES, HEADER_ODDITIES, JSON_ODDITIES
-from tests.gateway.raw import Heard, chunk, connect, head, post, raw_upstream, read_message
+from tests.gateway.raw import (
+    Heard,
+    chunk,
+    connect,
+    head,
+    post,
+    raw_upstream,
+    read_message,
+)
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(3_600)
 SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
 SECONDS = 60 * float(os.environ.get("EVERTHREAD_MINUTES", "10"))
-HONEST, ATTACKERS = 9, 2
+HONEST = 9
+ATTACKERS = 2
 PATHS: dict[Api, str] = {
-    "openai_chat": "/v1/chat/completions", "openai_responses": "/v1/responses", "anthropic": "/v1/messages",
-}  # fmt: skip
-NAMES: dict[Api, str] = {"openai_chat": "gpt-4o", "openai_responses": "gpt-4o", "anthropic": "claude-sonnet-4-5"}
+    "openai_chat": "/v1/chat/completions",
+    "openai_responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+}
+NAMES: dict[Api, str] = {
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-4o",
+    "anthropic": "claude-sonnet-4-5",
+}
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 FAULTS = ("500", "429", "reset", "short", "silent", "odd")
 COMPLETE = ("", "500", "429")
@@ -45,29 +60,64 @@ def answer_body(api: Api, text: str, *, stream: bool) -> list[bytes]:
     if api == "openai_chat" and not stream:
         message = {"role": "assistant", "content": text}
         value: Any = {
-            "id": "c", "object": "chat.completion", "created": 1, "model": NAMES[api], "usage": usage,
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": NAMES[api],
+            "usage": usage,
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        }  # fmt: skip
+        }
     elif api == "openai_responses" and not stream:
         part = {"type": "output_text", "text": text, "annotations": []}
-        item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
-        value = {"id": "r", "object": "response", "status": "completed", "model": NAMES[api], "output": [item],
-                 "usage": tokens}  # fmt: skip
+        item = {
+            "type": "message",
+            "id": "m",
+            "role": "assistant",
+            "status": "completed",
+            "content": [part],
+        }
+        value = {
+            "id": "r",
+            "object": "response",
+            "status": "completed",
+            "model": NAMES[api],
+            "output": [item],
+            "usage": tokens,
+        }
     elif not stream:
         value = {
-            "id": "m", "type": "message", "role": "assistant", "model": NAMES[api], "stop_reason": "end_turn",
-            "content": [{"type": "text", "text": text}], "usage": {"input_tokens": 50, "output_tokens": 9},
-        }  # fmt: skip
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": NAMES[api],
+            "stop_reason": "end_turn",
+            "content": [{"type": "text", "text": text}],
+            "usage": {"input_tokens": 50, "output_tokens": 9},
+        }
     else:
-        return [f"data: {json.dumps(event)}\n\n".encode() for event in chat_events(text, usage)] + [b"data: [DONE]\n\n"]
+        return [
+            f"data: {json.dumps(event)}\n\n".encode()
+            for event in chat_events(text, usage)
+        ] + [b"data: [DONE]\n\n"]
     return [json.dumps(value).encode()]
 
 
 def chat_events(text: str, usage: Any) -> list[Any]:
     """The events of a streamed chat answer."""
-    frame = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": NAMES["openai_chat"]}
-    words = [{"role": "assistant", "content": ""}, *({"content": f"{word} "} for word in text.split())]
-    events = [{**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in words]
+    frame = {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": NAMES["openai_chat"],
+    }
+    words = [
+        {"role": "assistant", "content": ""},
+        *({"content": f"{word} "} for word in text.split()),
+    ]
+    events = [
+        {**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in words
+    ]
     ended = {**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     return [*events, ended, {**frame, "choices": [], "usage": usage}]
 
@@ -97,20 +147,36 @@ class Upstream:
             if self.chance.random() < 0.5:
                 writer.close()
             return
-        api: Api = next(api for api, path in PATHS.items() if path.encode() in request.line)
+        api: Api = next(
+            api for api, path in PATHS.items() if path.encode() in request.line
+        )
         fault = self.chance.choice(FAULTS) if self.chance.random() < 0.15 else ""
-        text = f"{attempt} {hashlib.sha256(request.body).hexdigest()} " * self.chance.randrange(1, 30)
+        text = (
+            f"{attempt} {hashlib.sha256(request.body).hexdigest()} "
+            * self.chance.randrange(1, 30)
+        )
         stream = b'"stream": true' in request.body
         pieces = answer_body(api, text, stream=stream)
         status = int(fault) if fault.isdigit() else 200
         if fault.isdigit():
-            pieces, stream = [json.dumps({"error": {"message": attempt, "type": "server_error"}}).encode()], False
+            pieces = [
+                json.dumps(
+                    {"error": {"message": attempt, "type": "server_error"}}
+                ).encode()
+            ]
+            stream = False
         body = b"".join(pieces)
         self.given.setdefault(attempt, []).append(Given(status, body, fault))
         await self._write(writer, status, pieces, stream=stream, fault=fault)
 
     async def _write(
-        self, writer: asyncio.StreamWriter, status: int, pieces: list[bytes], *, stream: bool, fault: str
+        self,
+        writer: asyncio.StreamWriter,
+        status: int,
+        pieces: list[bytes],
+        *,
+        stream: bool,
+        fault: str,
     ) -> None:
         body = b"".join(pieces)
         if fault == "silent":
@@ -119,12 +185,21 @@ class Upstream:
             return
         if fault == "odd":
             writer.write(
-                self.chance.choice([ANSWER_ODDITIES[name] for name in ("status 999", "no HTTP", "half a line")])
+                self.chance.choice(
+                    [
+                        ANSWER_ODDITIES[name]
+                        for name in ("status 999", "no HTTP", "half a line")
+                    ]
+                )
             )
             writer.close()
             return
         kind = b"text/event-stream" if stream else b"application/json"
-        length = (b"transfer-encoding", b"chunked") if stream else (b"content-length", b"%d" % len(body))
+        length = (
+            (b"transfer-encoding", b"chunked")
+            if stream
+            else (b"content-length", b"%d" % len(body))
+        )
         writer.write(head(status, [(b"content-type", kind), length]))
         if fault in ("reset", "short"):
             half = body[: len(body) // 2]
@@ -172,34 +247,50 @@ class Client:
         name = f"honest-{self.number}-{self.attempts}"
         stream = self.api == "openai_chat" and self.number % 2 == 0
         frame: dict[str, Any] = {"model": NAMES[self.api], "max_tokens": 500}
-        frame |= {"input" if self.api == "openai_responses" else "messages": self.history}
+        frame |= {
+            "input" if self.api == "openai_responses" else "messages": self.history
+        }
         if stream:
             frame |= {"stream": True, "stream_options": {"include_usage": True}}
-        request = post(PATHS[self.api], json.dumps(frame).encode(), (b"X-Attempt", name.encode()))
+        request = post(
+            PATHS[self.api], json.dumps(frame).encode(), (b"X-Attempt", name.encode())
+        )
         try:
             heard = await self._exchange(request)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             self.failed[type(error).__name__] += 1
             return None
         except ValueError as error:
-            if "b''" not in str(error):  # a stream may end in the middle, and says nothing else
+            if "b''" not in str(
+                error
+            ):  # a stream may end in the middle, and says nothing else
                 raise
             self.failed["cut"] += 1
             return None
         given = self.upstream.given.get(name, [])
         body = heard.body
-        while stream and body.startswith(WAITS):  # what a client is told that waits for a compaction
+        while stream and body.startswith(
+            WAITS
+        ):  # what a client is told that waits for a compaction
             body = body.removeprefix(WAITS)
-        exact = [one for one in given if one.fault in COMPLETE and (one.status, one.body) == (heard.status, body)]
+        exact = [
+            one
+            for one in given
+            if one.fault in COMPLETE and (one.status, one.body) == (heard.status, body)
+        ]
         if exact:
             if heard.status == 200:
                 self.answered += 1
                 return exact[0].body.decode()[:200]
             self.failed[str(heard.status)] += 1
             return None
-        ours = heard.status in (429, 502, 503, 504) and "error" in json.loads(heard.body)
+        ours = heard.status in (429, 502, 503, 504) and "error" in json.loads(
+            heard.body
+        )
         if not ours or (given and all(one.fault in COMPLETE for one in given)):
-            self.wrong.append(f"{name}: {heard.status} {heard.body[:200]!r}, given {given!r:.400}")
+            self.wrong.append(
+                f"{name}: {heard.status} {heard.body[:200]!r}, given {given!r:.400}"
+            )
         self.failed[f"our {heard.status}"] += 1
         return None
 
@@ -213,13 +304,20 @@ class Client:
             writer.close()
 
 
-async def attack(url: Callable[[], str], chance: random.Random, counted: Counter[str]) -> None:
+async def attack(
+    url: Callable[[], str], chance: random.Random, counted: Counter[str]
+) -> None:
     """One odd thing, of whatever kind."""
     kind = chance.choice(("headers", "json", "bytes", "half", "flood", "smuggle"))
     counted[kind] += 1
     requests = [chance.choice(list(HEADER_ODDITIES.values()))]
     if kind == "json":
-        requests = [post(chance.choice(list(PATHS.values())), chance.choice(list(JSON_ODDITIES.values())))]
+        requests = [
+            post(
+                chance.choice(list(PATHS.values())),
+                chance.choice(list(JSON_ODDITIES.values())),
+            )
+        ]
     elif kind == "bytes":
         changed = bytearray(chance.choice(list(HEADER_ODDITIES.values())))
         for _ in range(chance.randrange(1, 8)):
@@ -231,12 +329,23 @@ async def attack(url: Callable[[], str], chance: random.Random, counted: Counter
     elif kind == "flood":
         requests = requests * 20
     elif kind == "smuggle":
-        inner = post(PATHS["openai_chat"], b'{"model": "gpt-4o", "messages": []}', (b"X-Attempt", b"smuggled"))
+        inner = post(
+            PATHS["openai_chat"],
+            b'{"model": "gpt-4o", "messages": []}',
+            (b"X-Attempt", b"smuggled"),
+        )
         outer = chance.choice(
-            ("length and chunks", "chunks and length", "a shorter length", "a space before the colon")
+            (
+                "length and chunks",
+                "chunks and length",
+                "a shorter length",
+                "a space before the colon",
+            )
         )
         requests = [HEADER_ODDITIES[outer] + inner]
-    await asyncio.gather(*(throw(url(), request, chance.uniform(0.05, 1.5)) for request in requests))
+    await asyncio.gather(
+        *(throw(url(), request, chance.uniform(0.05, 1.5)) for request in requests)
+    )
 
 
 async def throw(url: str, request: bytes, seconds: float) -> None:
@@ -257,8 +366,12 @@ async def throw(url: str, request: bytes, seconds: float) -> None:
         (writer.transport.abort if seconds < 0.7 else writer.close)()
 
 
-async def test_honest_clients_get_their_bytes_whatever_others_do(new_url: Callable[..., str], tmp_path: Path) -> None:
-    database, home, loop = new_url("postgresql"), tmp_path / "home", asyncio.get_running_loop()
+async def test_honest_clients_get_their_bytes_whatever_others_do(
+    new_url: Callable[..., str], tmp_path: Path
+) -> None:
+    database = new_url("postgresql")
+    home = tmp_path / "home"
+    loop = asyncio.get_running_loop()
     home.mkdir()
     chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
     upstream = Upstream(random.Random(SEED + 1))  # noqa: S311
@@ -298,7 +411,9 @@ async def test_honest_clients_get_their_bytes_whatever_others_do(new_url: Callab
             return done
 
         killing = asyncio.create_task(kill())
-        await asyncio.gather(*(talk(client) for client in clients), *(annoy() for _ in range(ATTACKERS)))
+        await asyncio.gather(
+            *(talk(client) for client in clients), *(annoy() for _ in range(ATTACKERS))
+        )
         kills = await killing
         for _, url in fleet.processes:
             assert (await read_health(url)).status == 200
@@ -310,7 +425,8 @@ async def test_honest_clients_get_their_bytes_whatever_others_do(new_url: Callab
     finally:
         await store.close()
     failed: Counter[str] = sum((client.failed for client in clients), Counter())
-    asked, answered = sum(client.attempts for client in clients), sum(client.answered for client in clients)
+    asked = sum(client.attempts for client in clients)
+    answered = sum(client.answered for client in clients)
     wrong = [line for client in clients for line in client.wrong]
     print(
         f"{SECONDS / 60:g} minutes, three gateways, {kills} kills: {asked} honest requests, "

@@ -15,11 +15,11 @@ import httpx2
 import pytest
 
 from everthread.config import parse_config
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.factory.gateway import open_dashboard
-from everthread.gateway.dashboard.app import Dashboard
-from everthread.store.models import NewMessage, NewSession, NewUsage
+from everthread.factory.gateways import open_dashboard
+from everthread.gateway.dashboard.pages import Dashboard
+from everthread.store.records import NewMessage, NewSession, NewUsage
 from everthread.store.store import Store
 from tests.gateway.house import CLAUDE, ask_claude, house
 from tests.gateway.pages import MODEL, compact_thread, make_thread, turn
@@ -37,7 +37,9 @@ async def served(folder: Path) -> AsyncIterator[tuple[str, Dashboard, Store, Chr
         browser = await stack.enter_async_context(chromium())
         store = open_store(folder / "pages.db")
         stack.push_async_callback(store.close)
-        url, pages = await stack.enter_async_context(open_dashboard(parse_config(""), store))
+        url, pages = await stack.enter_async_context(
+            open_dashboard(parse_config(""), store)
+        )
         yield url, pages, store, browser
 
 
@@ -54,10 +56,15 @@ async def expect_page(tab: Tab, address: str, folder: Path | None = None) -> Non
     for width, dark in LOOKS:
         await tab.look(width, dark=dark)
         await tab.open(address)
-        assert await tab.run("document.documentElement.scrollWidth - innerWidth") <= 0, (address, width)
+        assert (
+            await tab.run("document.documentElement.scrollWidth - innerWidth") <= 0
+        ), (address, width)
         assert await tab.run("document.documentElement.dataset.ready") == "yes"
         assert await tab.run("window.hacked === undefined")
-        assert await tab.run("new Blob([document.documentElement.outerHTML]).size") < 1.2 * PAGE_BYTES
+        assert (
+            await tab.run("new Blob([document.documentElement.outerHTML]).size")
+            < 1.2 * PAGE_BYTES
+        )
         if folder is not None:
             await tab.picture(folder / f"{width}-{'dark' if dark else 'light'}.png")
     assert tab.complaints == [], address
@@ -67,10 +74,15 @@ async def thread_pages(store: Store, thread: str) -> list[str]:
     first = (await store.history(thread, limit=1))[0]
     records = await store.compactions(thread)
     return [
-        f"/dashboard/threads/{thread}", f"/dashboard/threads/{thread}/messages/{first.id}",
-        f"/dashboard/threads/{thread}/try", "/?q=ledger",
-        *(f"/dashboard/threads/{thread}/compactions/{record.id}" for record in records[:1]),
-    ]  # fmt: skip
+        f"/dashboard/threads/{thread}",
+        f"/dashboard/threads/{thread}/messages/{first.id}",
+        f"/dashboard/threads/{thread}/try",
+        "/?q=ledger",
+        *(
+            f"/dashboard/threads/{thread}/compactions/{record.id}"
+            for record in records[:1]
+        ),
+    ]
 
 
 async def test_every_page_of_an_empty_store_and_of_one_thread(tmp_path: Path) -> None:
@@ -98,9 +110,15 @@ async def test_nobody_is_shut_out(tmp_path: Path) -> None:
                 await tab.look(width, dark=dark)
                 await tab.open(url + path)
                 await tab.run(axe + ";0")
-                found = await tab.run("axe.run().then((result) => JSON.stringify(result.violations))")
+                found = await tab.run(
+                    "axe.run().then((result) => JSON.stringify(result.violations))"
+                )
                 serious = [
-                    (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary", "")[:300])
+                    (
+                        one["id"],
+                        one["nodes"][0]["html"][:200],
+                        one["nodes"][0].get("failureSummary", "")[:300],
+                    )
                     for one in json.loads(found)
                     if one["impact"] in ("serious", "critical")
                 ]
@@ -113,13 +131,21 @@ async def test_hostile_words_do_nothing(tmp_path: Path) -> None:
         evil = HOSTILE.replace("alert(", "window.hacked=(")
         said: list[Any] = [
             {"role": "user", "content": evil},
-            {"role": "user", "content": CONTROLS + "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 " * 50},
+            {
+                "role": "user",
+                "content": CONTROLS
+                + "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 " * 50,
+            },
             {"role": "user", "content": "x" * 1_000_000},
         ]
         thread = await make_thread(store, title=evil, said=said)
         await compact_thread(store, thread)
         huge = (await store.history(thread, start=2, limit=1))[0]
-        for path in ("/", *await thread_pages(store, thread), f"/dashboard/threads/{thread}/messages/{huge.id}"):
+        for path in (
+            "/",
+            *await thread_pages(store, thread),
+            f"/dashboard/threads/{thread}/messages/{huge.id}",
+        ):
             await expect_page(tab, url + path)
 
 
@@ -128,23 +154,43 @@ async def test_five_thousand_threads_and_ten_thousand_messages(tmp_path: Path) -
         async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
             await http.get(pages.access.new_link())
             empty = await _first_byte(http, "/")
-            thread = (await store.create_session(NewSession(title="A very long thread", model=MODEL))).id
+            thread = (
+                await store.create_session(
+                    NewSession(title="A very long thread", model=MODEL)
+                )
+            ).id
             for start in range(0, 2_500, 500):
-                some = [NewMessage(body) for number in range(start, start + 500) for body in turn(number)]
+                some = [
+                    NewMessage(body)
+                    for number in range(start, start + 500)
+                    for body in turn(number)
+                ]
                 await store.append(thread, some)
             for number in range(2_500):
                 used = CanonicalUsage(100, 50, min(9_000, 40 * number), 200)
                 await store.record_usage(NewUsage(thread, MODEL, used))
             for start in range(0, 5_000, 500):
-                made = (store.create_session(NewSession(title=f"thread {n}")) for n in range(start, start + 500))
+                made = (
+                    store.create_session(NewSession(title=f"thread {n}"))
+                    for n in range(start, start + 500)
+                )
                 await asyncio.gather(*made)
-            await http.get("/?q=ledger")  # what is searched is indexed first: nothing else works meanwhile
+            await http.get(
+                "/?q=ledger"
+            )  # what is searched is indexed first: nothing else works meanwhile
             for path in (f"/dashboard/threads/{thread}", "/"):
-                assert await _first_byte(http, path, times=1) <= 10 * empty, f"the first time: {path}"
+                assert await _first_byte(http, path, times=1) <= 10 * empty, (
+                    f"the first time: {path}"
+                )
                 assert await _first_byte(http, path) <= 10 * empty, path
                 assert len((await http.get(path)).content) <= PAGE_BYTES
         tab = await enter(browser, url, pages)
-        for path in ("/", "/?page=100", "/dashboard/overview", *await thread_pages(store, thread)):
+        for path in (
+            "/",
+            "/?page=100",
+            "/dashboard/overview",
+            *await thread_pages(store, thread),
+        ):
             await expect_page(tab, url + path)
 
 
@@ -162,7 +208,9 @@ async def _first_byte(http: httpx2.AsyncClient, path: str, times: int = 7) -> fl
     return statistics.median(taken)
 
 
-async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(tmp_path: Path) -> None:
+async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(
+    tmp_path: Path,
+) -> None:
     async with served(tmp_path) as (url, pages, store, browser):
         tab = await enter(browser, url, pages)
         thread = await make_thread(store, title="The ledger")
@@ -172,36 +220,53 @@ async def test_a_compaction_is_undone_and_a_text_pinned_through_the_page(tmp_pat
         await tab.submit("form[action$='/undo']")
         assert "The compaction was undone" in await tab.run("document.body.innerText")
         assert await store.get_compression_tip(thread) == thread
-        await tab.run("document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'")
+        await tab.run(
+            "document.querySelector('textarea[name=text]').value = 'Never touch the audit log.'"
+        )
         await tab.submit("form[action$='/pin']")
-        assert [pin.text for pin in await store.pins(thread)] == ["Never touch the audit log."]
+        assert [pin.text for pin in await store.pins(thread)] == [
+            "Never touch the audit log."
+        ]
         assert tab.complaints == []
 
 
 async def test_a_running_conversation_is_seen_as_it_runs(tmp_path: Path) -> None:
     async with chromium() as browser, house(tmp_path) as here:
-        url, key = await here.gateway("keys"), await here.key("acme", scopes=("proxy",))
+        url = await here.gateway("keys")
+        key = await here.key("acme", scopes=("proxy",))
         other = await here.key("others")
-        tab, theirs = await browser.tab(), await browser.tab()
+        tab = await browser.tab()
+        theirs = await browser.tab()
         for page, shown in ((tab, key), (theirs, other)):
             await page.look(1_280)
             await page.open(url)
-            await page.run(f"document.querySelector('#key').value = {json.dumps(shown)}")
+            await page.run(
+                f"document.querySelector('#key').value = {json.dumps(shown)}"
+            )
             await page.submit("form[action$='/login']")
-            await page.until("location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'")
+            await page.until(
+                "location.pathname === '/' && document.querySelector('.live-state')?.dataset.on === 'yes'"
+            )
         assert "No conversation yet" in await tab.run("document.body.innerText")
         client = here.claude(url, key)
         await ask_claude(client)
         await tab.until("document.querySelectorAll('.threads > li').length === 1")
-        (thread,) = [row.first.id for row in await here.store.list_threads(tenant="acme")]
+        (thread,) = [
+            row.first.id for row in await here.store.list_threads(tenant="acme")
+        ]
         await tab.open(f"{url}/dashboard/threads/{thread}")
         await tab.until("document.querySelector('.live-state').dataset.on === 'yes'")
         calls = "document.querySelector('#calls-chart')?.dataset.count"
         assert await tab.run(calls) == "1"
         said: Any = [{"role": "user", "content": "Hello"}]
-        answer: Any = await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
+        answer: Any = await client.messages.create(
+            model=CLAUDE, max_tokens=100, messages=said
+        )
         words = answer.content[0].text
-        said += [{"role": "assistant", "content": words}, {"role": "user", "content": "And the ledger?"}]
+        said += [
+            {"role": "assistant", "content": words},
+            {"role": "user", "content": "And the ledger?"},
+        ]
         await client.messages.create(model=CLAUDE, max_tokens=100, messages=said)
         await tab.until(f"Number({calls}) >= 2")
         await theirs.open(f"{url}/dashboard/threads/{thread}")
@@ -219,7 +284,12 @@ async def test_keys_of_the_keyboard(tmp_path: Path) -> None:
         await tab.open(url)
         await tab.key("j")
         await tab.key("j")
-        assert await tab.run("[...document.querySelectorAll('[data-item]')].indexOf(document.activeElement)") == 1
+        assert (
+            await tab.run(
+                "[...document.querySelectorAll('[data-item]')].indexOf(document.activeElement)"
+            )
+            == 1
+        )
         await tab.run("document.activeElement.blur()")
         await tab.key("/")
         assert await tab.run("document.activeElement.id") == "q"
@@ -237,5 +307,7 @@ async def test_pages_are_whole_without_scripts(tmp_path: Path, path: str) -> Non
         shown = await tab.call("Runtime.evaluate", expression="1", returnByValue=True)
         assert shown is not None
         document = (await tab.call("DOM.getDocument", depth=-1))["root"]
-        html = (await tab.call("DOM.getOuterHTML", nodeId=document["nodeId"]))["outerHTML"]
+        html = (await tab.call("DOM.getOuterHTML", nodeId=document["nodeId"]))[
+            "outerHTML"
+        ]
         assert ("The ledger" if path == "/" else "Slowest compactions") in html

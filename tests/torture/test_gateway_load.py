@@ -20,7 +20,18 @@ from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
 from everthread.lab.provider.faults import Fault
-from tests.gateway.load import MARK, NAMES, Numbered, Sdk, Talker, compactions, failed_open, models, plan, problems
+from tests.gateway.load import (
+    MARK,
+    NAMES,
+    Numbered,
+    Sdk,
+    Talker,
+    compactions,
+    failed_open,
+    models,
+    plan,
+    problems,
+)
 from tests.gateway.test_workers import kill_worker
 from tests.torture.fleet import Fleet
 
@@ -30,7 +41,9 @@ WRITER = "gpt-4o-mini"
 KILLS = 25
 
 
-async def until(is_over: Callable[[], bool], talker: Talker, chance: random.Random) -> None:
+async def until(
+    is_over: Callable[[], bool], talker: Talker, chance: random.Random
+) -> None:
     while not is_over():
         await asyncio.sleep(chance.uniform(0, 1))
         await talker.turn()
@@ -44,10 +57,15 @@ def in_seconds(seconds: float) -> Callable[[], bool]:
 def memory(process: int) -> int:
     """What a process holds, in MB."""
     lines = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+    return (
+        int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+    )
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc to read memory from")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="there is no /proc to read memory from",
+)
 async def test_two_minutes_of_faults(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -56,11 +74,22 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         url = await fleet.start()
         served = fleet.processes[0][0].pid
         sdk = Sdk()
-        talkers = [Talker(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20) for number in range(64)]
+        talkers = [
+            Talker(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20)
+            for number in range(64)
+        ]
         sizes: list[int] = []
         for _ in range(4):
-            chances = [random.Random(f"{SEED} {talker.number} {len(sizes)}") for talker in talkers]  # noqa: S311 - chance, not secrecy
-            await asyncio.gather(*(until(in_seconds(30), *pair) for pair in zip(talkers, chances, strict=True)))
+            chances = [
+                random.Random(f"{SEED} {talker.number} {len(sizes)}")  # noqa: S311
+                for talker in talkers
+            ]
+            await asyncio.gather(
+                *(
+                    until(in_seconds(30), *pair)
+                    for pair in zip(talkers, chances, strict=True)
+                )
+            )
             sizes.append(memory(served))
         await sdk.close()
         async with httpx2.AsyncClient(timeout=60) as http:
@@ -73,7 +102,9 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         finally:
             await store.close()
         turns = sum(len(talker.history) // 2 for talker in talkers)
-        print(f"64 clients: {turns} turns, {len(provider.log)} requests, {made} compactions, memory {sizes} MB")
+        print(
+            f"64 clients: {turns} turns, {len(provider.log)} requests, {made} compactions, memory {sizes} MB"
+        )
         assert failed_open(metrics) == []
         assert made >= 64
         assert sizes[-1] < 1.5 * sizes[1]
@@ -87,7 +118,11 @@ class Writing:
 
     def __call__(self, request: Request) -> Fault:
         if request.model == WRITER:
-            return Fault("delay", reply="## Goal\nThe entries of the branch are settled one by one.", seconds=0.4)
+            return Fault(
+                "delay",
+                reply="## Goal\nThe entries of the branch are settled one by one.",
+                seconds=0.4,
+            )
         return Fault("slow", reply=self._numbered(request), seconds=0.03)
 
 
@@ -99,10 +134,16 @@ def different_rewrites(log: Sequence[Record], talkers: Sequence[Talker]) -> list
         if record.request is None or record.model == WRITER:
             continue
         texts = [text_of(message) for message in record.request.messages]
-        ours = [at for at, text in enumerate(texts) if text not in known and not MARK.search(text[-20:])]
+        ours = [
+            at
+            for at, text in enumerate(texts)
+            if text not in known and not MARK.search(text[-20:])
+        ]
         if ours:
             sent[texts[ours[-1] + 1]].add(tuple(texts[: ours[-1] + 1]))
-    return [(start[-20:], len(heads)) for start, heads in sent.items() if len(heads) > 1]
+    return [
+        (start[-20:], len(heads)) for start, heads in sent.items() if len(heads) > 1
+    ]
 
 
 def met(log: Sequence[Record]) -> tuple[int, int]:
@@ -111,8 +152,11 @@ def met(log: Sequence[Record]) -> tuple[int, int]:
     return gone.count(False), gone.count(True)
 
 
-async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str], tmp_path: Path) -> None:
-    database, home = new_url("postgresql"), tmp_path / "home"
+async def test_gateways_that_are_killed_in_the_middle(
+    new_url: Callable[..., str], tmp_path: Path
+) -> None:
+    database = new_url("postgresql")
+    home = tmp_path / "home"
     home.mkdir()
     served = [*models(6_000), ServedModel(WRITER, 128_000)]
     async with Provider(served, Writing()) as provider:
@@ -121,11 +165,18 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
             f"auxiliary: {{compression: {{provider: custom, base_url: '{provider.url}/v1', model: {WRITER}}}}}\n"
             f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
         )
-        fleet, sdk = Fleet(home), Sdk()
+        fleet = Fleet(home)
+        sdk = Sdk()
         await asyncio.gather(*(fleet.start() for _ in range(3)))
         chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
         talkers = [
-            Talker(number, lambda: chance.choice(fleet.processes)[1], sdk, stream=number % 4 > 0, words=30)
+            Talker(
+                number,
+                lambda: chance.choice(fleet.processes)[1],
+                sdk,
+                stream=number % 4 > 0,
+                words=30,
+            )
             for number in range(12)
         ]
         kills = 0
@@ -134,7 +185,9 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
             """By what happened, not by the clock: on a busy machine a process takes long to start."""
             return kills >= KILLS and all(met(provider.log))
 
-        talks = [asyncio.create_task(until(is_over, talker, chance)) for talker in talkers]
+        talks = [
+            asyncio.create_task(until(is_over, talker, chance)) for talker in talkers
+        ]
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 2))
             await fleet.kill(chance)
@@ -146,15 +199,21 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
         store = open_store(database)
         try:
             main = [record for record in provider.log if record.model in NAMES.values()]
-            wrong = await problems(store, main, talkers, ends=True, lost=kills * len(talkers))
+            wrong = await problems(
+                store, main, talkers, ends=True, lost=kills * len(talkers)
+            )
             made = await compactions(store)
         finally:
             await store.close()
-        print(f"{kills} kills met {answers} answers and {summaries} summaries in the middle; {len(main)} requests, "
-              f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions")  # fmt: skip
+        print(
+            f"{kills} kills met {answers} answers and {summaries} summaries in the middle; {len(main)} requests, "
+            f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions"
+        )
         assert wrong == {}
         assert different_rewrites(main, talkers) == []
 
 
-async def test_a_worker_is_killed_on_either_database(kind: str, new_url: Callable[..., str], tmp_path: Path) -> None:
+async def test_a_worker_is_killed_on_either_database(
+    kind: str, new_url: Callable[..., str], tmp_path: Path
+) -> None:
     assert await kill_worker(new_url(kind), tmp_path)

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.timeout(1_800)
 HERE = Path(__file__).parent / "frameworks"
 ROOT = HERE.parents[2]
 FRAMEWORKS = sorted(file.stem for file in HERE.glob("*.txt"))
-MODEL, WINDOW, TURNS = "gpt-4o", 12_000, 40
+MODEL = "gpt-4o"
+WINDOW = 12_000
+TURNS = 40
 FACT = "7731-KESTREL"
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 SYSTEM = "You keep the books of the northern branch. Answer briefly, and never guess a number."
@@ -39,7 +41,11 @@ SAYS = [
 def bookkeeper(request: Request) -> Reply | str:
     """Looks up every entry; asked for the code, it looks into what was said, and says what it found there."""
     last = request.messages[-1]
-    said = next(text_of(message) for message in reversed(request.messages) if message["role"] == "user")
+    said = next(
+        text_of(message)
+        for message in reversed(request.messages)
+        if message["role"] == "user"
+    )
     said = text_of(last) if last["role"] == "user" else said
     if last["role"] == "tool":
         found = results_of(last)[0].text
@@ -54,13 +60,19 @@ def bookkeeper(request: Request) -> Reply | str:
         return f"The code is {FACT}." if FACT in everything else "Nobody told me."
     if not asked and "Entry" not in said:
         return "Hello."
-    name, arguments = ("recall", {"query": "code of the vault"}) if asked else ("look_up", {"entry": entry})
+    name, arguments = (
+        ("recall", {"query": "code of the vault"})
+        if asked
+        else ("look_up", {"entry": entry})
+    )
     call: Any = {
         "id": f"call_{len(everything)}_{entry if not asked else 'code'}",
         "type": "function",
         "function": {"name": name, "arguments": json.dumps(arguments)},
     }
-    return Reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls")
+    return Reply(
+        {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+    )
 
 
 def is_recalled(text: str) -> bool:
@@ -71,27 +83,55 @@ def is_recalled(text: str) -> bool:
 async def python_of(framework: str) -> Path:
     """Its environment; skips where it cannot be installed."""
     try:
-        return await asyncio.to_thread(environment, f"{framework}_agent", HERE / f"{framework}.txt", "-e", str(ROOT))
+        return await asyncio.to_thread(
+            environment,
+            f"{framework}_agent",
+            HERE / f"{framework}.txt",
+            "-e",
+            str(ROOT),
+        )
     except PeerAbsentError as error:
         pytest.skip(f"{framework} cannot be installed here: {error}")
 
 
-async def run(framework: str, folder: Path, script: Path, *arguments: str, **variables: str) -> str:
-    own = {"HOME": str(folder), "EVERTHREAD_HOME": str(folder / "home"), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+async def run(
+    framework: str, folder: Path, script: Path, *arguments: str, **variables: str
+) -> str:
+    own = {
+        "HOME": str(folder),
+        "EVERTHREAD_HOME": str(folder / "home"),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
     process = await asyncio.create_subprocess_exec(
-        str(await python_of(framework)), str(script), *arguments, cwd=folder,
+        str(await python_of(framework)),
+        str(script),
+        *arguments,
+        cwd=folder,
         env={**os.environ, **own, "OPENAI_API_KEY": "any", **variables},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-4_000:]
     return out.decode()
 
 
-async def drive(framework: str, folder: Path, provider: Provider, **how: Any) -> dict[str, Any]:
-    job = {"url": provider.url, "model": MODEL, "system": SYSTEM, "page": PAGE, "says": SAYS, "managed": True,
-           "store": str(folder / "books.db"), "window": WINDOW}  # fmt: skip
-    said = await run(framework, folder, HERE / f"{framework}_agent.py", json.dumps({**job, **how}))
+async def drive(
+    framework: str, folder: Path, provider: Provider, **how: Any
+) -> dict[str, Any]:
+    job = {
+        "url": provider.url,
+        "model": MODEL,
+        "system": SYSTEM,
+        "page": PAGE,
+        "says": SAYS,
+        "managed": True,
+        "store": str(folder / "books.db"),
+        "window": WINDOW,
+    }
+    said = await run(
+        framework, folder, HERE / f"{framework}_agent.py", json.dumps({**job, **how})
+    )
     found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
     return found
 
@@ -101,7 +141,9 @@ def served() -> Provider:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-async def test_without_the_integration_it_is_refused(framework: str, tmp_path: Path) -> None:
+async def test_without_the_integration_it_is_refused(
+    framework: str, tmp_path: Path
+) -> None:
     async with served() as provider:
         found = await drive(framework, tmp_path, provider, managed=False)
     assert found["refused"]
@@ -113,12 +155,21 @@ async def test_without_the_integration_it_is_refused(framework: str, tmp_path: P
 async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> None:
     async with served() as provider:
         found = await drive(framework, tmp_path, provider)
-    assert [(record.status, record.error) for record in provider.log if record.status != 200] == []
+    assert [
+        (record.status, record.error) for record in provider.log if record.status != 200
+    ] == []
     assert found["refused"] == ""
     assert len(found["heard"]) == len(SAYS)
     assert FACT in found["heard"][-1]
-    calls = [text for record in provider.log if record.request for text in map(text_of, record.request.messages[-1:])]
-    if found.get("recall", True):  # else what the question is about is shown again before the call
+    calls = [
+        text
+        for record in provider.log
+        if record.request
+        for text in map(text_of, record.request.messages[-1:])
+    ]
+    if found.get(
+        "recall", True
+    ):  # else what the question is about is shown again before the call
         assert sum(map(is_recalled, calls)) == 1
     assert found["kept"] >= 4 * TURNS, "the framework's own history is whole"
     assert found["pieces"] > len(SAYS) // 3, "what is streamed comes in pieces"
@@ -130,12 +181,16 @@ async def test_with_it_nothing_is_refused(framework: str, tmp_path: Path) -> Non
         assert thread.messages >= 4 * TURNS
         used = [row for row in await store.usage(thread.first.id) if row.task == "main"]
         assert len(used) == len(provider.log)
-        assert [row.usage.prompt_tokens for row in used] == [record.prompt_tokens for record in provider.log]
+        assert [row.usage.prompt_tokens for row in used] == [
+            record.prompt_tokens for record in provider.log
+        ]
         assert all(row.cost for row in used)
     finally:
         await store.close()
-    print(f"{framework}: {len(provider.log)} calls, {thread.compactions} compactions, largest prompt "
-          f"{max(record.prompt_tokens for record in provider.log):,} of {WINDOW:,}")  # fmt: skip
+    print(
+        f"{framework}: {len(provider.log)} calls, {thread.compactions} compactions, largest prompt "
+        f"{max(record.prompt_tokens for record in provider.log):,} of {WINDOW:,}"
+    )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -151,8 +206,12 @@ async def test_a_refusal_is_recovered_from(framework: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_its_example_runs(framework: str, tmp_path: Path) -> None:
     async with Provider([ServedModel(MODEL, 128_000)], ["Done."] * 20) as provider:
-        said = await run(framework, tmp_path, ROOT / "examples" / f"{framework}_agent.py",
-                         OPENAI_BASE_URL=f"{provider.url}/v1")  # fmt: skip
+        said = await run(
+            framework,
+            tmp_path,
+            ROOT / "examples" / f"{framework}_agent.py",
+            OPENAI_BASE_URL=f"{provider.url}/v1",
+        )
     assert said.count("Done.") >= 3
     store = open_store(tmp_path / "home" / "everthread.db")
     try:

@@ -21,17 +21,28 @@ from everthread.store.store import Store
 from tests.torture.fleet import Fleet
 
 pytestmark = pytest.mark.timeout(1_800)
-PROCESSES, THREADS, MESSAGES, KILLS = 3, 4, 12, 8
+PROCESSES = 3
+THREADS = 4
+MESSAGES = 12
+KILLS = 8
 JSON = {"content-type": "application/json"}
 
 
-async def sent(fleet: Fleet, http: httpx2.AsyncClient, thread: str, text: str, chance: random.Random) -> str:
+async def sent(
+    fleet: Fleet,
+    http: httpx2.AsyncClient,
+    thread: str,
+    text: str,
+    chance: random.Random,
+) -> str:
     """The end of a turn, as a client gets it that tries again with the same key, wherever somebody listens."""
     while True:
         _, url = chance.choice(fleet.processes)
         with suppress(httpx2.TransportError, ValueError):
             answer = await http.post(
-                f"{url}/api/threads/{thread}/messages", json={"content": text}, headers={"idempotency-key": text}
+                f"{url}/api/threads/{thread}/messages",
+                json={"content": text},
+                headers={"idempotency-key": text},
             )
             body: Any = answer.json()
             turn = body.get("turn") or body
@@ -40,15 +51,26 @@ async def sent(fleet: Fleet, http: httpx2.AsyncClient, thread: str, text: str, c
         await asyncio.sleep(0.1)
 
 
-async def talk(fleet: Fleet, http: httpx2.AsyncClient, thread: str, seed: int) -> Counter[str]:
+async def talk(
+    fleet: Fleet, http: httpx2.AsyncClient, thread: str, seed: int
+) -> Counter[str]:
     chance = random.Random(seed)  # noqa: S311 - chance, not secrecy
-    states = [await sent(fleet, http, thread, f"{thread[:6]}-{number}", chance) for number in range(MESSAGES)]
+    states = [
+        await sent(fleet, http, thread, f"{thread[:6]}-{number}", chance)
+        for number in range(MESSAGES)
+    ]
     return Counter(states)
 
 
 async def check(store: Store, provider: Provider, threads: list[str]) -> None:
     asked = Counter(
-        text_of(next(message for message in reversed(record.request.messages) if message["role"] == "user"))
+        text_of(
+            next(
+                message
+                for message in reversed(record.request.messages)
+                if message["role"] == "user"
+            )
+        )
         for record in provider.log
         if record.request is not None
     )
@@ -56,22 +78,33 @@ async def check(store: Store, provider: Provider, threads: list[str]) -> None:
         history = await store.history(thread)
         said = [text_of(item.body) for item in history if item.body["role"] == "user"]
         assert said == [f"{thread[:6]}-{number}" for number in range(MESSAGES)]
-        assert [item.body["role"] for item in history] == ["user", "assistant"] * MESSAGES
-        turns = {turn.message["content"]: turn for turn in await store.turns(thread, limit=1_000)}
+        assert [item.body["role"] for item in history] == [
+            "user",
+            "assistant",
+        ] * MESSAGES
+        turns = {
+            turn.message["content"]: turn
+            for turn in await store.turns(thread, limit=1_000)
+        }
         assert sorted(turns) == sorted(said)
         for place, text in enumerate(said):
             assert asked[text] <= 1, f"{text} was asked for {asked[text]} times"
             answer = text_of(history[2 * place + 1].body)
-            assert turns[text].state == ("answered" if answer == f"re: {text}" else "interrupted"), (text, answer)
+            assert turns[text].state == (
+                "answered" if answer == f"re: {text}" else "interrupted"
+            ), (text, answer)
     assert (await store.check()).problems == ()
 
 
-async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str], kind: str, tmp_path: Path) -> None:
+async def test_gateways_that_are_killed_in_the_middle(
+    new_url: Callable[..., str], kind: str, tmp_path: Path
+) -> None:
     async def answer(request: Request) -> str:
         await asyncio.sleep(0.3)
         return f"re: {text_of(request.messages[-1])}"
 
-    url, home = new_url(kind), tmp_path / "home"
+    url = new_url(kind)
+    home = tmp_path / "home"
     home.mkdir()
     async with Provider([ServedModel("gpt-4o", 60_000)], answer) as provider:
         (home / "config.yaml").write_text(
@@ -84,9 +117,15 @@ async def test_gateways_that_are_killed_in_the_middle(new_url: Callable[..., str
         await asyncio.gather(*(fleet.start() for _ in range(PROCESSES)))
         chance = random.Random(7)  # noqa: S311 - chance, not secrecy
         async with httpx2.AsyncClient(timeout=60) as http:
-            made = [await http.post(f"{fleet.processes[0][1]}/api/threads", json={}) for _ in range(THREADS)]
+            made = [
+                await http.post(f"{fleet.processes[0][1]}/api/threads", json={})
+                for _ in range(THREADS)
+            ]
             threads = [str(one.json()["id"]) for one in made]
-            talks = [asyncio.create_task(talk(fleet, http, thread, seed)) for seed, thread in enumerate(threads)]
+            talks = [
+                asyncio.create_task(talk(fleet, http, thread, seed))
+                for seed, thread in enumerate(threads)
+            ]
             for _ in range(KILLS):
                 await asyncio.sleep(chance.uniform(0.3, 1.5))
                 await fleet.kill(chance)

@@ -45,7 +45,11 @@ def find_python(version: str) -> str | None:
     """The interpreter of a version that this machine has."""
     interpreters = [
         *(Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"),
-        *(Path(path) for path in [shutil.which(f"python{version}")] if path and "shims" not in path),
+        *(
+            Path(path)
+            for path in [shutil.which(f"python{version}")]
+            if path and "shims" not in path
+        ),
     ]
     return str(interpreters[0]) if interpreters else None
 
@@ -54,9 +58,21 @@ def find_python(version: str) -> str | None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT],
-        check=True, env={**os.environ, "PYTHONPATH": ""},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            folder,
+            ROOT,
+        ],
+        check=True,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
     [built] = folder.glob("*.whl")
     return built
 
@@ -75,7 +91,12 @@ class Newcomer:
             for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE")
             if name in os.environ
         }
-        self.environment = {**index, "HOME": str(home), "PATH": f"{self.bin}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        self.environment = {
+            **index,
+            "HOME": str(home),
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
 
     def run(self, *command: str, code: int = 0, typed: str = "") -> str:
         began = time.monotonic()
@@ -90,8 +111,12 @@ class Newcomer:
             check=False,
         )
         seconds = time.monotonic() - began
-        self.write(f"$ {shlex.join(command)}\n{done.stdout}{done.stderr}[{done.returncode}, {seconds:.1f} s]\n")
-        assert done.returncode == code, f"{shlex.join(command)}\n{done.stdout[-2_000:]}\n{done.stderr[-2_000:]}"
+        self.write(
+            f"$ {shlex.join(command)}\n{done.stdout}{done.stderr}[{done.returncode}, {seconds:.1f} s]\n"
+        )
+        assert done.returncode == code, (
+            f"{shlex.join(command)}\n{done.stdout[-2_000:]}\n{done.stderr[-2_000:]}"
+        )
         return done.stdout
 
     def write(self, text: str) -> None:
@@ -99,9 +124,10 @@ class Newcomer:
             with self.record.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
 
-    def install(self, python: str, wheel: Path) -> None:
+    def install(self, python: str, wheel: Path, extra: str = "") -> None:
         self.run(python, "-m", "venv", str(self.home / "venv"))
-        self.run(str(self.bin / "python"), "-m", "pip", "install", "--quiet", str(wheel))
+        pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet"]
+        self.run(*pip, f"{wheel}[{extra}]" if extra else str(wheel))
 
     @contextmanager
     def serving(self, *command: str) -> Iterator[str]:
@@ -109,7 +135,12 @@ class Newcomer:
         self.write(f"$ {shlex.join(command)} &\n")
         with (self.home / "server.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--json"], cwd=self.work, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+                [*command, "--json"],
+                cwd=self.work,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
             try:
                 assert process.stdout is not None
@@ -127,8 +158,13 @@ def test_the_wheel_installs_and_runs(version: str, wheel: Path, tmp_path: Path) 
     newcomer = Newcomer(tmp_path)
     newcomer.install(python, wheel)
     assert newcomer.run("everthread", "--version").strip()
-    assert json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"] == []
-    newcomer.run("python", "-c", "import everthread; everthread.compress([], window=8_000)")
+    assert (
+        json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"]
+        == []
+    )
+    newcomer.run(
+        "python", "-c", "import everthread; everthread.compress([], window=8_000)"
+    )
 
 
 def test_an_old_python_is_refused_plainly(wheel: Path, tmp_path: Path) -> None:
@@ -138,16 +174,20 @@ def test_an_old_python_is_refused_plainly(wheel: Path, tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path)
     newcomer.run(python, "-m", "venv", str(tmp_path / "venv"))
     command = [str(newcomer.bin / "python"), "-m", "pip", "install", str(wheel)]
-    refused = subprocess.run(command, env=newcomer.environment, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        command, env=newcomer.environment, capture_output=True, text=True, check=False
+    )
     assert refused.returncode != 0
     assert "3.11" in refused.stderr
 
 
-def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Path, tmp_path: Path) -> None:
+def test_readme_and_start_pages_from_install_to_a_managed_conversation(
+    wheel: Path, tmp_path: Path
+) -> None:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.unlink(missing_ok=True)
     newcomer = Newcomer(tmp_path, RECORD)
-    newcomer.install(find_python("3.11") or sys.executable, wheel)
+    newcomer.install(find_python("3.11") or sys.executable, wheel, extra="models")
     newcomer.run("everthread", "--help")
 
     newcomer.write("== without a key, run says what to do")
@@ -175,16 +215,26 @@ def test_readme_and_start_pages_from_install_to_a_managed_conversation(wheel: Pa
     model = ["everthread", "lab", "provider", "--model", "gpt-4o=8000"]
     with newcomer.serving(*model) as provider:
         reached = ["--base-url", f"{provider}/v1", "--model", "gpt-4o"]
-        assert "ledger" in newcomer.run("everthread", "run", "Where is the ledger?", *reached)
-        newcomer.run("everthread", "chat", *reached, typed="Good morning.\n/usage\n/exit\n")
-        newcomer.run("everthread", "chat", "--continue", *reached, typed="/state\n/cost\n/exit\n")
+        assert "ledger" in newcomer.run(
+            "everthread", "run", "Where is the ledger?", *reached
+        )
+        newcomer.run(
+            "everthread", "chat", *reached, typed="Good morning.\n/usage\n/exit\n"
+        )
+        newcomer.run(
+            "everthread", "chat", "--continue", *reached, typed="/state\n/cost\n/exit\n"
+        )
 
         newcomer.write("== the gateway in front of it, and a client past its window")
-        with newcomer.serving("everthread", "serve", "--port", "0", "--upstream", f"lab={provider}") as gateway:
+        with newcomer.serving(
+            "everthread", "serve", "--port", "0", "--upstream", f"lab={provider}"
+        ) as gateway:
             script = newcomer.work / "client.py"
             script.write_text(CLIENT, "utf-8")
             assert "21 messages" in newcomer.run("python", str(script), gateway)
-    threads = json.loads(newcomer.run("everthread", "sessions", "list", "--json"))["sessions"]
+    threads = json.loads(newcomer.run("everthread", "sessions", "list", "--json"))[
+        "sessions"
+    ]
     [proxied] = [thread for thread in threads if thread["platform"] == "gateway"]
     assert proxied["compactions"] >= 1
     assert "8443" in newcomer.run("everthread", "sessions", "search", "8443")

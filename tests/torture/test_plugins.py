@@ -1,34 +1,46 @@
-"""The plug-ins of pi, opencode and Claude Code in the real programs.
+"""The plug-ins of pi, opencode and Claude Code in the real programs, without a gateway.
 
-pi's compaction is the gateway's. opencode's and Claude Code's are their own, and what the user said comes back behind.
+pi's compaction is Everthread's. opencode's and Claude Code's are their own; the user's words come back after them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from everthread.core.types import Request
+from everthread.core.transcript import user_text
+from everthread.core.types import Reply, Request
 from everthread.lab.provider import Provider, ServedModel
 from tests.gateway.clients import words
-from tests.gateway.house import house
 from tests.torture.clients.install import AbsentError, install_npm
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-PI_PLUGIN, CLAUDE_PLUGIN = str(PLUGINS / "pi" / "everthread.ts"), str(PLUGINS / "claude-code")
-PI, CLAUDE = "@earendil-works/pi-coding-agent@0.74.2", "@anthropic-ai/claude-code@2.1.325"
+PI_PLUGIN = str(PLUGINS / "pi" / "everthread.ts")
+PI = "@earendil-works/pi-coding-agent@0.87.1"
+CLAUDE = "@anthropic-ai/claude-code@2.1.326"
 OPENCODE = "opencode-ai@1.18.33"
 CLAUDE_MODELS = ("claude-opus-5-5", "claude-haiku-4-5", "claude-haiku-4-5-20251001")
 RULE = "Never push to main. Answer in one line."
 WINDOW = 40_000
 OPENCODE_SUMMARY = "The ledger was kept, and that is all."
+
+
+def hook_environment(folder: Path) -> dict[str, str]:
+    """Return the variables that let a plug-in find Everthread."""
+    return {
+        "EVERTHREAD_HOME": str(folder / "everthread"),
+        "EVERTHREAD_COMMAND": f"{sys.executable} -m everthread",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
 
 
 def bookkeeper(request: Request) -> str:
@@ -48,7 +60,10 @@ class Pi:
         self._process.stdin.write(f"{json.dumps(command)}\n".encode())
         while line := await asyncio.wait_for(self._process.stdout.readline(), 300):
             event: dict[str, Any] = json.loads(line)
-            if event.get("type") == until and event.get("command") in (None, command["type"]):
+            if event.get("type") == until and event.get("command") in (
+                None,
+                command["type"],
+            ):
                 return event
         raise AssertionError("pi ended")
 
@@ -62,35 +77,82 @@ def find_program(name: str, package: str) -> tuple[str, str]:
     return shutil.which(name, path=path) or name, path
 
 
-async def test_pi_compacts_through_the_gateway(tmp_path: Path) -> None:
+def pi_model(request: Request) -> str | Reply:
+    """Run a command, or recall, when told to."""
+    last = request.messages[-1]
+    if last["role"] == "tool":
+        return "Noted."
+    if "Build it." in user_text(last):
+        return _call("bash", {"command": BUILD})
+    if "Where is the vault?" in user_text(last):
+        return _call("recall", {"query": "vault mirror"})
+    return bookkeeper(request)
+
+
+async def test_pi_compacts_shortens_and_recalls_with_the_plugin_alone(
+    tmp_path: Path,
+) -> None:
     program, path = find_program("pi", PI)
     agent = tmp_path / "agent"
     agent.mkdir()
     models = [ServedModel("lab-coder", WINDOW)]
-    async with house(tmp_path) as place, Provider(models, bookkeeper) as provider:
-        gateway = await place.gateway("none", key=None)
-        row = {"id": "lab-coder", "name": "lab", "reasoning": False, "input": ["text"], "contextWindow": WINDOW,
-               "maxTokens": 4_000, "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}}  # fmt: skip
-        lab = {"baseUrl": f"{provider.url}/v1", "api": "openai-completions", "apiKey": "any", "models": [row]}
-        (agent / "models.json").write_text(json.dumps({"providers": {"lab": lab}}), "utf-8")
+    async with Provider(models, pi_model) as provider:
+        row = {
+            "id": "lab-coder",
+            "name": "lab",
+            "reasoning": False,
+            "input": ["text"],
+            "contextWindow": WINDOW,
+            "maxTokens": 4_000,
+            "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+        }
+        lab = {
+            "baseUrl": f"{provider.url}/v1",
+            "api": "openai-completions",
+            "apiKey": "any",
+            "models": [row],
+        }
+        (agent / "models.json").write_text(
+            json.dumps({"providers": {"lab": lab}}), "utf-8"
+        )
         (agent / "settings.json").write_text(
-            json.dumps({"compaction": {"enabled": False, "keepRecentTokens": 3_000}}), "utf-8"
+            json.dumps({"compaction": {"enabled": False, "keepRecentTokens": 3_000}}),
+            "utf-8",
         )
         environment = {
-            **os.environ, "PATH": path, "HOME": str(tmp_path), "PI_CODING_AGENT_DIR": str(agent), "PI_OFFLINE": "1",
-            "EVERTHREAD_URL": gateway,
-        }  # fmt: skip
+            **os.environ,
+            "PATH": path,
+            "HOME": str(tmp_path),
+            "PI_CODING_AGENT_DIR": str(agent),
+            "PI_OFFLINE": "1",
+            **hook_environment(tmp_path),
+        }
         process = await asyncio.create_subprocess_exec(
-            program, "--mode", "rpc", "--provider", "lab", "--model", "lab-coder", "--extension", PI_PLUGIN,
-            cwd=tmp_path, env=environment, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            program,
+            "--mode",
+            "rpc",
+            "--provider",
+            "lab",
+            "--model",
+            "lab-coder",
+            "--extension",
+            PI_PLUGIN,
+            cwd=tmp_path,
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
             limit=64 * 1024 * 1024,
-        )  # fmt: skip
+        )
         try:
             pi = Pi(process)
-            await pi.ask({"type": "prompt", "message": RULE}, "agent_end")
+            await pi.ask({"type": "prompt", "message": f"{RULE} {SECRET}"}, "agent_end")
+            await pi.ask({"type": "prompt", "message": "Build it."}, "agent_end")
+            check_shortened(provider)
             for compaction in range(2):
                 for turn in range(4):
-                    text = f"Ledger {compaction}-{turn}: {words(1_200, f'ledger {turn}')}"
+                    text = (
+                        f"Ledger {compaction}-{turn}: {words(1_200, f'ledger {turn}')}"
+                    )
                     await pi.ask({"type": "prompt", "message": text}, "agent_end")
                 calls = len(provider.log)
                 made = await pi.ask({"type": "compact"}, "response")
@@ -102,40 +164,78 @@ async def test_pi_compacts_through_the_gateway(tmp_path: Path) -> None:
                 assert sent.status == 200
                 assert RULE in json.dumps(sent.body)
                 assert sent.prompt_tokens < provider.log[calls - 1].prompt_tokens
+            vault = {"type": "prompt", "message": "Where is the vault?"}
+            await pi.ask(vault, "agent_end")
+            assert SECRET in json.dumps(provider.log[-1].body["messages"][-1])
         finally:
             process.kill()
             await process.wait()
 
 
-def opencode_model(request: Request) -> str:
-    """Its own summary says nothing of what the user said."""
-    return bookkeeper(request) if request.tools else OPENCODE_SUMMARY
+def opencode_model(request: Request) -> str | Reply:
+    """Write a summary that says nothing of the user's words; run a command when told to."""
+    if not request.tools:
+        return OPENCODE_SUMMARY
+    if request.messages[-1]["role"] == "tool":
+        return "Noted."
+    if "Build it." in user_text(request.messages[-1]):
+        return _call("bash", {"command": BUILD, "description": "Build"})
+    return bookkeeper(request)
 
 
-async def test_opencodes_summary_is_followed_by_the_users_words(tmp_path: Path) -> None:
+def check_shortened(provider: Provider) -> None:
+    """The result of the build is a preview with its end."""
+    shortened = json.dumps(provider.log[-1].body)
+    assert "kept outside the conversation" in shortened
+    assert "step 1199 of" in shortened, "its end is shown"
+    assert "step 600 of" not in shortened
+
+
+async def test_opencode_with_the_plugin_alone(tmp_path: Path) -> None:
     program, path = find_program("opencode", OPENCODE)
     settings = tmp_path / ".config" / "opencode"
     (settings / "plugins").mkdir(parents=True)
     shutil.copy(PLUGINS / "opencode" / "everthread.js", settings / "plugins")
     models = [ServedModel("lab-coder", 200_000)]
-    async with house(tmp_path) as place, Provider(models, opencode_model) as provider:
+    async with Provider(models, opencode_model) as provider:
         limit = {"context": 200_000, "output": 4_000}
         options = {"baseURL": f"{provider.url}/v1", "apiKey": "any"}
-        lab = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"lab-coder": {"limit": limit}}}
-        (settings / "opencode.json").write_text(json.dumps({"provider": {"lab": lab}}), "utf-8")
+        lab = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": options,
+            "models": {"lab-coder": {"limit": limit}},
+        }
+        (settings / "opencode.json").write_text(
+            json.dumps({"provider": {"lab": lab}}), "utf-8"
+        )
         environment = {
-            "PATH": path, "HOME": str(tmp_path), "EVERTHREAD_URL": await place.gateway("none", key=None),
-            "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
-        }  # fmt: skip
+            "PATH": path,
+            "HOME": str(tmp_path),
+            **hook_environment(tmp_path),
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        }
         process = await asyncio.create_subprocess_exec(
-            program, "serve", "--port", "0", cwd=tmp_path, env=environment, stdin=asyncio.subprocess.DEVNULL,
+            program,
+            "serve",
+            "--port",
+            "0",
+            cwd=tmp_path,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             assert process.stdout
-            while "listening on" not in (line := (await asyncio.wait_for(process.stdout.readline(), 120)).decode()):
+            while "listening on" not in (
+                line := (
+                    await asyncio.wait_for(process.stdout.readline(), 120)
+                ).decode()
+            ):
                 assert line, "opencode ended"
-            async with httpx2.AsyncClient(base_url=line.split()[-1], timeout=300) as http:
+            async with httpx2.AsyncClient(
+                base_url=line.split()[-1], timeout=300
+            ) as http:
                 session = (await http.post("/session", json={})).json()["id"]
 
                 async def say(text: str) -> None:
@@ -145,9 +245,13 @@ async def test_opencodes_summary_is_followed_by_the_users_words(tmp_path: Path) 
                     assert answer.status_code == 200, answer.text
 
                 await say(RULE)
+                await say("Build it.")
+                check_shortened(provider)
                 for compaction in range(2):
                     for turn in range(12):
-                        await say(f"Ledger {compaction}-{turn}: {words(1_200, f'ledger {turn}')}")
+                        await say(
+                            f"Ledger {compaction}-{turn}: {words(1_200, f'ledger {turn}')}"
+                        )
                     model = {"providerID": "lab", "modelID": "lab-coder"}
                     done = await http.post(f"/session/{session}/summarize", json=model)
                     assert done.status_code == 200, done.text
@@ -157,7 +261,7 @@ async def test_opencodes_summary_is_followed_by_the_users_words(tmp_path: Path) 
                     assert sent.status == 200
                     asked = json.dumps(sent.body)
                     assert asked.count(OPENCODE_SUMMARY) == 1, "its own summary"
-                    assert asked.count("made by Everthread") == 1
+                    assert asked.count("Kept by Everthread") == 1
                     assert RULE in asked
                     assert sent.prompt_tokens < before
         finally:
@@ -165,36 +269,99 @@ async def test_opencodes_summary_is_followed_by_the_users_words(tmp_path: Path) 
             await process.wait()
 
 
-def claude_model(request: Request) -> str:
-    """Its own summary says nothing of what the user said."""
-    if "<summary>" in json.dumps(request.messages[-1]):
-        return "<summary>The ledger was kept.</summary>"
+CLAUDE_SUMMARY = "The ledger was kept."
+SECRET = "The vault is behind the mirror."
+BUILD = "seq -f 'step %g of the build' 1 1200; echo built"
+
+
+def claude_model(request: Request) -> str | Reply:
+    """Write a summary that says nothing of the user's words; run a command, or recall, when told to."""
+    said = json.dumps(request.messages[-1])
+    if "<summary>" in said:
+        return f"<summary>{CLAUDE_SUMMARY}</summary>"
+    asked = next(
+        text for message in reversed(request.messages) if (text := user_text(message))
+    )
+    if "Where is the vault?" in asked:
+        return _recall(request)
+    if request.messages[-1]["role"] == "tool":
+        return "Noted."
+    if "Build it." in said:
+        return _call("Bash", {"command": BUILD, "description": "Build"})
     return bookkeeper(request)
 
 
-async def test_claude_code_gets_the_users_words_back_after_its_own_compaction(tmp_path: Path) -> None:
+def _recall(request: Request) -> str | Reply:
+    """Search with the MCP server, once it is connected: until then, wait."""
+    last = json.dumps(request.messages[-1])
+    names = [str(tool["function"]["name"]) for tool in request.tools]
+    search = [
+        name for name in names if name.startswith("mcp__") and name.endswith("__search")
+    ]
+    if SECRET in last:
+        return "Behind the mirror."
+    if search:
+        return _call(search[0], {"query": "vault mirror"})
+    return _call("Bash", {"command": "sleep 3", "description": "Wait"})
+
+
+_numbers = itertools.count()
+
+
+def _call(name: str, arguments: dict[str, Any]) -> Reply:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call: Any = {
+        "id": f"toolu_{next(_numbers)}",
+        "type": "function",
+        "function": function,
+    }
+    return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+async def test_claude_code_with_the_plugin_alone(tmp_path: Path) -> None:
+    """No gateway runs: the marketplace's plug-in shortens a result, keeps the words, and recalls what was lost."""
     program, path = find_program("claude", CLAUDE)
-    work, home = tmp_path / "work", tmp_path / "home"
+    work = tmp_path / "work"
+    home = tmp_path / "home"
     work.mkdir()
     home.mkdir()
     models = [ServedModel(name, 200_000) for name in CLAUDE_MODELS]
-    async with house(tmp_path) as place, Provider(models, claude_model) as provider:
+    async with Provider(models, claude_model) as provider:
         environment = {
-            "PATH": path, "HOME": str(home), "TMPDIR": str(tmp_path), "IS_SANDBOX": "1", "ANTHROPIC_API_KEY": "any",
-            "ANTHROPIC_BASE_URL": provider.url, "EVERTHREAD_URL": await place.gateway("none", key=None),
+            "PATH": path,
+            "HOME": str(home),
+            "TMPDIR": str(tmp_path),
+            "IS_SANDBOX": "1",
+            "ANTHROPIC_API_KEY": "any",
+            "ANTHROPIC_BASE_URL": provider.url,
+            **hook_environment(tmp_path),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        }  # fmt: skip
+            "ENABLE_TOOL_SEARCH": "false",
+            "MCP_TIMEOUT": "60000",
+        }
 
-        async def say(*arguments: str) -> None:
+        async def run(*arguments: str) -> str:
             process = await asyncio.create_subprocess_exec(
-                program, "--plugin-dir", CLAUDE_PLUGIN, "--dangerously-skip-permissions", "-p", *arguments,
-                cwd=work, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                program,
+                *arguments,
+                cwd=work,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
+            )
             heard, _ = await asyncio.wait_for(process.communicate(), 300)
             assert process.returncode == 0, heard.decode()
+            return heard.decode()
 
-        await say(RULE)
+        async def say(*arguments: str) -> None:
+            await run("--dangerously-skip-permissions", "-p", *arguments)
+
+        await run("plugin", "marketplace", "add", str(PLUGINS.parent))
+        await run("plugin", "install", "everthread@everthread")
+        await say(f"{RULE} {SECRET}")
+        await say("Build it.", "--continue")
+        check_shortened(provider)
         for turn in range(2):
             await say(f"Ledger {turn}: {words(1_200, f'ledger {turn}')}", "--continue")
         await say("/compact", "--continue")
@@ -202,6 +369,9 @@ async def test_claude_code_gets_the_users_words_back_after_its_own_compaction(tm
         sent = provider.log[-1]
         assert sent.status == 200
         asked = json.dumps(sent.body)
-        assert "The ledger was kept." in asked, "its own summary"
-        assert "made by Everthread" in asked
+        assert CLAUDE_SUMMARY in asked, "its own summary"
+        assert "Kept by Everthread" in asked
         assert RULE in asked
+        await say("Where is the vault?", "--continue")
+        results = json.dumps(provider.log[-1].body["messages"][-1])
+        assert SECRET in results, "recalled by the MCP server"

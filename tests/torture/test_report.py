@@ -36,20 +36,32 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
       document.documentElement.dataset.tip = document.querySelector(".tip").textContent;
       chart.dispatchEvent(new Event("blur"));
       document.documentElement.dataset.after = document.querySelector(".tip").textContent;
-      const wide = [...document.querySelectorAll(".chart")].map((c) => c.getBoundingClientRect().width);
-      document.documentElement.dataset.width = Math.min(...wide);
+      const charts = [...document.querySelectorAll(".chart")];
+      const shown = charts.map((c) => c.getBoundingClientRect().width).filter((width) => width > 0);
+      document.documentElement.dataset.width = Math.min(...shown);
+      document.documentElement.dataset.shown = shown.length / charts.length;
       document.documentElement.dataset.over = document.documentElement.scrollWidth - innerWidth;
     </script></body>"""
     target.write_text(page([found]).replace("</body>", script), "utf-8")
     return target
 
 
-def _run(browser: str, report: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(
+    browser: str, report: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-        f"--user-data-dir={report.parent / 'profile'}", *arguments, report.as_uri(),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--user-data-dir={report.parent / 'profile'}",
+        *arguments,
+        report.as_uri(),
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True
+    )
 
 
 @pytest.mark.parametrize("width", [390, 1_280])
@@ -63,15 +75,29 @@ def test_a_browser_shows_it(browser: str, report: Path, width: int) -> None:
     assert re.match(r"call 60\nEverthread: [\d,]+\n", tip[1])
     assert 'data-after=""' in root[0]
     assert float(re.findall(r'data-width="([\d.]+)"', root[0])[0]) > 250
+    assert 'data-shown="0.5"' in root[0], "each chart once, for this width"
     assert float(re.findall(r'data-over="(-?[\d.]+)"', root[0])[0]) <= 0
     complaints = [line for line in answer.stderr.split("\n") if "CONSOLE" in line]
     assert complaints == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_drawn_in_both_lights(browser: str, report: Path, dark: bool, tmp_path: Path) -> None:
+def test_it_is_drawn_in_both_lights(
+    browser: str, report: Path, dark: bool, tmp_path: Path
+) -> None:
     picture = tmp_path / "page.png"
-    wanted = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
-    _run(browser, report, *wanted, "--window-size=1100,3000", "--hide-scrollbars", f"--screenshot={picture}")
+    wanted = (
+        ["--blink-settings=preferredColorScheme=0"]
+        if dark
+        else ["--blink-settings=preferredColorScheme=1"]
+    )
+    _run(
+        browser,
+        report,
+        *wanted,
+        "--window-size=1100,3000",
+        "--hide-scrollbars",
+        f"--screenshot={picture}",
+    )
     assert picture.stat().st_size > 50_000
     sys.stdout.write(f"{picture}\n")

@@ -25,7 +25,7 @@ from everthread.gateway.auth import issue_key
 from everthread.gateway.quotas import utc_day
 from everthread.lab.provider import Provider
 from everthread.lab.provider.faults import Fault
-from everthread.store.models import KeyLimits
+from everthread.store.records import KeyLimits
 from tests.gateway.load import Numbered, Sdk, Talker, compactions, models, problems
 from tests.gateway.test_memory import MB, gateway, idle_threads, many_requests
 from tests.store.postgres_server import Server
@@ -67,25 +67,41 @@ async def talk_until(end: float, talker: Talker, chance: random.Random) -> None:
 
 def _is_of_an_outage(problem: str) -> bool:
     """While the database is away nobody is let in who is not known, and what was made smaller goes as it came."""
-    return "keys_unavailable" in problem or "too long" in problem or "context length" in problem
+    return (
+        "keys_unavailable" in problem
+        or "too long" in problem
+        or "context length" in problem
+    )
 
 
-async def test_ten_gateways_one_hot_key_and_everything_is_killed(own_server: Server, tmp_path: Path) -> None:
-    home, database = tmp_path / "home", own_server.url()
+async def test_ten_gateways_one_hot_key_and_everything_is_killed(
+    own_server: Server, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    database = own_server.url()
     chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
     store = open_store(database)
     token, key = issue_key(scopes=("proxy",))
     await store.create_key(key)
     async with Provider(models(6_000), Streaming()) as provider:
         write_config(home, database, provider.url)
-        fleet, sdk = Fleet(home), Sdk(key=token)
+        fleet = Fleet(home)
+        sdk = Sdk(key=token)
         await asyncio.gather(*(fleet.start() for _ in range(GATEWAYS)))
         talkers = [
-            Talker(number, lambda: chance.choice(fleet.processes)[1], sdk, stream=True, words=30)
+            Talker(
+                number,
+                lambda: chance.choice(fleet.processes)[1],
+                sdk,
+                stream=True,
+                words=30,
+            )
             for number in range(CLIENTS)
         ]
         end = time.monotonic() + SECONDS
-        talks = [asyncio.create_task(talk_until(end, talker, chance)) for talker in talkers]
+        talks = [
+            asyncio.create_task(talk_until(end, talker, chance)) for talker in talkers
+        ]
         kills = restarts = 0
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 3))
@@ -99,15 +115,25 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(own_server: Ser
         await asyncio.gather(*talks)
         for talker in talkers:
             await talker.turn()
-            talker.problems = [problem for problem in talker.problems if not _is_of_an_outage(problem)]
+            talker.problems = [
+                problem for problem in talker.problems if not _is_of_an_outage(problem)
+            ]
         await fleet.close()
         await sdk.close()
         try:
             lost = (kills + restarts) * CLIENTS
             wrong = await problems(store, provider.log, talkers, ends=True, lost=lost)
-            wrong["wrong requests"] = [one for one in wrong.pop("wrong requests", []) if not _is_of_an_outage(one[1])]
+            wrong["wrong requests"] = [
+                one
+                for one in wrong.pop("wrong requests", [])
+                if not _is_of_an_outage(one[1])
+            ]
             made = await compactions(store)
-            (used,) = [one.today for one in await store.list_keys(utc_day(time.time())) if one.key.id == key.id]
+            (used,) = [
+                one.today
+                for one in await store.list_keys(utc_day(time.time()))
+                if one.key.id == key.id
+            ]
         finally:
             await store.close()
     turns = sum(len(talker.history) // 2 for talker in talkers)
@@ -122,9 +148,13 @@ async def test_ten_gateways_one_hot_key_and_everything_is_killed(own_server: Ser
     assert used.requests >= len(provider.log) - lost
 
 
-async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(new_url: Callable[..., str], tmp_path: Path) -> None:
+async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(
+    new_url: Callable[..., str], tmp_path: Path
+) -> None:
     """All gateways at once, one key, no pause: the worst case for a limit that is kept in every process."""
-    home, database, limit = tmp_path / "home", new_url("postgresql"), 400
+    home = tmp_path / "home"
+    database = new_url("postgresql")
+    limit = 400
     store = open_store(database)
     token, key = issue_key(scopes=("proxy",), limits=KeyLimits(requests=limit))
     await store.create_key(key)
@@ -137,24 +167,35 @@ async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(new_url: Call
         async def ask(url: str, number: int) -> None:
             async with httpx2.AsyncClient(timeout=60) as client:
                 while True:
-                    message = {"role": "user", "content": f"Client {number}, request {sum(answered.values())}"}
+                    message = {
+                        "role": "user",
+                        "content": f"Client {number}, request {sum(answered.values())}",
+                    }
                     answer = await client.post(
                         f"{url}/v1/chat/completions",
                         content=json.dumps({"model": "gpt-4o", "messages": [message]}),
-                        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+                        headers={
+                            "authorization": f"Bearer {token}",
+                            "content-type": "application/json",
+                        },
                     )
                     answered[answer.status_code] += 1
                     if answer.status_code == 429:
                         return
 
         urls = [url for _, url in fleet.processes]
-        await asyncio.gather(*(ask(urls[number % GATEWAYS], number) for number in range(2 * GATEWAYS)))
+        await asyncio.gather(
+            *(ask(urls[number % GATEWAYS], number) for number in range(2 * GATEWAYS))
+        )
         await store.revoke_key(key.id)
-        revoked, alive = time.monotonic(), set(urls)
+        revoked = time.monotonic()
+        alive = set(urls)
         async with httpx2.AsyncClient(timeout=60) as client:
             while alive:
                 for url in list(alive):
-                    answer = await client.get(f"{url}/metrics", headers={"authorization": f"Bearer {token}"})
+                    answer = await client.get(
+                        f"{url}/metrics", headers={"authorization": f"Bearer {token}"}
+                    )
                     if answer.status_code == 401:
                         alive.discard(url)
                 assert not alive or time.monotonic() - revoked < 2 * REVOKED_SECONDS
@@ -165,7 +206,9 @@ async def test_a_limit_is_passed_by_no_more_than_what_is_in_flight(new_url: Call
     print(
         f"{answered[200]} of {limit} requests were let in by {GATEWAYS} gateways; the key was dead after {took:.1f} s"
     )
-    assert 0 <= over <= 20 * GATEWAYS, "what ten processes let in before they hear of each other"
+    assert 0 <= over <= 20 * GATEWAYS, (
+        "what ten processes let in before they hear of each other"
+    )
     assert took <= REVOKED_SECONDS
 
 

@@ -30,10 +30,22 @@ async def test_the_native_api_is_as_its_document_says(tmp_path: Path) -> None:
         url = await fleet.start()
         try:
             process = await asyncio.create_subprocess_exec(
-                str(python.parent / "schemathesis"), "run", f"{url}/api/openapi.json", "--checks", CHECKS,
-                "--max-examples", "40", "--seed", "7", "--request-timeout", "60", "--phases",
-                "examples,coverage,fuzzing", cwd=tmp_path, stdout=asyncio.subprocess.PIPE,
-            )  # fmt: skip
+                str(python.parent / "schemathesis"),
+                "run",
+                f"{url}/api/openapi.json",
+                "--checks",
+                CHECKS,
+                "--max-examples",
+                "40",
+                "--seed",
+                "7",
+                "--request-timeout",
+                "60",
+                "--phases",
+                "examples,coverage,fuzzing",
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+            )
             out, _ = await process.communicate()
         finally:
             await fleet.close()

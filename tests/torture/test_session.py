@@ -17,7 +17,9 @@ __all__ = ["local_file"]
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("seed", range(100, 104))
-async def test_a_long_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_a_long_soak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setenv(KEY, "sk-lab")
     done = await soak(tmp_path, seed=seed, turns=500)
     assert done.total() >= 500
@@ -25,7 +27,9 @@ async def test_a_long_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("api", ["openai_chat", "openai_responses", "anthropic"])
-async def test_the_real_small_model_at_2048(tmp_path: Path, local_file: Path, api: Api) -> None:
+async def test_the_real_small_model_at_2048(
+    tmp_path: Path, local_file: Path, api: Api
+) -> None:
     assert await pass_the_window(tmp_path, local_file, window=2_048, api=api) >= 2
 
 

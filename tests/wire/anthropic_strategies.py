@@ -12,7 +12,9 @@ Block = dict[str, Any]
 words = st.text(min_size=1, max_size=12).filter(str.strip)
 any_text = st.text(max_size=12)
 scalars = st.none() | st.booleans() | st.integers() | any_text
-json_objects = st.dictionaries(st.text(max_size=5), scalars | st.lists(scalars, max_size=2), max_size=3)
+json_objects = st.dictionaries(
+    st.text(max_size=5), scalars | st.lists(scalars, max_size=2), max_size=3
+)
 markers = st.sampled_from([{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}])
 call_ids = st.integers(10**6, 10**8).map("toolu_{}".format)
 image_sources = st.sampled_from(
@@ -33,30 +35,48 @@ document_sources = st.sampled_from(
 
 def block(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Block]:
     """A block with these fields, now and then with a cache marker."""
-    return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional={"cache_control": markers})
+    return st.fixed_dictionaries(
+        {"type": st.just(kind), **fields}, optional={"cache_control": markers}
+    )
 
 
 text_blocks = block("text", text=any_text)
 images = block("image", source=image_sources)
 unknown = block("something_new", payload=json_objects)
-media = st.one_of(text_blocks, images, block("document", source=document_sources, title=st.none() | words), unknown)
+media = st.one_of(
+    text_blocks,
+    images,
+    block("document", source=document_sources, title=st.none() | words),
+    unknown,
+)
 results = block(
-    "tool_result", tool_use_id=call_ids, content=any_text | st.lists(st.one_of(text_blocks, images), max_size=2)
+    "tool_result",
+    tool_use_id=call_ids,
+    content=any_text | st.lists(st.one_of(text_blocks, images), max_size=2),
 )
 bare_results = st.fixed_dictionaries(
-    {"type": st.just("tool_result"), "tool_use_id": call_ids}, optional={"is_error": st.booleans()}
+    {"type": st.just("tool_result"), "tool_use_id": call_ids},
+    optional={"is_error": st.booleans()},
 )
 thoughts = st.one_of(
-    st.fixed_dictionaries({"type": st.just("thinking"), "thinking": any_text, "signature": words}),
+    st.fixed_dictionaries(
+        {"type": st.just("thinking"), "thinking": any_text, "signature": words}
+    ),
     st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": words}),
 )
-calls = block("tool_use", id=call_ids, name=st.sampled_from(["bash", "read"]), input=json_objects)
-server = block("server_tool_use", id=call_ids, name=st.just("web_search"), input=json_objects)
+calls = block(
+    "tool_use", id=call_ids, name=st.sampled_from(["bash", "read"]), input=json_objects
+)
+server = block(
+    "server_tool_use", id=call_ids, name=st.just("web_search"), input=json_objects
+)
 said = st.one_of(text_blocks, thoughts, calls, server, unknown)
 
 
 def message(role: str, blocks: st.SearchStrategy[Block]) -> st.SearchStrategy[Block]:
-    return st.fixed_dictionaries({"role": st.just(role), "content": any_text | st.lists(blocks, max_size=4)})
+    return st.fixed_dictionaries(
+        {"role": st.just(role), "content": any_text | st.lists(blocks, max_size=4)}
+    )
 
 
 wire_messages = st.lists(
@@ -76,11 +96,25 @@ replies = st.fixed_dictionaries(
         "role": st.just("assistant"),
         "model": st.just("claude-sonnet-4-5"),
         "content": st.lists(said, max_size=4),
-        "stop_reason": st.sampled_from(["end_turn", "max_tokens", "tool_use", "refusal", "pause_turn", "new_reason"]),
+        "stop_reason": st.sampled_from(
+            [
+                "end_turn",
+                "max_tokens",
+                "tool_use",
+                "refusal",
+                "pause_turn",
+                "new_reason",
+            ]
+        ),
         "stop_sequence": st.none() | words,
-        "usage": st.fixed_dictionaries({"input_tokens": st.integers(0, 9), "output_tokens": st.integers(0, 9)}),
+        "usage": st.fixed_dictionaries(
+            {"input_tokens": st.integers(0, 9), "output_tokens": st.integers(0, 9)}
+        ),
     },
-    optional={"container": st.none() | json_objects, "stop_details": st.none() | json_objects},
+    optional={
+        "container": st.none() | json_objects,
+        "stop_details": st.none() | json_objects,
+    },
 )
 
 
@@ -90,17 +124,47 @@ def chat_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
     ids of any alphabet, used again, arguments that are no JSON, blank texts, the assistant first."""
     history: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(0, 5))):
-        role = draw(st.sampled_from(["system", "developer", "user", "assistant", "assistant", "group"]))
+        role = draw(
+            st.sampled_from(
+                ["system", "developer", "user", "assistant", "assistant", "group"]
+            )
+        )
         content = draw(any_text | st.lists(chat_parts, max_size=2))
         if role != "group":
             history.append({"role": role, "content": content})
             continue
-        ids = draw(st.lists(st.sampled_from(["call_1", "a.b", "a_b", "", "日本"]), min_size=1, max_size=3, unique=True))
-        arguments = draw(st.sampled_from(["{}", "", "null", "[1]", "{broken", "NaN", '{"a": "b"}']))
-        made = [{"id": i, "type": "function", "function": {"name": "t", "arguments": arguments}} for i in ids]
-        history.append({"role": "assistant", "content": draw(st.none() | any_text), "tool_calls": made})
+        ids = draw(
+            st.lists(
+                st.sampled_from(["call_1", "a.b", "a_b", "", "日本"]),
+                min_size=1,
+                max_size=3,
+                unique=True,
+            )
+        )
+        arguments = draw(
+            st.sampled_from(["{}", "", "null", "[1]", "{broken", "NaN", '{"a": "b"}'])
+        )
+        made = [
+            {
+                "id": i,
+                "type": "function",
+                "function": {"name": "t", "arguments": arguments},
+            }
+            for i in ids
+        ]
+        history.append(
+            {
+                "role": "assistant",
+                "content": draw(st.none() | any_text),
+                "tool_calls": made,
+            }
+        )
         history += [
-            {"role": "tool", "tool_call_id": i, "content": draw(any_text | st.lists(chat_parts, max_size=2))}
+            {
+                "role": "tool",
+                "tool_call_id": i,
+                "content": draw(any_text | st.lists(chat_parts, max_size=2)),
+            }
             for i in draw(st.permutations(ids))
         ]
     return history
@@ -108,7 +172,12 @@ def chat_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 chat_parts = st.one_of(
     st.builds(lambda text: {"type": "text", "text": text}, any_text),
-    st.just({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}),
+    st.just(
+        {
+            "type": "image_url",
+            "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+        }
+    ),
     st.just({"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}),
 )
 

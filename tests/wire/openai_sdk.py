@@ -30,6 +30,8 @@ def golden(name: str, captured: Any) -> Any:
     path = GOLDEN / f"{name}.json"
     if os.environ.get("EVERTHREAD_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(captured, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(captured, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+        )
     assert captured == json.loads(path.read_text(encoding="utf-8"))
     return captured

@@ -15,7 +15,11 @@ names = st.text("abcdef_", min_size=1, max_size=8)
 ids = st.uuids().map(str)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2), max_leaves=4
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2)
+    ),
+    max_leaves=4,
 )
 extras = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_size=1)
 """Fields no protocol knows."""
@@ -25,13 +29,20 @@ Strategy = st.SearchStrategy[Any]
 
 def an(**fields: Any) -> Strategy:
     """An object with these fields (constants or strategies), and maybe one nobody knows."""
-    known = {key: value if isinstance(value, st.SearchStrategy) else st.just(value) for key, value in fields.items()}
-    return st.tuples(st.fixed_dictionaries(known), extras).map(lambda pair: {**pair[1], **pair[0]})
+    known = {
+        key: value if isinstance(value, st.SearchStrategy) else st.just(value)
+        for key, value in fields.items()
+    }
+    return st.tuples(st.fixed_dictionaries(known), extras).map(
+        lambda pair: {**pair[1], **pair[0]}
+    )
 
 
 def maybe(strategy: Strategy, **fields: Any) -> Strategy:
     """The object, with or without each of these fields."""
-    optional = st.fixed_dictionaries({}, optional={key: _strategy(value) for key, value in fields.items()})
+    optional = st.fixed_dictionaries(
+        {}, optional={key: _strategy(value) for key, value in fields.items()}
+    )
     return st.tuples(strategy, optional).map(lambda pair: {**pair[0], **pair[1]})
 
 
@@ -45,7 +56,13 @@ def broken(draw: st.DrawFn, payloads: Strategy) -> Any:
     payload = draw(payloads)
 
     def spoil(value: Any) -> Any:
-        keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+        keys = (
+            list(value)
+            if isinstance(value, dict)
+            else list(range(len(value)))
+            if isinstance(value, list)
+            else []
+        )
         if not keys or draw(st.integers(0, 3)) == 0:
             return draw(values)
         key = draw(st.sampled_from(keys))
@@ -72,13 +89,15 @@ function_call = an(name=names, arguments=words)
 tool_call = an(id=ids, type="function", function=function_call) | an(
     id=ids, type="custom", custom=an(name=names, input=words)
 )
-reasoning_detail = an(type="reasoning.text", text=words, signature=words, index=st.integers(0, 3)) | an(
-    type="reasoning.encrypted", data=words
-)
+reasoning_detail = an(
+    type="reasoning.text", text=words, signature=words, index=st.integers(0, 3)
+) | an(type="reasoning.encrypted", data=words)
 assistant = maybe(
     an(
         role="assistant",
-        content=st.none() | words | st.lists(text_part | an(type="refusal", refusal=words), max_size=2),
+        content=st.none()
+        | words
+        | st.lists(text_part | an(type="refusal", refusal=words), max_size=2),
     ),
     tool_calls=st.lists(tool_call, min_size=1, max_size=3),
     refusal=st.none() | words,
@@ -90,13 +109,19 @@ assistant = maybe(
 )
 chat_message = st.one_of(
     maybe(
-        an(role=st.sampled_from(["system", "developer"]), content=words | st.lists(text_part, max_size=2)), name=names
+        an(
+            role=st.sampled_from(["system", "developer"]),
+            content=words | st.lists(text_part, max_size=2),
+        ),
+        name=names,
     ),
     maybe(an(role="user", content=words | st.lists(user_part, max_size=3)), name=names),
     assistant,
     an(role="tool", tool_call_id=ids, content=words | st.lists(user_part, max_size=2)),
 )
-chat_tool = an(type="function", function=an(name=names, parameters=values)) | an(type="custom", custom=an(name=names))
+chat_tool = an(type="function", function=an(name=names, parameters=values)) | an(
+    type="custom", custom=an(name=names)
+)
 chat_request = maybe(
     an(model=names, messages=st.lists(chat_message, max_size=6)),
     tools=st.none() | st.lists(chat_tool, max_size=2),
@@ -115,7 +140,8 @@ chat_reply = maybe(
                 an(
                     index=0,
                     message=assistant,
-                    finish_reason=st.none() | st.sampled_from(["stop", "length", "tool_calls", "eos"]),
+                    finish_reason=st.none()
+                    | st.sampled_from(["stop", "length", "tool_calls", "eos"]),
                 )
             ),
             min_size=1,
@@ -150,10 +176,18 @@ output_item = st.one_of(
         phase=st.sampled_from(["commentary", "final_answer"]),
     ),
     maybe(
-        an(type="reasoning", id=ids, summary=st.lists(an(type="summary_text", text=words), max_size=2)),
+        an(
+            type="reasoning",
+            id=ids,
+            summary=st.lists(an(type="summary_text", text=words), max_size=2),
+        ),
         encrypted_content=words,
     ),
-    maybe(an(type="function_call", call_id=ids, name=names, arguments=words), id=ids, status=status),
+    maybe(
+        an(type="function_call", call_id=ids, name=names, arguments=words),
+        id=ids,
+        status=status,
+    ),
     maybe(an(type="custom_tool_call", call_id=ids, name=names, input=words), id=ids),
     an(
         type="local_shell_call",
@@ -162,37 +196,72 @@ output_item = st.one_of(
         status="completed",
         action=an(type="exec", command=st.lists(words, max_size=2)),
     ),
-    an(type="computer_call", id=ids, call_id=ids, action=an(type="click"), pending_safety_checks=st.just([])),
-    an(type="mcp_approval_request", id=ids, name=names, arguments=words, server_label=names),
+    an(
+        type="computer_call",
+        id=ids,
+        call_id=ids,
+        action=an(type="click"),
+        pending_safety_checks=st.just([]),
+    ),
+    an(
+        type="mcp_approval_request",
+        id=ids,
+        name=names,
+        arguments=words,
+        server_label=names,
+    ),
     an(type="mcp_call", id=ids, name=names, arguments=words, output=words),
-    an(type="tool_search_call", call_id=st.none() | ids, arguments=values, execution="server"),
+    an(
+        type="tool_search_call",
+        call_id=st.none() | ids,
+        arguments=values,
+        execution="server",
+    ),
     an(type="web_search_call", id=ids, status="completed"),
     an(type="compaction", id=ids, encrypted_content=words),
     an(type=names),
 )
 input_item = st.one_of(
     maybe(
-        an(role=st.sampled_from(["user", "system", "developer"]), content=words | st.lists(input_part, max_size=2)),
+        an(
+            role=st.sampled_from(["user", "system", "developer"]),
+            content=words | st.lists(input_part, max_size=2),
+        ),
         type="message",
     ),
     an(role="assistant", content=words),
-    an(type="function_call_output", call_id=ids, output=words | st.lists(input_part, max_size=2)),
+    an(
+        type="function_call_output",
+        call_id=ids,
+        output=words | st.lists(input_part, max_size=2),
+    ),
     an(type="custom_tool_call_output", call_id=ids, output=words),
     an(type="local_shell_call_output", id=ids, output=words),
-    an(type="shell_call_output", call_id=ids, output=st.lists(an(stdout=words, stderr=words), max_size=2)),
+    an(
+        type="shell_call_output",
+        call_id=ids,
+        output=st.lists(an(stdout=words, stderr=words), max_size=2),
+    ),
     an(
         type="computer_call_output",
         call_id=ids,
         output=an(type="computer_screenshot", image_url="data:image/png;base64,AA=="),
     ),
     an(type="mcp_approval_response", approval_request_id=ids, approve=st.booleans()),
-    an(type="tool_search_output", call_id=st.none() | ids, tools=st.lists(values, max_size=1)),
+    an(
+        type="tool_search_output",
+        call_id=st.none() | ids,
+        tools=st.lists(values, max_size=1),
+    ),
     an(id=ids),
     output_item,
 )
 responses_tool = (
     maybe(an(type="function", name=names, parameters=values), strict=st.booleans())
-    | maybe(an(type="custom", name=names), format=an(type="grammar", syntax="lark", definition=words) | an(type="text"))
+    | maybe(
+        an(type="custom", name=names),
+        format=an(type="grammar", syntax="lark", definition=words) | an(type="text"),
+    )
     | an(type=names)
 )
 responses_request = maybe(
@@ -203,11 +272,22 @@ responses_request = maybe(
     store=st.booleans(),
 )
 responses_reply = maybe(
-    an(id=words, object="response", created_at=1, model=words, output=st.lists(output_item, max_size=5)),
-    status=st.sampled_from(["completed", "incomplete", "failed", "in_progress", "cancelled"]),
-    usage=st.none() | an(input_tokens=st.integers(0, 99), output_tokens=st.integers(0, 99)),
+    an(
+        id=words,
+        object="response",
+        created_at=1,
+        model=words,
+        output=st.lists(output_item, max_size=5),
+    ),
+    status=st.sampled_from(
+        ["completed", "incomplete", "failed", "in_progress", "cancelled"]
+    ),
+    usage=st.none()
+    | an(input_tokens=st.integers(0, 99), output_tokens=st.integers(0, 99)),
     error=st.none(),
-    incomplete_details=st.none() | st.just({"reason": "max_output_tokens"}) | st.just({"reason": "content_filter"}),
+    incomplete_details=st.none()
+    | st.just({"reason": "max_output_tokens"})
+    | st.just({"reason": "content_filter"}),
 )
 
 
@@ -215,10 +295,23 @@ responses_reply = maybe(
 
 media = st.sampled_from(
     [
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
-        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": "AA=="},
+        },
+        {
+            "type": "image",
+            "source": {"type": "url", "url": "https://example.org/a.png"},
+        },
         {"type": "image", "source": {"type": "file", "file_id": "f"}},
-        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA=="}},
+        {
+            "type": "document",
+            "source": {
+                "type": "base64",
+                "media_type": "application/pdf",
+                "data": "AA==",
+            },
+        },
         {"type": "document", "source": {"type": "text", "data": "words"}},
     ]
 )
@@ -230,22 +323,44 @@ thinking = st.just({"type": "thinking", "thinking": "hm", "signature": "s"})
 def anthropic_history(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Turns of a person, an assistant that thinks and calls, and results, in blocks."""
     history: list[dict[str, Any]] = [
-        {"role": "user", "content": draw(st.just("hi") | st.lists(said | media, min_size=1, max_size=3))}
+        {
+            "role": "user",
+            "content": draw(
+                st.just("hi") | st.lists(said | media, min_size=1, max_size=3)
+            ),
+        }
     ]
     for _ in range(draw(st.integers(0, 4))):
         calls = draw(st.lists(ids, max_size=3, unique=True))
         blocks = [*draw(st.lists(thinking | said, max_size=3))]
         blocks += [
-            {"type": "tool_use", "id": call, "name": "look", "input": draw(st.just({}) | st.just({"a": 1}))}
+            {
+                "type": "tool_use",
+                "id": call,
+                "name": "look",
+                "input": draw(st.just({}) | st.just({"a": 1})),
+            }
             for call in calls
         ]
         history.append({"role": "assistant", "content": blocks})
-        content = draw(st.none() | words | st.lists(said | media, max_size=2)) if calls else None
-        answers = [{"type": "tool_result", "tool_use_id": call, "content": content} for call in calls]
+        content = (
+            draw(st.none() | words | st.lists(said | media, max_size=2))
+            if calls
+            else None
+        )
+        answers = [
+            {"type": "tool_result", "tool_use_id": call, "content": content}
+            for call in calls
+        ]
         history.append(
             {
                 "role": "user",
-                "content": [*answers, *draw(st.lists(said | media, min_size=0 if calls else 1, max_size=2))],
+                "content": [
+                    *answers,
+                    *draw(
+                        st.lists(said | media, min_size=0 if calls else 1, max_size=2)
+                    ),
+                ],
             }
         )
     return history

@@ -66,14 +66,20 @@ def recording_server(replies: Sequence[Scripted]) -> Iterator[RecordingServer]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
+        disable_nagle_algorithm = (
+            True  # else each answer waits 40 ms for an acknowledgement
+        )
 
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             with lock:
-                recording.requests.append(Recorded(self.command, self.path, headers, raw))
-                reply = next(script, None) or json_reply({"error": {"message": "no reply was scripted"}}, status=500)
+                recording.requests.append(
+                    Recorded(self.command, self.path, headers, raw)
+                )
+                reply = next(script, None) or json_reply(
+                    {"error": {"message": "no reply was scripted"}}, status=500
+                )
             self.send_response(reply.status)
             self.send_header("content-type", reply.content_type)
             self.send_header("transfer-encoding", "chunked")
@@ -95,7 +101,9 @@ def recording_server(replies: Sequence[Scripted]) -> Iterator[RecordingServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     recording = RecordingServer(f"http://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield recording

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.messages import Message, calls_of, results_of, text_of, with_content
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    results_of,
+    text_of,
+    with_content,
+)
 from everthread.core.types import Request
 from everthread.errors import WireError
 from everthread.wire import anthropic, openai_chat
@@ -16,7 +22,12 @@ from tests.wire.anthropic_strategies import copy_of, replies, wire_messages
 
 THINKING = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
 REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
-CALL = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {"command": "ls ~/你好"}}
+CALL = {
+    "type": "tool_use",
+    "id": "toolu_1",
+    "name": "bash",
+    "input": {"command": "ls ~/你好"},
+}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "a.txt"}
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
@@ -26,7 +37,10 @@ def core(*wire: dict[str, Any], model: str | None = None) -> list[Message]:
 
 
 def plainly(messages: list[Message]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in message.items() if key != "_native"} for message in messages]
+    return [
+        {key: value for key, value in message.items() if key != "_native"}
+        for message in messages
+    ]
 
 
 class TestReading:
@@ -34,27 +48,55 @@ class TestReading:
         wire = {"role": "user", "content": "hi"}
         assert plainly(core(wire)) == [{"role": "user", "content": "hi"}]
 
-    def test_results_and_words_of_one_message_become_messages_of_their_own(self) -> None:
+    def test_results_and_words_of_one_message_become_messages_of_their_own(
+        self,
+    ) -> None:
         second = {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": True}
-        wire = {"role": "user", "content": [RESULT, second, {"type": "text", "text": "go on"}]}
+        wire = {
+            "role": "user",
+            "content": [RESULT, second, {"type": "text", "text": "go on"}],
+        }
         messages = core(wire)
         assert plainly(messages) == [
             {"role": "tool", "tool_call_id": "toolu_1", "content": "a.txt"},
-            {"role": "tool", "tool_call_id": "toolu_2", "content": "", "is_error": True},
+            {
+                "role": "tool",
+                "tool_call_id": "toolu_2",
+                "content": "",
+                "is_error": True,
+            },
             {"role": "user", "content": [{"type": "text", "text": "go on"}]},
         ]
-        assert [message["_native"].get("joined", False) for message in messages] == [False, True, True]
+        assert [message["_native"].get("joined", False) for message in messages] == [
+            False,
+            True,
+            True,
+        ]
         assert anthropic.encode_messages(messages) == [wire]
 
-    def test_that_a_call_failed_outlives_the_native_value_and_is_no_word_of_chat(self) -> None:
-        result = {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": True}
+    def test_that_a_call_failed_outlives_the_native_value_and_is_no_word_of_chat(
+        self,
+    ) -> None:
+        result = {
+            "type": "tool_result",
+            "tool_use_id": "toolu_2",
+            "content": "no such file",
+            "is_error": True,
+        }
         [message] = core({"role": "user", "content": [result]})
         shorter = with_content(message, "no")
-        assert anthropic.encode_messages([shorter]) == [{"role": "user", "content": [{**result, "content": "no"}]}]
-        assert openai_chat.encode_messages([shorter]) == [{"role": "tool", "tool_call_id": "toolu_2", "content": "no"}]
+        assert anthropic.encode_messages([shorter]) == [
+            {"role": "user", "content": [{**result, "content": "no"}]}
+        ]
+        assert openai_chat.encode_messages([shorter]) == [
+            {"role": "tool", "tool_call_id": "toolu_2", "content": "no"}
+        ]
 
     def test_the_assistant_in_chat_terms(self) -> None:
-        wire = {"role": "assistant", "content": [THINKING, REDACTED, {"type": "text", "text": "Listing."}, CALL]}
+        wire = {
+            "role": "assistant",
+            "content": [THINKING, REDACTED, {"type": "text", "text": "Listing."}, CALL],
+        }
         [message] = core(wire)
         assert plainly([message]) == [
             {
@@ -64,7 +106,10 @@ class TestReading:
                     {
                         "id": "toolu_1",
                         "type": "function",
-                        "function": {"name": "bash", "arguments": '{"command": "ls ~/你好"}'},
+                        "function": {
+                            "name": "bash",
+                            "arguments": '{"command": "ls ~/你好"}',
+                        },
                     }
                 ],
                 "reasoning_content": "Let me see.",
@@ -73,20 +118,38 @@ class TestReading:
         assert anthropic.encode_messages([message]) == [wire]
 
     def test_a_call_alone_has_no_content(self) -> None:
-        [message] = core({"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "t"}]})
+        [message] = core(
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "x", "name": "t"}],
+            }
+        )
         assert message["content"] is None
         assert calls_of(message)[0].parsed == {}
 
     def test_several_texts_stay_apart_and_server_tools_stay_parts(self) -> None:
-        search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+        search = {
+            "type": "server_tool_use",
+            "id": "srvtoolu_1",
+            "name": "web_search",
+            "input": {"query": "x"},
+        }
         found = {
             "type": "web_search_tool_result",
             "tool_use_id": "srvtoolu_1",
             "content": [{"type": "web_search_result"}],
         }
-        texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "citations": [{"type": "char_location"}]}]
+        texts = [
+            {"type": "text", "text": "a"},
+            {"type": "text", "text": "b", "citations": [{"type": "char_location"}]},
+        ]
         [message] = core({"role": "assistant", "content": [search, found, *texts]})
-        assert message["content"] == [search, found, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        assert message["content"] == [
+            search,
+            found,
+            {"type": "text", "text": "a"},
+            {"type": "text", "text": "b"},
+        ]
         assert "tool_calls" not in message
         assert results_of(message) == []
         assert text_of(message) == "a\nb"
@@ -96,8 +159,15 @@ class TestReading:
         wire = {
             "role": "user",
             "content": [
-                {"type": "image", "source": PNG, "cache_control": {"type": "ephemeral"}},
-                {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+                {
+                    "type": "image",
+                    "source": PNG,
+                    "cache_control": {"type": "ephemeral"},
+                },
+                {
+                    "type": "image",
+                    "source": {"type": "url", "url": "https://example.org/a.png"},
+                },
                 {
                     "type": "image",
                     "source": {"type": "file", "file_id": "file_1"},
@@ -105,25 +175,47 @@ class TestReading:
                 },
                 {"type": "document", "source": pdf, "title": "a.pdf"},
                 {"type": "document", "source": pdf},
-                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
+                {
+                    "type": "document",
+                    "source": {
+                        "type": "text",
+                        "media_type": "text/plain",
+                        "data": "words",
+                    },
+                },
             ],
         }
         [message] = core(wire)
         data_url = "data:application/pdf;base64,JVBERi0="
         assert message["content"] == [
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+            },
             {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
             {"type": "image", "source": {"type": "file", "file_id": "file_1"}},
             {"type": "file", "file": {"filename": "a.pdf", "file_data": data_url}},
-            {"type": "file", "file": {"filename": "document.pdf", "file_data": data_url}},
+            {
+                "type": "file",
+                "file": {"filename": "document.pdf", "file_data": data_url},
+            },
             wire["content"][5],
         ]
         assert anthropic.encode_messages([message]) == [wire]
 
     def test_results_may_hold_images(self) -> None:
-        shot = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "image", "source": PNG}]}
+        shot = {
+            "type": "tool_result",
+            "tool_use_id": "toolu_1",
+            "content": [{"type": "image", "source": PNG}],
+        }
         [message] = core({"role": "user", "content": [shot]})
-        assert message["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+        assert message["content"] == [
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+            }
+        ]
 
     def test_system_messages_stay_in_place(self) -> None:
         wire: list[dict[str, Any]] = [
@@ -136,7 +228,12 @@ class TestReading:
         assert anthropic.encode_messages(messages) == wire
 
     def test_arguments_that_were_no_json_come_back_as_they_were(self) -> None:
-        [message] = core({"role": "assistant", "content": [{**CALL, "input": {"INVALID_JSON": '{"a": '}}]})
+        [message] = core(
+            {
+                "role": "assistant",
+                "content": [{**CALL, "input": {"INVALID_JSON": '{"a": '}}],
+            }
+        )
         assert calls_of(message)[0].arguments == '{"a": '
 
     @pytest.mark.parametrize(
@@ -145,17 +242,49 @@ class TestReading:
             ("hi", "messages must be a list, not str"),
             (None, "messages must be a list, not missing"),
             (["hi"], "messages[0] must be an object, not str"),
-            ([{"role": "tool", "content": "x"}], "messages[0].role must be one of user, assistant, system, not 'tool'"),
-            ([{"content": "x"}], "messages[0].role must be one of user, assistant, system, not None"),
+            (
+                [{"role": "tool", "content": "x"}],
+                "messages[0].role must be one of user, assistant, system, not 'tool'",
+            ),
+            (
+                [{"content": "x"}],
+                "messages[0].role must be one of user, assistant, system, not None",
+            ),
             ([{"role": ["user"], "content": "x"}], "messages[0].role must be one of"),
             ([{"role": "user"}], "messages[0].content must be a list, not missing"),
-            ([{"role": "user", "content": 7}], "messages[0].content must be a list, not int"),
-            ([{"role": "user", "content": ["x"]}], "messages[0].content[0] must be an object, not str"),
-            ([{"role": "user", "content": [{"type": "tool_result"}]}], "content[0].tool_use_id must be a string"),
-            ([{"role": "user", "content": [{**RESULT, "content": 7}]}], "content[0].content must be a list, not int"),
-            ([{"role": "user", "content": [{**RESULT, "content": [7]}]}], "content[0].content[0] must be an object"),
-            ([{"role": "assistant", "content": [{"type": "tool_use"}]}], "messages[0].content[0].id must be a string"),
-            ([{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": 3}]}], "name must be a string"),
+            (
+                [{"role": "user", "content": 7}],
+                "messages[0].content must be a list, not int",
+            ),
+            (
+                [{"role": "user", "content": ["x"]}],
+                "messages[0].content[0] must be an object, not str",
+            ),
+            (
+                [{"role": "user", "content": [{"type": "tool_result"}]}],
+                "content[0].tool_use_id must be a string",
+            ),
+            (
+                [{"role": "user", "content": [{**RESULT, "content": 7}]}],
+                "content[0].content must be a list, not int",
+            ),
+            (
+                [{"role": "user", "content": [{**RESULT, "content": [7]}]}],
+                "content[0].content[0] must be an object",
+            ),
+            (
+                [{"role": "assistant", "content": [{"type": "tool_use"}]}],
+                "messages[0].content[0].id must be a string",
+            ),
+            (
+                [
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "tool_use", "id": "x", "name": 3}],
+                    }
+                ],
+                "name must be a string",
+            ),
         ],
     )
     def test_garbage_gets_a_sentence(self, wire: Any, sentence: str) -> None:
@@ -164,8 +293,19 @@ class TestReading:
         assert sentence in str(failure.value)
 
     @pytest.mark.parametrize("text", [None, 7])
-    def test_odd_fields_inside_blocks_are_kept_for_others_to_judge(self, text: Any) -> None:
-        wire = [{"role": "user", "content": [{"type": "text", "text": text}, {"type": ["odd"]}, {"source": "odd"}]}]
+    def test_odd_fields_inside_blocks_are_kept_for_others_to_judge(
+        self, text: Any
+    ) -> None:
+        wire = [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": text},
+                    {"type": ["odd"]},
+                    {"source": "odd"},
+                ],
+            }
+        ]
         assert anthropic.encode_messages(anthropic.decode_messages(wire)) == wire
 
 
@@ -180,7 +320,9 @@ class TestVerbatim:
         # Nothing is left in Anthropic's form where chat has one of its own, and no marker outside the native value.
         for message in plainly(messages):
             parts = message["content"] if isinstance(message["content"], list) else []
-            assert not {"tool_use", "tool_result", "thinking"} & {str(part.get("type")) for part in parts}
+            assert not {"tool_use", "tool_result", "thinking"} & {
+                str(part.get("type")) for part in parts
+            }
             assert not any("cache_control" in part for part in parts)
             if message["role"] == "tool":
                 assert message["tool_call_id"].startswith("toolu_")
@@ -193,13 +335,32 @@ class TestVerbatim:
 
     @given(
         wire_messages,
-        st.sampled_from(["", "be brief", [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], []]),
+        st.sampled_from(
+            [
+                "",
+                "be brief",
+                [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
+                [],
+            ]
+        ),
         st.dictionaries(
-            st.sampled_from(["thinking", "mcp_servers", "new_field", "stream", "container"]), st.none() | st.text()
+            st.sampled_from(
+                ["thinking", "mcp_servers", "new_field", "stream", "container"]
+            ),
+            st.none() | st.text(),
         ),
     )
-    def test_requests(self, wire: list[dict[str, Any]], system: Any, params: dict[str, Any]) -> None:
-        body = {"model": "claude-a", "max_tokens": 5, "system": system, "messages": wire, "tools": [], **params}
+    def test_requests(
+        self, wire: list[dict[str, Any]], system: Any, params: dict[str, Any]
+    ) -> None:
+        body = {
+            "model": "claude-a",
+            "max_tokens": 5,
+            "system": system,
+            "messages": wire,
+            "tools": [],
+            **params,
+        }
         before = copy_of(body)
         request = anthropic.decode_request(body)
         assert request.system == system
@@ -210,11 +371,19 @@ class TestVerbatim:
         result, words = core(wire)
         pruned = with_content(result, "[cleared]")
         assert anthropic.encode_messages([pruned, words]) == [
-            {"role": "user", "content": [{**RESULT, "content": "[cleared]"}, {"type": "text", "text": "go on"}]}
+            {
+                "role": "user",
+                "content": [
+                    {**RESULT, "content": "[cleared]"},
+                    {"type": "text", "text": "go on"},
+                ],
+            }
         ]
 
     def test_joined_words_stand_alone_when_their_results_are_gone(self) -> None:
-        _, words = core({"role": "user", "content": [RESULT, {"type": "text", "text": "go on"}]})
+        _, words = core(
+            {"role": "user", "content": [RESULT, {"type": "text", "text": "go on"}]}
+        )
         reply = core({"role": "assistant", "content": "ok"})
         assert anthropic.encode_messages([*reply, words]) == [
             {"role": "assistant", "content": "ok"},
@@ -223,11 +392,16 @@ class TestVerbatim:
 
 
 class TestReasoning:
-    WIRE: dict[str, Any] = {"role": "assistant", "content": [THINKING, {"type": "text", "text": "a"}, REDACTED, CALL]}  # noqa: RUF012 - a constant of the tests
+    WIRE: dict[str, Any] = {  # noqa: RUF012
+        "role": "assistant",
+        "content": [THINKING, {"type": "text", "text": "a"}, REDACTED, CALL],
+    }
 
     def test_it_stays_with_the_model_that_wrote_it(self) -> None:
         messages = core(self.WIRE, model="claude-sonnet-4-5-20250929")
-        assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [self.WIRE]
+        assert anthropic.encode_messages(messages, model="claude-sonnet-4-5") == [
+            self.WIRE
+        ]
 
     def test_another_model_gets_the_rest(self) -> None:
         messages = core(self.WIRE, model="claude-a")
@@ -238,21 +412,37 @@ class TestReasoning:
 
     def test_what_has_no_reasoning_is_the_same_for_every_model(self) -> None:
         wire = {"role": "assistant", "content": "said"}
-        assert anthropic.encode_messages(core(wire, model="claude-a"), model="claude-b") == [wire]
+        assert anthropic.encode_messages(
+            core(wire, model="claude-a"), model="claude-b"
+        ) == [wire]
 
     def test_a_message_of_nothing_else_goes(self) -> None:
         messages = core(
-            {"role": "user", "content": "q"}, {"role": "assistant", "content": [THINKING]}, model="claude-a"
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": [THINKING]},
+            model="claude-a",
         )
-        assert anthropic.encode_messages(messages, model="claude-b") == [{"role": "user", "content": "q"}]
+        assert anthropic.encode_messages(messages, model="claude-b") == [
+            {"role": "user", "content": "q"}
+        ]
 
     def test_a_request_sent_on_to_another_model_loses_it(self) -> None:
-        body = {"model": "claude-a", "max_tokens": 9, "messages": [{"role": "user", "content": "q"}, self.WIRE]}
+        body = {
+            "model": "claude-a",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "q"}, self.WIRE],
+        }
         request = anthropic.decode_request(body)
         other = Request("claude-b", request.messages, params=request.params)
         assert THINKING not in anthropic.encode_request(other)["messages"][1]["content"]
 
     def test_a_reply_is_the_work_of_the_model_it_was_asked_from(self) -> None:
         body = {"model": "served-by-proxy", "content": [THINKING]}
-        assert anthropic.decode_reply(body, model="claude-a").message["_native"]["model"] == "claude-a"
-        assert anthropic.decode_reply(body).message["_native"]["model"] == "served-by-proxy"
+        assert (
+            anthropic.decode_reply(body, model="claude-a").message["_native"]["model"]
+            == "claude-a"
+        )
+        assert (
+            anthropic.decode_reply(body).message["_native"]["model"]
+            == "served-by-proxy"
+        )

@@ -10,18 +10,36 @@ import pytest
 
 from everthread.core.types import Request
 from everthread.wire.anthropic import decode_messages, encode_request
-from everthread.wire.anthropic.messages import EncodedHistory
+from everthread.wire.anthropic.message_codec import EncodedHistory
 
 
 def _said(rng: random.Random, index: int) -> list[Any]:
     """A turn, of the kinds that are joined, dropped or given other ids on this wire."""
     call_id = rng.choice(["call_1", f"call {index}", "x"])
     function = {"name": "ledger", "arguments": f'{{"account": {index}}}'}
-    wanted = {"role": "assistant", "content": None, "tool_calls": [{"id": call_id, "function": function}]}
-    answer = {"role": "tool", "tool_call_id": call_id, "content": f"The books of {index}."}
-    native = decode_messages([{"role": "assistant", "content": [{"type": "text", "text": f"Native {index}."}]}])
+    wanted = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "function": function}],
+    }
+    answer = {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "content": f"The books of {index}.",
+    }
+    native = decode_messages(
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": f"Native {index}."}],
+            }
+        ]
+    )
     kinds: list[list[Any]] = [
-        [{"role": "user", "content": f"Question {index}"}, {"role": "assistant", "content": "Settled."}],
+        [
+            {"role": "user", "content": f"Question {index}"},
+            {"role": "assistant", "content": "Settled."},
+        ],
         [{"role": "user", "content": f"Look at {index}"}, wanted, answer],
         [wanted, answer, {"role": "user", "content": "Hurry."}],
         [{"role": "assistant", "content": ""}, {"role": "user", "content": "Hello?"}],
@@ -33,25 +51,39 @@ def _said(rng: random.Random, index: int) -> list[Any]:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_was_written_before_changes_nothing(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - a test's own chance
-    written, history = EncodedHistory(), list[Any]()
+    written = EncodedHistory()
+    history = list[Any]()
     for index in range(100):
         history += _said(rng, index)
         sent = list(history)
         for place in range(len(sent) - 3, len(sent)):
-            if place >= 0 and isinstance(sent[place]["content"], str) and sent[place]["content"]:
+            if (
+                place >= 0
+                and isinstance(sent[place]["content"], str)
+                and sent[place]["content"]
+            ):
                 sent[place] = sent[place] | {"cache_control": {"type": "ephemeral"}}
-        request = Request(rng.choice(["claude-sonnet-4-5"] * 30 + ["claude-opus-4-1"]), sent, "Be brief.")
+        request = Request(
+            rng.choice(["claude-sonnet-4-5"] * 30 + ["claude-opus-4-1"]),
+            sent,
+            "Be brief.",
+        )
         if rng.random() < 0.02:
-            history[rng.randrange(len(history))] = {"role": "user", "content": f"Another {index}"}
+            history[rng.randrange(len(history))] = {
+                "role": "user",
+                "content": f"Another {index}",
+            }
         assert encode_request(request, written=written) == encode_request(request)
     assert written.messages, "something was kept"
 
 
 def test_a_list_that_was_given_out_can_be_extended_and_shortened() -> None:
     history: list[Any] = [
-        {"role": ("user", "assistant")[index % 2], "content": f"Say {index}."} for index in range(200)
+        {"role": ("user", "assistant")[index % 2], "content": f"Say {index}."}
+        for index in range(200)
     ]
-    written, request = EncodedHistory(), Request("claude-sonnet-4-5", history)
+    written = EncodedHistory()
+    request = Request("claude-sonnet-4-5", history)
     first = encode_request(request, written=written)
     original = copy.deepcopy(first)
     assert written.messages, "something was kept"
@@ -64,8 +96,11 @@ def test_a_list_that_was_given_out_can_be_extended_and_shortened() -> None:
 def test_where_nothing_is_sure_everything_is_written_anew(calls: Any) -> None:
     """One voice all along, and calls that are none: no place to cut."""
     mute = {"role": "assistant", "content": None, "tool_calls": calls}
-    history: list[Any] = [{"role": "user", "content": f"Say {index}."} for index in range(200)]
+    history: list[Any] = [
+        {"role": "user", "content": f"Say {index}."} for index in range(200)
+    ]
     history[100] = mute
-    written, request = EncodedHistory(), Request("claude-sonnet-4-5", history)
+    written = EncodedHistory()
+    request = Request("claude-sonnet-4-5", history)
     assert encode_request(request, written=written) == encode_request(request)
     assert not written.messages

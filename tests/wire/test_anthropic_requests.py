@@ -28,12 +28,18 @@ class TestRequests:
             "betas_of_tomorrow": [1],
         }
         request = anthropic.decode_request(body)
-        assert request.params == {key: value for key, value in body.items() if key not in ("model", "messages")}
+        assert request.params == {
+            key: value
+            for key, value in body.items()
+            if key not in ("model", "messages")
+        }
         assert anthropic.encode_request(request) == body
 
     def test_max_tokens_is_always_there(self) -> None:
         def sent(**params: Any) -> Any:
-            return anthropic.encode_request(Request("m", [], params=params))["max_tokens"]
+            return anthropic.encode_request(Request("m", [], params=params))[
+                "max_tokens"
+            ]
 
         assert sent() == anthropic.DEFAULT_MAX_TOKENS
         assert sent(max_tokens=None) == anthropic.DEFAULT_MAX_TOKENS
@@ -47,7 +53,13 @@ class TestRequests:
         marker = {"type": "ephemeral"}
         messages: list[Message] = [
             {"role": "system", "content": "one"},
-            {"role": "developer", "content": [{"type": "text", "text": "two"}, {"type": "text", "text": " "}]},
+            {
+                "role": "developer",
+                "content": [
+                    {"type": "text", "text": "two"},
+                    {"type": "text", "text": " "},
+                ],
+            },
             {"role": "system", "content": "three", "cache_control": marker},
             {"role": "user", "content": "hi"},
         ]
@@ -58,10 +70,14 @@ class TestRequests:
             {"type": "text", "text": "two"},
             {"type": "text", "text": "three", "cache_control": marker},
         ]
-        assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+        assert body["messages"] == [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+        ]
 
     def test_blank_instructions_make_no_system_prompt(self) -> None:
-        assert "system" not in anthropic.encode_request(Request("m", [{"role": "system", "content": ""}]))
+        assert "system" not in anthropic.encode_request(
+            Request("m", [{"role": "system", "content": ""}])
+        )
 
     def test_openai_fields_are_translated_or_left_out(self) -> None:
         schema = {"type": "object"}
@@ -77,7 +93,10 @@ class TestRequests:
             "stream_options": {"include_usage": True},
             "tool_choice": "required",
             "parallel_tool_calls": False,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": schema},
+            },
             "_ours": 1,
         }
         body = anthropic.encode_request(Request("m", [], params=params))
@@ -97,21 +116,41 @@ class TestRequests:
         [
             ({"tool_choice": "auto"}, {"type": "auto"}),
             ({"tool_choice": "none", "parallel_tool_calls": False}, {"type": "none"}),
-            ({"tool_choice": {"type": "function", "function": {"name": "t"}}}, {"type": "tool", "name": "t"}),
-            ({"tool_choice": {"type": "function", "name": "t"}}, {"type": "tool", "name": "t"}),
-            ({"tool_choice": {"type": "tool", "name": "t"}}, {"type": "tool", "name": "t"}),
-            ({"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}),
+            (
+                {"tool_choice": {"type": "function", "function": {"name": "t"}}},
+                {"type": "tool", "name": "t"},
+            ),
+            (
+                {"tool_choice": {"type": "function", "name": "t"}},
+                {"type": "tool", "name": "t"},
+            ),
+            (
+                {"tool_choice": {"type": "tool", "name": "t"}},
+                {"type": "tool", "name": "t"},
+            ),
+            (
+                {"parallel_tool_calls": False},
+                {"type": "auto", "disable_parallel_tool_use": True},
+            ),
             ({"parallel_tool_calls": True}, None),
             ({"tool_choice": 7, "parallel_tool_calls": False}, 7),
             ({"tool_choice": None}, None),
         ],
     )
     def test_tool_choice(self, params: dict[str, Any], choice: Any) -> None:
-        assert anthropic.encode_request(Request("m", [], params=params)).get("tool_choice") == choice
+        assert (
+            anthropic.encode_request(Request("m", [], params=params)).get("tool_choice")
+            == choice
+        )
 
-    @pytest.mark.parametrize("value", [{"type": "json_object"}, "text", {"json_schema": 3}, {"json_schema": {}}])
+    @pytest.mark.parametrize(
+        "value",
+        [{"type": "json_object"}, "text", {"json_schema": 3}, {"json_schema": {}}],
+    )
     def test_formats_without_a_schema_are_left_out(self, value: Any) -> None:
-        body = anthropic.encode_request(Request("m", [], params={"response_format": value, "stop": ["a", "b"]}))
+        body = anthropic.encode_request(
+            Request("m", [], params={"response_format": value, "stop": ["a", "b"]})
+        )
         assert "output_config" not in body
         assert body["stop_sequences"] == ["a", "b"]
 
@@ -121,10 +160,22 @@ class TestRequests:
             ([], "the request must be an object, not list"),
             ({"messages": []}, "model must be a string, not missing"),
             ({"model": "m"}, "messages must be a list, not missing"),
-            ({"model": "m", "messages": [], "system": 7}, "system must be a list, not int"),
-            ({"model": "m", "messages": [], "system": ["x"]}, "system[0] must be an object, not str"),
-            ({"model": "m", "messages": [], "tools": {"a": 1}}, "tools must be a list, not dict"),
-            ({"model": "m", "messages": [], "tools": [{"input_schema": {}}]}, "tools[0].name must be a string"),
+            (
+                {"model": "m", "messages": [], "system": 7},
+                "system must be a list, not int",
+            ),
+            (
+                {"model": "m", "messages": [], "system": ["x"]},
+                "system[0] must be an object, not str",
+            ),
+            (
+                {"model": "m", "messages": [], "tools": {"a": 1}},
+                "tools must be a list, not dict",
+            ),
+            (
+                {"model": "m", "messages": [], "tools": [{"input_schema": {}}]},
+                "tools[0].name must be a string",
+            ),
         ],
     )
     def test_garbage_gets_a_sentence(self, body: Any, sentence: str) -> None:
@@ -134,11 +185,21 @@ class TestRequests:
 
 
 class TestTools:
-    CUSTOM: dict[str, Any] = {"name": "t", "description": "d", "input_schema": {"type": "object"}, "strict": True}  # noqa: RUF012 - a constant of the tests
+    CUSTOM: dict[str, Any] = {  # noqa: RUF012
+        "name": "t",
+        "description": "d",
+        "input_schema": {"type": "object"},
+        "strict": True,
+    }
 
     def test_a_custom_tool_is_a_function(self) -> None:
         [tool] = anthropic.decode_tools([self.CUSTOM])
-        function = {"name": "t", "description": "d", "parameters": {"type": "object"}, "strict": True}
+        function = {
+            "name": "t",
+            "description": "d",
+            "parameters": {"type": "object"},
+            "strict": True,
+        }
         assert tool == {"type": "function", "function": function}
         assert anthropic.encode_tools([tool]) == [self.CUSTOM]
 
@@ -146,8 +207,17 @@ class TestTools:
         "tool",
         [
             {"name": "t", "input_schema": {"type": "object"}},
-            {"name": "t", "type": "custom", "input_schema": {"type": "object"}, "defer_loading": True},
-            {"name": "t", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}},
+            {
+                "name": "t",
+                "type": "custom",
+                "input_schema": {"type": "object"},
+                "defer_loading": True,
+            },
+            {
+                "name": "t",
+                "input_schema": {"type": "object"},
+                "cache_control": {"type": "ephemeral"},
+            },
             {"name": "t", "input_schema": {}},
             {"name": "t"},
             {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
@@ -160,18 +230,34 @@ class TestTools:
         assert anthropic.encode_tools(copy_of(decoded)) == [tool]
 
     def test_anthropics_own_tools_are_known_as_such(self) -> None:
-        [tool] = anthropic.decode_tools([{"type": "web_search_20250305", "name": "web_search"}])
+        [tool] = anthropic.decode_tools(
+            [{"type": "web_search_20250305", "name": "web_search"}]
+        )
         assert tool["_native"]["api"] == "anthropic"
         assert tool["type"] == "web_search_20250305"
 
     def test_tools_of_other_apis(self) -> None:
         tools: list[dict[str, Any]] = [
-            {"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}},
+            {
+                "type": "function",
+                "function": {"name": "f"},
+                "cache_control": {"type": "ephemeral"},
+            },
             {"type": "custom", "custom": {"name": "c", "description": "free text"}},
-            {"type": "file_search", "_native": {"api": "openai_responses", "value": {"type": "file_search"}}},
+            {
+                "type": "file_search",
+                "_native": {
+                    "api": "openai_responses",
+                    "value": {"type": "file_search"},
+                },
+            },
             {"type": "bash_20250124", "name": "bash"},
         ]
-        text_in = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+        text_in = {
+            "type": "object",
+            "properties": {"input": {"type": "string"}},
+            "required": ["input"],
+        }
         assert anthropic.encode_tools(tools) == [
             {
                 "name": "f",
@@ -215,9 +301,21 @@ class TestReplies:
         ],
     )
     def test_a_reply_of_another_api(self, stop: str | None, reason: str | None) -> None:
-        message: Message = {"role": "assistant", "content": "hi", "reasoning_content": "hm"}
-        usage = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
-        body = anthropic.encode_reply(Reply(message, stop, usage, "gpt", "chatcmpl-1", {"object": "chat.completion"}))
+        message: Message = {
+            "role": "assistant",
+            "content": "hi",
+            "reasoning_content": "hm",
+        }
+        usage = {
+            "prompt_tokens": 10,
+            "completion_tokens": 4,
+            "prompt_tokens_details": {"cached_tokens": 3},
+        }
+        body = anthropic.encode_reply(
+            Reply(
+                message, stop, usage, "gpt", "chatcmpl-1", {"object": "chat.completion"}
+            )
+        )
         assert body == {
             "id": "chatcmpl-1",
             "type": "message",
@@ -240,7 +338,9 @@ class TestReplies:
         assert body["usage"]["output_tokens"] == 0
 
     def test_a_stop_that_was_changed_is_written(self) -> None:
-        reply = anthropic.decode_reply({"content": [], "stop_reason": "tool_use", "usage": {"input_tokens": 1}})
+        reply = anthropic.decode_reply(
+            {"content": [], "stop_reason": "tool_use", "usage": {"input_tokens": 1}}
+        )
         changed = Reply(reply.message, "length", reply.usage, raw=reply.raw)
         assert anthropic.encode_reply(changed)["stop_reason"] == "max_tokens"
         assert reply.raw["stop_reason"] == "tool_use"
@@ -252,7 +352,10 @@ class TestReplies:
             ({}, "content must be a list, not missing"),
             ({"content": [3]}, "the reply.content[0] must be an object, not int"),
             (
-                {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+                {
+                    "type": "error",
+                    "error": {"type": "overloaded_error", "message": "Overloaded"},
+                },
                 "the reply is an error, not a message: Overloaded",
             ),
         ],

@@ -19,14 +19,37 @@ from tests.wire.recording import Recorded, json_reply, sse_reply
 
 MODEL = "claude-of-the-test"
 ASKED: Any = [{"role": "user", "content": "What is new?"}]
-PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"}
-THINKING = {"type": "thinking", "thinking": "The file first.", "signature": "RXZlcnRocmVhZA=="}
+PNG = {
+    "type": "base64",
+    "media_type": "image/png",
+    "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB",
+}
+THINKING = {
+    "type": "thinking",
+    "thinking": "The file first.",
+    "signature": "RXZlcnRocmVhZA==",
+}
 REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
 CALLS = [
-    {"type": "tool_use", "id": "toolu_01A", "name": "read_file", "input": {"path": "notes/今日.md"}},
-    {"type": "tool_use", "id": "toolu_01B", "name": "read_file", "input": {"path": "b.txt", "lines": [1, 2]}},
+    {
+        "type": "tool_use",
+        "id": "toolu_01A",
+        "name": "read_file",
+        "input": {"path": "notes/今日.md"},
+    },
+    {
+        "type": "tool_use",
+        "id": "toolu_01B",
+        "name": "read_file",
+        "input": {"path": "b.txt", "lines": [1, 2]},
+    },
 ]
-SEARCH = {"type": "server_tool_use", "id": "srvtoolu_01", "name": "web_search", "input": {"query": "owls"}}
+SEARCH = {
+    "type": "server_tool_use",
+    "id": "srvtoolu_01",
+    "name": "web_search",
+    "input": {"query": "owls"},
+}
 FOUND = {
     "type": "web_search_tool_result",
     "tool_use_id": "srvtoolu_01",
@@ -55,7 +78,9 @@ CITED = {
 }
 
 
-def body(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -> dict[str, Any]:
+def body(
+    *content: dict[str, Any], stop_reason: str = "end_turn", **more: Any
+) -> dict[str, Any]:
     usage = {
         "input_tokens": 12,
         "cache_creation_input_tokens": 3,
@@ -79,11 +104,25 @@ def body(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -
 
 REPLIES = {
     "text": body({"type": "text", "text": "Hello 世界 \U0001f989\n"}),
-    "calls": body(THINKING, REDACTED, {"type": "text", "text": "Reading."}, *CALLS, stop_reason="tool_use"),
-    "hidden thinking": body({**THINKING, "thinking": ""}, {"type": "text", "text": "Done."}),
+    "calls": body(
+        THINKING,
+        REDACTED,
+        {"type": "text", "text": "Reading."},
+        *CALLS,
+        stop_reason="tool_use",
+    ),
+    "hidden thinking": body(
+        {**THINKING, "thinking": ""}, {"type": "text", "text": "Done."}
+    ),
     "search": body(SEARCH, FOUND, CITED, stop_reason="pause_turn"),
-    "refusal": body(stop_reason="refusal", stop_details={"type": "refusal", "category": "cyber", "explanation": None}),
-    "no arguments": body({"type": "tool_use", "id": "toolu_02", "name": "now", "input": {}}, stop_reason="tool_use"),
+    "refusal": body(
+        stop_reason="refusal",
+        stop_details={"type": "refusal", "category": "cyber", "explanation": None},
+    ),
+    "no arguments": body(
+        {"type": "tool_use", "id": "toolu_02", "name": "now", "input": {}},
+        stop_reason="tool_use",
+    ),
     "cut off": body({"type": "text", "text": "Once upon"}, stop_reason="max_tokens"),
 }
 
@@ -114,30 +153,61 @@ def verbatim(name: str, request: Recorded) -> Any:
 
 class TestWhatTheSdkSends:
     def test_a_request_with_everything(self) -> None:
-        with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (client, server):
+        with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
+            client,
+            server,
+        ):
             first = client.messages.create(model=MODEL, max_tokens=64, messages=ASKED)
             results: Any = [
                 {
                     "type": "tool_result",
                     "tool_use_id": "toolu_01A",
-                    "content": [{"type": "text", "text": "x"}, {"type": "image", "source": PNG}],
+                    "content": [
+                        {"type": "text", "text": "x"},
+                        {"type": "image", "source": PNG},
+                    ],
                 },
-                {"type": "tool_result", "tool_use_id": "toolu_01B", "content": "no such file", "is_error": True},
-                {"type": "text", "text": "Go on.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_01B",
+                    "content": "no such file",
+                    "is_error": True,
+                },
+                {
+                    "type": "text",
+                    "text": "Go on.",
+                    "cache_control": {"type": "ephemeral", "ttl": "1h"},
+                },
             ]
             client.messages.create(
                 model=MODEL,
                 max_tokens=1024,
-                system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+                system=[
+                    {
+                        "type": "text",
+                        "text": "Be brief.",
+                        "cache_control": {"type": "ephemeral"},
+                    }
+                ],
                 messages=[
                     {
                         "role": "user",
                         "content": [
                             {"type": "text", "text": "Compare these."},
-                            {"type": "image", "source": {"type": "url", "url": "https://example.org/a.jpg"}},
+                            {
+                                "type": "image",
+                                "source": {
+                                    "type": "url",
+                                    "url": "https://example.org/a.jpg",
+                                },
+                            },
                             {
                                 "type": "document",
-                                "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+                                "source": {
+                                    "type": "base64",
+                                    "media_type": "application/pdf",
+                                    "data": "JVBERi0=",
+                                },
                                 "title": "a.pdf",
                                 "citations": {"enabled": True},
                             },
@@ -149,7 +219,11 @@ class TestWhatTheSdkSends:
                 ],
                 tools=[
                     read_file.to_dict(),
-                    {"type": "web_search_20250305", "name": "web_search", "max_uses": 2},
+                    {
+                        "type": "web_search_20250305",
+                        "name": "web_search",
+                        "max_uses": 2,
+                    },
                 ],
                 tool_choice={"type": "auto", "disable_parallel_tool_use": True},
                 thinking={"type": "adaptive", "display": "summarized"},
@@ -165,7 +239,10 @@ class TestWhatTheSdkSends:
             "user",
             "system",
         ]
-        assert [call.name for call in calls_of(request.messages[1])] == ["read_file", "read_file"]
+        assert [call.name for call in calls_of(request.messages[1])] == [
+            "read_file",
+            "read_file",
+        ]
         assert request.messages[1]["reasoning_content"] == "The file first."
         assert results_of(request.messages[3])[0].text == "no such file"
         assert text_of(request.messages[4]) == "Go on."
@@ -174,13 +251,22 @@ class TestWhatTheSdkSends:
     @pytest.mark.parametrize(
         ("name", "options", "roles"),
         [
-            ("anthropic_loop", {"thread": False}, ["user", "assistant", "tool", "tool"]),
+            (
+                "anthropic_loop",
+                {"thread": False},
+                ["user", "assistant", "tool", "tool"],
+            ),
             ("anthropic_thread", {}, ["tool", "tool"]),
         ],
     )
-    def test_the_tool_loop_of_the_sdk(self, name: str, options: dict[str, Any], roles: list[str]) -> None:
+    def test_the_tool_loop_of_the_sdk(
+        self, name: str, options: dict[str, Any], roles: list[str]
+    ) -> None:
         """It sends the whole conversation, or, where the server holds the conversation, only what is new."""
-        with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (client, server):
+        with sdk(json_reply(REPLIES["calls"]), json_reply(REPLIES["text"])) as (
+            client,
+            server,
+        ):
             runner = client.beta.messages.tool_runner(
                 model=MODEL,
                 max_tokens=64,
@@ -197,16 +283,32 @@ class TestWhatTheSdkSends:
         ]
 
     def test_a_request_with_betas(self) -> None:
-        mcp = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "echo", "server_name": "x", "input": {"a": 1}}
-        mcp_result = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": False, "content": []}
-        echoed: Any = {"role": "assistant", "content": [SEARCH, FOUND, CITED, mcp, mcp_result]}
+        mcp = {
+            "type": "mcp_tool_use",
+            "id": "mcptoolu_1",
+            "name": "echo",
+            "server_name": "x",
+            "input": {"a": 1},
+        }
+        mcp_result = {
+            "type": "mcp_tool_result",
+            "tool_use_id": "mcptoolu_1",
+            "is_error": False,
+            "content": [],
+        }
+        echoed: Any = {
+            "role": "assistant",
+            "content": [SEARCH, FOUND, CITED, mcp, mcp_result],
+        }
         with sdk(json_reply(REPLIES["text"])) as (client, server):
             client.beta.messages.create(
                 model=MODEL,
                 max_tokens=64,
                 betas=["mcp-client-2025-11-20", "context-management-2025-06-27"],
                 messages=[*ASKED, echoed, *ASKED],
-                mcp_servers=[{"type": "url", "name": "x", "url": "https://example.org/mcp"}],
+                mcp_servers=[
+                    {"type": "url", "name": "x", "url": "https://example.org/mcp"}
+                ],
                 tools=[{"type": "mcp_toolset", "mcp_server_name": "x"}],
                 context_management={"edits": [{"type": "clear_tool_uses_20250919"}]},
                 container="container_1",
@@ -218,37 +320,74 @@ class TestWhatTheSdkSends:
 
     def test_a_stream_and_a_schema(self) -> None:
         verdict = body({"type": "text", "text": '{"good": true, "why": "short"}'})
-        events = [encode_event(event) for event in anthropic.encode_stream(anthropic.decode_reply(REPLIES["text"]))]
+        events = [
+            encode_event(event)
+            for event in anthropic.encode_stream(
+                anthropic.decode_reply(REPLIES["text"])
+            )
+        ]
         with sdk(sse_reply(events), json_reply(verdict)) as (client, server):
-            with client.messages.stream(model=MODEL, max_tokens=64, messages=ASKED, system="Be brief.") as stream:
+            with client.messages.stream(
+                model=MODEL, max_tokens=64, messages=ASKED, system="Be brief."
+            ) as stream:
                 assert stream.get_final_text() == REPLIES["text"]["content"][0]["text"]
-            parsed = client.messages.parse(model=MODEL, max_tokens=64, messages=ASKED, output_format=Verdict)
+            parsed = client.messages.parse(
+                model=MODEL, max_tokens=64, messages=ASKED, output_format=Verdict
+            )
             assert parsed.parsed_output == Verdict(good=True, why="short")
         assert verbatim("anthropic_stream", server.requests[0]).params["stream"] is True
-        assert "format" in verbatim("anthropic_parse", server.requests[1]).params["output_config"]
+        assert (
+            "format"
+            in verbatim("anthropic_parse", server.requests[1]).params["output_config"]
+        )
 
 
 class TestWhatTheSdkReads:
     @pytest.mark.parametrize("name", REPLIES)
     def test_a_reply(self, name: str) -> None:
-        assert _read_whole(anthropic.decode_reply(REPLIES[name])).to_dict() == REPLIES[name]
+        assert (
+            _read_whole(anthropic.decode_reply(REPLIES[name])).to_dict()
+            == REPLIES[name]
+        )
 
     @pytest.mark.parametrize("size", [1, 7, 10_000])
     @pytest.mark.parametrize("name", REPLIES)
     def test_a_stream(self, name: str, size: int) -> None:
         """The same reply, whatever pieces the network makes of it."""
-        assert _read_stream(anthropic.decode_reply(REPLIES[name]), size).to_dict() == REPLIES[name]
+        assert (
+            _read_stream(anthropic.decode_reply(REPLIES[name]), size).to_dict()
+            == REPLIES[name]
+        )
 
     def test_a_reply_of_another_api(self) -> None:
-        made: Any = {"id": "call.1", "type": "function", "function": {"name": "t", "arguments": "{broken"}}
+        made: Any = {
+            "id": "call.1",
+            "type": "function",
+            "function": {"name": "t", "arguments": "{broken"},
+        }
         usage = {"prompt_tokens": 9, "completion_tokens": 2}
-        reply = Reply({"role": "assistant", "content": "hi", "tool_calls": [made]}, "tool_calls", usage, "gpt", "x")
+        reply = Reply(
+            {"role": "assistant", "content": "hi", "tool_calls": [made]},
+            "tool_calls",
+            usage,
+            "gpt",
+            "x",
+        )
         for read in (_read_whole(reply), _read_stream(reply, 11)):
             assert [block.to_dict() for block in read.content] == [
                 {"type": "text", "text": "hi"},
-                {"type": "tool_use", "id": "call_1", "name": "t", "input": {"INVALID_JSON": "{broken"}},
+                {
+                    "type": "tool_use",
+                    "id": "call_1",
+                    "name": "t",
+                    "input": {"INVALID_JSON": "{broken"},
+                },
             ]
-            assert (read.stop_reason, read.usage.input_tokens, read.usage.output_tokens) == ("tool_use", 9, 2)
+            assert (
+                read.stop_reason,
+                read.usage.input_tokens,
+                read.usage.output_tokens,
+            ) == ("tool_use", 9, 2)
 
 
 def _read_whole(reply: Reply) -> SdkMessage:

@@ -25,7 +25,11 @@ START = {
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": 25, "cache_read_input_tokens": 100, "output_tokens": 1},
+        "usage": {
+            "input_tokens": 25,
+            "cache_read_input_tokens": 100,
+            "output_tokens": 1,
+        },
     },
 }
 STOP = {"type": "message_stop"}
@@ -36,7 +40,11 @@ def begun(index: int, **block: Any) -> dict[str, Any]:
 
 
 def grown(index: int, kind: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}}
+    return {
+        "type": "content_block_delta",
+        "index": index,
+        "delta": {"type": kind, **fields},
+    }
 
 
 def done(index: int) -> dict[str, Any]:
@@ -44,12 +52,18 @@ def done(index: int) -> dict[str, Any]:
 
 
 def finished(reason: str = "end_turn", **usage: Any) -> dict[str, Any]:
-    return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
+    return {
+        "type": "message_delta",
+        "delta": {"stop_reason": reason, "stop_sequence": None},
+        "usage": usage,
+    }
 
 
 def decode(*events: dict[str, Any]) -> tuple[list[StreamDelta], Reply]:
     decoder = anthropic.AnthropicStreamDecoder()
-    return [delta for event in events for delta in decoder.feed(copy_of(event))], decoder.reply()
+    return [
+        delta for event in events for delta in decoder.feed(copy_of(event))
+    ], decoder.reply()
 
 
 def blocks(reply: Reply) -> Any:
@@ -81,7 +95,14 @@ def test_a_whole_stream() -> None:
         STOP,
     )
     assert said == [
-        StreamDelta("usage", raw={"input_tokens": 25, "cache_read_input_tokens": 100, "output_tokens": 1}),
+        StreamDelta(
+            "usage",
+            raw={
+                "input_tokens": 25,
+                "cache_read_input_tokens": 100,
+                "output_tokens": 1,
+            },
+        ),
         StreamDelta("reasoning", text="Let me "),
         StreamDelta("reasoning", text="see."),
         StreamDelta("text", text="It is "),
@@ -92,25 +113,53 @@ def test_a_whole_stream() -> None:
         StreamDelta("call", index=0, arguments='is"}'),
         StreamDelta("call", index=1, id="toolu_2", name="now"),
         StreamDelta("call", index=1, arguments=""),
-        StreamDelta("usage", raw={"input_tokens": 25, "cache_read_input_tokens": 100, "output_tokens": 89}),
-        StreamDelta("stop", text="tool_calls", raw={"stop_reason": "tool_use", "stop_sequence": None}),
+        StreamDelta(
+            "usage",
+            raw={
+                "input_tokens": 25,
+                "cache_read_input_tokens": 100,
+                "output_tokens": 89,
+            },
+        ),
+        StreamDelta(
+            "stop",
+            text="tool_calls",
+            raw={"stop_reason": "tool_use", "stop_sequence": None},
+        ),
     ]
     assert blocks(reply) == [
         {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"},
         {"type": "text", "text": "It is 晴れ."},
-        {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Paris"}},
+        {
+            "type": "tool_use",
+            "id": "toolu_1",
+            "name": "weather",
+            "input": {"city": "Paris"},
+        },
         {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
     ]
     assert reply.message["content"] == "It is 晴れ."
     assert reply.message["reasoning_content"] == "Let me see."
     assert reply.message["_native"]["model"] == "claude-sonnet-4-5-20250929"
-    assert (reply.id, reply.model, reply.stop) == ("msg_1", "claude-sonnet-4-5-20250929", "tool_calls")
-    assert reply.usage == {"input_tokens": 25, "cache_read_input_tokens": 100, "output_tokens": 89}
+    assert (reply.id, reply.model, reply.stop) == (
+        "msg_1",
+        "claude-sonnet-4-5-20250929",
+        "tool_calls",
+    )
+    assert reply.usage == {
+        "input_tokens": 25,
+        "cache_read_input_tokens": 100,
+        "output_tokens": 89,
+    }
     assert anthropic.encode_reply(reply)["stop_reason"] == "tool_use"
 
 
 def test_blocks_that_come_whole_and_server_tools() -> None:
-    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result"}]}
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"type": "web_search_result"}],
+    }
     citation = {"type": "web_search_result_location", "cited_text": "x"}
     said, reply = decode(
         START,
@@ -136,7 +185,12 @@ def test_blocks_that_come_whole_and_server_tools() -> None:
         ("reasoning", "at once"),
     ]
     assert blocks(reply) == [
-        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+        {
+            "type": "server_tool_use",
+            "id": "srvtoolu_1",
+            "name": "web_search",
+            "input": {"query": "x"},
+        },
         found,
         {"type": "text", "text": "So it is.", "citations": [citation, citation]},
         {"type": "compaction", "content": "summary", "encrypted_content": "ZW5j"},
@@ -147,7 +201,11 @@ def test_blocks_that_come_whole_and_server_tools() -> None:
 def test_late_fields_reach_the_reply() -> None:
     late = {
         "type": "message_delta",
-        "delta": {"stop_reason": "refusal", "stop_details": {"type": "refusal"}, "container": None},
+        "delta": {
+            "stop_reason": "refusal",
+            "stop_details": {"type": "refusal"},
+            "container": None,
+        },
         "context_management": {"applied_edits": []},
     }
     start = {**START, "message": {**START["message"], "container": {"id": "c"}}}  # type: ignore[dict-item]  # a plain dict
@@ -161,7 +219,9 @@ def test_late_fields_reach_the_reply() -> None:
 
 
 def test_a_change_without_a_reason_is_no_stop() -> None:
-    said, reply = decode(START, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}})
+    said, reply = decode(
+        START, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}}
+    )
     assert [delta.kind for delta in said] == ["usage", "usage"]
     assert reply.stop is None
 
@@ -180,7 +240,11 @@ class TestBrokenOff:
         assert blocks(reply) == [{"type": "text", "text": "Half a sen"}]
         assert calls_of(reply.message) == []
         assert reply.stop is None
-        assert reply.usage == {"input_tokens": 25, "cache_read_input_tokens": 100, "output_tokens": 1}
+        assert reply.usage == {
+            "input_tokens": 25,
+            "cache_read_input_tokens": 100,
+            "output_tokens": 1,
+        }
 
     def test_whole_calls_are_kept_and_blank_text_is_not(self) -> None:
         _, reply = decode(
@@ -200,13 +264,17 @@ class TestBrokenOff:
     def test_an_error_is_told_and_the_reply_stays(self) -> None:
         error = {"type": "overloaded_error", "message": "Overloaded"}
         said, reply = decode(
-            START, begun(0, type="text", text="Hel"), {"type": "error", "error": error, "request_id": "req_1"}
+            START,
+            begun(0, type="text", text="Hel"),
+            {"type": "error", "error": error, "request_id": "req_1"},
         )
         assert said[-1] == StreamDelta("error", text="Overloaded", raw=error)
         assert reply.message["content"] == "Hel"
 
     def test_an_error_that_is_only_words(self) -> None:
-        [delta] = anthropic.AnthropicStreamDecoder().feed({"type": "error", "error": "gone"})
+        [delta] = anthropic.AnthropicStreamDecoder().feed(
+            {"type": "error", "error": "gone"}
+        )
         assert (delta.text, delta.raw) == ("gone", {"type": "error", "error": "gone"})
 
     def test_arguments_the_limit_cut_off_are_kept_as_text(self) -> None:
@@ -217,7 +285,9 @@ class TestBrokenOff:
             grown(0, "input_json_delta", partial_json='{"path": "a", "text": "lo'),
             finished("max_tokens"),
         )
-        assert blocks(reply)[0]["input"] == {"INVALID_JSON": '{"path": "a", "text": "lo'}
+        assert blocks(reply)[0]["input"] == {
+            "INVALID_JSON": '{"path": "a", "text": "lo'
+        }
         assert calls_of(reply.message)[0].arguments == '{"path": "a", "text": "lo'
         assert reply.stop == "length"
 
@@ -228,13 +298,31 @@ class TestBrokenOff:
         ([SseEvent("x", "{nope")], "no JSON"),
         ([SseEvent("x", "[]")], "must be an object, not list"),
         ([{"type": "message_start"}], "message must be an object, not missing"),
-        ([{"type": "content_block_start", "index": 0}], "content_block must be an object, not missing"),
-        ([{"type": "content_block_start", "index": "0", "content_block": {}}], "index must be a number, not '0'"),
-        ([begun(0, type="tool_use", id=None)], "content_block.id must be a string, not missing"),
-        ([grown(3, "text_delta", text="x")], "content_block_delta is about block 3, which never started"),
+        (
+            [{"type": "content_block_start", "index": 0}],
+            "content_block must be an object, not missing",
+        ),
+        (
+            [{"type": "content_block_start", "index": "0", "content_block": {}}],
+            "index must be a number, not '0'",
+        ),
+        (
+            [begun(0, type="tool_use", id=None)],
+            "content_block.id must be a string, not missing",
+        ),
+        (
+            [grown(3, "text_delta", text="x")],
+            "content_block_delta is about block 3, which never started",
+        ),
         ([done(0)], "content_block_stop is about block 0, which never started"),
-        ([begun(0, type="text"), {"type": "content_block_delta", "index": 0}], "delta must be an object"),
-        ([begun(0, type="text"), grown(0, "text_delta", text=3)], "delta.text must be a string, not int"),
+        (
+            [begun(0, type="text"), {"type": "content_block_delta", "index": 0}],
+            "delta must be an object",
+        ),
+        (
+            [begun(0, type="text"), grown(0, "text_delta", text=3)],
+            "delta.text must be a string, not int",
+        ),
         ([{"type": "message_delta"}], "delta must be an object, not missing"),
     ],
 )
@@ -246,7 +334,14 @@ def test_garbage_gets_a_sentence(events: list[Any], sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [{"type": "ping"}, {"type": "event_of_tomorrow"}, {}, SseEvent(None, "[DONE]"), SseEvent("ping", "{}")]
+    "event",
+    [
+        {"type": "ping"},
+        {"type": "event_of_tomorrow"},
+        {},
+        SseEvent(None, "[DONE]"),
+        SseEvent("ping", "{}"),
+    ],
 )
 def test_what_is_not_known_says_nothing(event: Any) -> None:
     decoder = anthropic.AnthropicStreamDecoder()
@@ -278,12 +373,20 @@ def test_words_said_in_a_stream_are_the_words_of_the_reply() -> None:
         {"type": "tool_use", "id": "x", "name": "t", "input": {"a": "\ud800"}},
         {"type": "text", "text": "b\r\n\n"},
     ]
-    reply = anthropic.decode_reply({"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"})
+    reply = anthropic.decode_reply(
+        {"id": "m", "model": "c", "content": content, "stop_reason": "end_turn"}
+    )
     decoder = anthropic.AnthropicStreamDecoder()
-    said = [delta for event in anthropic.encode_stream(reply) for delta in decoder.feed(event)]
+    said = [
+        delta
+        for event in anthropic.encode_stream(reply)
+        for delta in decoder.feed(event)
+    ]
     assert "".join(delta.text for delta in said if delta.kind == "text") == "ab\r\n\n"
     assert "".join(delta.text for delta in said if delta.kind == "reasoning") == "hm"
-    assert json.loads("".join(delta.arguments for delta in said if delta.kind == "call")) == {"a": "\ud800"}
+    assert json.loads(
+        "".join(delta.arguments for delta in said if delta.kind == "call")
+    ) == {"a": "\ud800"}
     assert [delta.text for delta in said if delta.kind == "stop"] == ["stop"]
 
 
@@ -312,7 +415,8 @@ def test_a_stream_names_its_events_and_counts_output_at_the_end() -> None:
 
 
 def _through_a_stream(reply: Reply) -> Reply:
-    parser, decoder = SseParser(), anthropic.AnthropicStreamDecoder()
+    parser = SseParser()
+    decoder = anthropic.AnthropicStreamDecoder()
     for event in anthropic.encode_stream(reply):
         for parsed in parser.feed(encode_event(event)):
             decoder.feed(parsed)

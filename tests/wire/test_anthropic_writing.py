@@ -28,7 +28,11 @@ def text(words: str, **more: Any) -> dict[str, Any]:
 
 
 def call(call_id: str, arguments: Any = "{}", name: str = "t") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def calling(*calls: Any, content: Any = None) -> Any:
@@ -51,7 +55,13 @@ ASKED = {"role": "user", "content": [text("q")]}
 
 
 def test_results_of_one_turn_and_what_the_user_adds_are_one_message() -> None:
-    written = wire(USER, calling(call("1"), call("2"), content="Both."), result("2"), result("1"), USER)
+    written = wire(
+        USER,
+        calling(call("1"), call("2"), content="Both."),
+        result("2"),
+        result("1"),
+        USER,
+    )
     assert written == [
         ASKED,
         {
@@ -88,8 +98,12 @@ def test_neighbours_of_one_role_become_one_message() -> None:
 
 def test_a_message_from_elsewhere_joins_a_native_neighbour() -> None:
     native = anthropic.decode_messages([{"role": "user", "content": "native"}])
-    assert wire(*native, USER) == [{"role": "user", "content": [text("native"), text("q")]}]
-    assert wire(USER, *native) == [{"role": "user", "content": [text("q"), text("native")]}]
+    assert wire(*native, USER) == [
+        {"role": "user", "content": [text("native"), text("q")]}
+    ]
+    assert wire(USER, *native) == [
+        {"role": "user", "content": [text("q"), text("native")]}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,42 +128,85 @@ def test_arguments_are_always_an_object(arguments: Any, value: dict[str, Any]) -
 
 
 def test_free_text_calls_have_one_input() -> None:
-    custom = {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    custom = {
+        "id": "1",
+        "type": "custom",
+        "custom": {"name": "patch", "input": "*** Begin"},
+    }
     assert wire(USER, calling(custom))[1]["content"] == [
-        {"type": "tool_use", "id": "1", "name": "patch", "input": {"input": "*** Begin"}}
+        {
+            "type": "tool_use",
+            "id": "1",
+            "name": "patch",
+            "input": {"input": "*** Begin"},
+        }
     ]
 
 
 def test_calls_that_are_none_are_left_out_and_nameless_ones_get_a_name() -> None:
-    written = wire(USER, calling("garbage", {"id": "x"}, call("1", name="")), {"role": "assistant", "tool_calls": 3})
-    assert written[1]["content"] == [{"type": "tool_use", "id": "1", "name": "unknown", "input": {}}]
+    written = wire(
+        USER,
+        calling("garbage", {"id": "x"}, call("1", name="")),
+        {"role": "assistant", "tool_calls": 3},
+    )
+    assert written[1]["content"] == [
+        {"type": "tool_use", "id": "1", "name": "unknown", "input": {}}
+    ]
 
 
 def test_call_ids_are_cleaned_the_same_way_for_call_and_result() -> None:
-    written = wire(USER, calling(call("functions.bash:0"), call("functions_bash_0")), result("functions.bash:0"))
-    assert [block["id"] for block in written[1]["content"]] == ["functions_bash_0", "functions_bash_0_2"]
+    written = wire(
+        USER,
+        calling(call("functions.bash:0"), call("functions_bash_0")),
+        result("functions.bash:0"),
+    )
+    assert [block["id"] for block in written[1]["content"]] == [
+        "functions_bash_0",
+        "functions_bash_0_2",
+    ]
     assert written[2]["content"][0]["tool_use_id"] == "functions_bash_0"
 
 
 def test_an_id_that_is_used_again_becomes_a_new_one() -> None:
     turn = [calling(call("call_0")), result("call_0")]
     written = wire(USER, *turn, *turn, *turn)
-    assert [m["content"][0]["id"] for m in written[1::2]] == ["call_0", "call_0_2", "call_0_3"]
-    assert [m["content"][0]["tool_use_id"] for m in written[2::2]] == ["call_0", "call_0_2", "call_0_3"]
+    assert [m["content"][0]["id"] for m in written[1::2]] == [
+        "call_0",
+        "call_0_2",
+        "call_0_3",
+    ]
+    assert [m["content"][0]["tool_use_id"] for m in written[2::2]] == [
+        "call_0",
+        "call_0_2",
+        "call_0_3",
+    ]
 
 
 def test_native_ids_stay_and_results_from_elsewhere_find_them() -> None:
-    made = {"role": "assistant", "content": [{"type": "tool_use", "id": "call_0", "name": "t", "input": {}}]}
+    made = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "call_0", "name": "t", "input": {}}],
+    }
     written = wire(
-        USER, *anthropic.decode_messages([made]), result("call_0"), calling(call("call_0")), result("call_0")
+        USER,
+        *anthropic.decode_messages([made]),
+        result("call_0"),
+        calling(call("call_0")),
+        result("call_0"),
     )
     assert written[1] == made
     assert written[2]["content"][0]["tool_use_id"] == "call_0"
-    assert written[3]["content"][0]["id"] == written[4]["content"][0]["tool_use_id"] == "call_0_2"
+    assert (
+        written[3]["content"][0]["id"]
+        == written[4]["content"][0]["tool_use_id"]
+        == "call_0_2"
+    )
 
 
 def test_a_result_without_a_call_has_a_clean_id_too() -> None:
-    assert wire(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][:2] == [
+    assert wire(USER, result("a b"), {"role": "tool", "content": "x"})[0]["content"][
+        :2
+    ] == [
         {"type": "tool_result", "tool_use_id": "a_b", "content": "ok"},
         {"type": "tool_result", "tool_use_id": "call", "content": "x"},
     ]
@@ -168,7 +225,9 @@ def test_a_blank_message_is_left_out(role: str, content: Any) -> None:
     assert wire(USER, {"role": role, "content": content}) == [ASKED]
 
 
-def test_where_nothing_is_left_or_the_assistant_begins_an_opening_is_put_first() -> None:
+def test_where_nothing_is_left_or_the_assistant_begins_an_opening_is_put_first() -> (
+    None
+):
     opening = {"role": "user", "content": OPENING}
     said: Any = {"role": "assistant", "content": "Hello!"}
     assert wire() == []
@@ -178,8 +237,15 @@ def test_where_nothing_is_left_or_the_assistant_begins_an_opening_is_put_first()
     assert wire(*native) == [{"role": "assistant", "content": "Hello!"}]
 
 
-def test_instructions_in_mid_conversation_stay_in_place_and_are_not_the_users_words() -> None:
-    written = wire(USER, {"role": "assistant", "content": "a"}, {"role": "developer", "content": "Be brief."}, USER)
+def test_instructions_in_mid_conversation_stay_in_place_and_are_not_the_users_words() -> (
+    None
+):
+    written = wire(
+        USER,
+        {"role": "assistant", "content": "a"},
+        {"role": "developer", "content": "Be brief."},
+        USER,
+    )
     reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
     assert written[2] == {"role": "user", "content": [text(reminder), text("q")]}
     assert not is_user_message({"role": "user", "content": reminder})
@@ -190,80 +256,160 @@ def test_instructions_in_mid_conversation_stay_in_place_and_are_not_the_users_wo
     [
         ({"text": "without a type"}, text("without a type")),
         ({"type": "input_text", "text": "x"}, text("x")),
-        (text("x", citations=[{"type": "page_location"}]), text("x", citations=[{"type": "page_location"}])),
-        (text("x", annotations=[], cache_control=MARKER), text("x", cache_control=MARKER)),
+        (
+            text("x", citations=[{"type": "page_location"}]),
+            text("x", citations=[{"type": "page_location"}]),
+        ),
+        (
+            text("x", annotations=[], cache_control=MARKER),
+            text("x", cache_control=MARKER),
+        ),
         ({"type": "refusal", "refusal": "No."}, text("No.")),
         (
-            {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,AAAA"}, "cache_control": MARKER},
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/jpg;base64,AAAA"},
+                "cache_control": MARKER,
+            },
             {
                 "type": "image",
-                "source": {"type": "base64", "media_type": "image/jpeg", "data": "AAAA"},
+                "source": {
+                    "type": "base64",
+                    "media_type": "image/jpeg",
+                    "data": "AAAA",
+                },
                 "cache_control": MARKER,
             },
         ),
         (
-            {"type": "image_url", "image_url": {"url": "data:IMAGE/PNG;name=a.png;base64,AAAA"}},
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:IMAGE/PNG;name=a.png;base64,AAAA"},
+            },
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+            },
         ),
         (
             {"type": "input_image", "image_url": "https://example.org/a.png"},
-            {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+            {
+                "type": "image",
+                "source": {"type": "url", "url": "https://example.org/a.png"},
+            },
         ),
-        ({"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}}, text("[image omitted]")),
-        ({"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}}, text("[image omitted]")),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}},
+            text("[image omitted]"),
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}},
+            text("[image omitted]"),
+        ),
         ({"type": "image_url", "image_url": None}, text("[image omitted]")),
         (
-            {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"}},
+            {
+                "type": "file",
+                "file": {
+                    "filename": "a.pdf",
+                    "file_data": "data:application/pdf;base64,JVBE",
+                },
+            },
             {
                 "type": "document",
-                "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBE"},
+                "source": {
+                    "type": "base64",
+                    "media_type": "application/pdf",
+                    "data": "JVBE",
+                },
                 "title": "a.pdf",
             },
         ),
         (
             {"type": "input_file", "file_url": "https://example.org/a.pdf"},
-            {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}},
+            {
+                "type": "document",
+                "source": {"type": "url", "url": "https://example.org/a.pdf"},
+            },
         ),
         ({"type": "file", "file": {"file_id": "file-1"}}, text("[file omitted]")),
-        ({"type": "file", "file": {"filename": "a.csv", "file_data": 7}}, text("[file a.csv omitted]")),
-        ({"type": "input_audio", "input_audio": {"data": "AA=="}}, text("[audio omitted]")),
+        (
+            {"type": "file", "file": {"filename": "a.csv", "file_data": 7}},
+            text("[file a.csv omitted]"),
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AA=="}},
+            text("[audio omitted]"),
+        ),
         ({"type": "video_url", "video_url": {"url": "x"}}, text("[video omitted]")),
         ({"type": "something_new", "a": 1}, {"type": "something_new", "a": 1}),
     ],
 )
 def test_parts(part: dict[str, Any], block: dict[str, Any]) -> None:
-    assert wire({"role": "user", "content": [part]}) == [{"role": "user", "content": [block]}]
-    in_result = wire(USER, calling(call("1")), result("1", [part]))[2]["content"][0]["content"]
+    assert wire({"role": "user", "content": [part]}) == [
+        {"role": "user", "content": [block]}
+    ]
+    in_result = wire(USER, calling(call("1")), result("1", [part]))[2]["content"][0][
+        "content"
+    ]
     assert in_result == [block]
 
 
 def test_an_assistant_has_words_only() -> None:
     shown = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     said: Any = {"role": "assistant", "content": ["see", shown], "refusal": "No more."}
-    assert wire(USER, said)[1]["content"] == [text("see"), text("[image omitted]"), text("No more.")]
+    assert wire(USER, said)[1]["content"] == [
+        text("see"),
+        text("[image omitted]"),
+        text("No more."),
+    ]
 
 
 def test_histories_in_anthropics_form_are_taken_as_they_are() -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-    made = {"type": "tool_use", "id": "a:b", "name": "t", "input": {"x": 1}, "caller": {"type": "direct"}}
-    answer = {"type": "tool_result", "tool_use_id": "a:b", "content": [text(""), text("x")], "is_error": True}
+    made = {
+        "type": "tool_use",
+        "id": "a:b",
+        "name": "t",
+        "input": {"x": 1},
+        "caller": {"type": "direct"},
+    }
+    answer = {
+        "type": "tool_result",
+        "tool_use_id": "a:b",
+        "content": [text(""), text("x")],
+        "is_error": True,
+    }
     written = wire(
-        USER, {"role": "assistant", "content": [thinking, made]}, {"role": "user", "content": [text("w"), answer]}
+        USER,
+        {"role": "assistant", "content": [thinking, made]},
+        {"role": "user", "content": [text("w"), answer]},
     )
     assert written[1]["content"] == [thinking, {**made, "id": "a_b"}]
-    assert written[2]["content"] == [{**answer, "tool_use_id": "a_b", "content": [text("x")]}, text("w")]
+    assert written[2]["content"] == [
+        {**answer, "tool_use_id": "a_b", "content": [text("x")]},
+        text("w"),
+    ]
 
 
 def test_reasoning_of_another_api_is_left_out() -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     unsigned = {"type": "thinking", "thinking": "hm"}
     other = {"type": "reasoning", "summary": []}
-    said: Message = {"role": "assistant", "content": [thinking, unsigned, other, text("a")], "reasoning_content": "hm"}
+    said: Message = {
+        "role": "assistant",
+        "content": [thinking, unsigned, other, text("a")],
+        "reasoning_content": "hm",
+    }
     assert wire(USER, said)[1]["content"] == [thinking, text("a")]
-    assert wire(USER, with_native(said, "openai_chat", None))[1]["content"] == [text("a")]
+    assert wire(USER, with_native(said, "openai_chat", None))[1]["content"] == [
+        text("a")
+    ]
 
 
-@pytest.mark.parametrize("value", [None, 3, {"role": "tool", "content": "x"}, {"role": "alien"}])
+@pytest.mark.parametrize(
+    "value", [None, 3, {"role": "tool", "content": "x"}, {"role": "alien"}]
+)
 def test_a_native_value_that_is_no_message_is_not_used(value: Any) -> None:
     assert wire(with_native(USER, "anthropic", value)) == [ASKED]
 
@@ -282,31 +428,60 @@ class TestCacheMarkers:
         native = {"role": "assistant", "content": [text("a"), text(" "), thinking]}
         [message] = anthropic.decode_messages([native])
         [written] = wire({**message, "cache_control": MARKER})
-        assert written == {"role": "assistant", "content": [text("a", cache_control=MARKER), text(" "), thinking]}
-        [alone] = anthropic.decode_messages([{"role": "assistant", "content": [thinking]}])
-        assert wire({**alone, "cache_control": MARKER}) == [{"role": "assistant", "content": [thinking]}]
-        assert wire(USER, {"role": "user", "content": "", "cache_control": MARKER}) == [ASKED]
+        assert written == {
+            "role": "assistant",
+            "content": [text("a", cache_control=MARKER), text(" "), thinking],
+        }
+        [alone] = anthropic.decode_messages(
+            [{"role": "assistant", "content": [thinking]}]
+        )
+        assert wire({**alone, "cache_control": MARKER}) == [
+            {"role": "assistant", "content": [thinking]}
+        ]
+        assert wire(USER, {"role": "user", "content": "", "cache_control": MARKER}) == [
+            ASKED
+        ]
         [empty] = anthropic.decode_messages([{"role": "user", "content": ""}])
-        assert wire({**empty, "cache_control": MARKER}) == [{"role": "user", "content": ""}]
+        assert wire({**empty, "cache_control": MARKER}) == [
+            {"role": "user", "content": ""}
+        ]
 
     def test_markers_placed_on_a_decoded_history_reach_the_wire(self) -> None:
         """Placed on the core form, sent on the native one: reasoning stays signed, and old markers go."""
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-        use = {"type": "tool_use", "id": "1", "name": "t", "input": {"cache_control": "an argument"}}
+        use = {
+            "type": "tool_use",
+            "id": "1",
+            "name": "t",
+            "input": {"cache_control": "an argument"},
+        }
         history: list[dict[str, Any]] = [
             {"role": "user", "content": [text("old", cache_control=MARKER)]},
             {"role": "assistant", "content": "b"},
             {"role": "user", "content": "c"},
             {"role": "assistant", "content": [thinking, text("d"), use]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "e"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "1", "content": "e"}
+                ],
+            },
         ]
-        marked = apply_cache_control(anthropic.decode_messages(history), native_anthropic=True)
+        marked = apply_cache_control(
+            anthropic.decode_messages(history), native_anthropic=True
+        )
         assert anthropic.encode_messages(marked) == [
             {"role": "user", "content": [text("old")]},
             history[1],
             {"role": "user", "content": [text("c", cache_control=MARKER)]},
-            {"role": "assistant", "content": [thinking, text("d"), {**use, "cache_control": MARKER}]},
-            {"role": "user", "content": [{**history[4]["content"][0], "cache_control": MARKER}]},
+            {
+                "role": "assistant",
+                "content": [thinking, text("d"), {**use, "cache_control": MARKER}],
+            },
+            {
+                "role": "user",
+                "content": [{**history[4]["content"][0], "cache_control": MARKER}],
+            },
         ]
 
 
@@ -328,16 +503,26 @@ class TestRules:
             request = Request("claude-a", history, tools=recorded.get("tools") or [])
             body = anthropic.encode_request(request)
             assert problems(body) == [], path.name
-            assert anthropic.encode_request(anthropic.decode_request(body)) == body, path.name
+            assert anthropic.encode_request(anthropic.decode_request(body)) == body, (
+                path.name
+            )
 
     @given(chat_histories(), chat_histories())
-    def test_a_longer_history_begins_like_a_shorter_one(self, first: list[Message], more: list[Message]) -> None:
+    def test_a_longer_history_begins_like_a_shorter_one(
+        self, first: list[Message], more: list[Message]
+    ) -> None:
         """Only the last message may grow, at its end: that is what a prompt cache needs."""
-        answer: list[Message] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+        answer: list[Message] = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "a"},
+        ]
         short = anthropic.encode_messages([*first, *answer])
         long = anthropic.encode_messages([*first, *answer, *more])
         assert long[: len(short) - 1] == short[:-1]
-        assert long[len(short) - 1]["content"][: len(short[-1]["content"])] == short[-1]["content"]
+        assert (
+            long[len(short) - 1]["content"][: len(short[-1]["content"])]
+            == short[-1]["content"]
+        )
 
 
 def problems(body: dict[str, Any]) -> list[str]:
@@ -347,25 +532,62 @@ def problems(body: dict[str, Any]) -> list[str]:
     roles = [message["role"] for message in messages]
     if roles[:1] == ["assistant"]:
         found.append("the assistant begins")
-    found += [f"two of {one} in a row" for one, other in pairwise(roles) if one == other]
+    found += [
+        f"two of {one} in a row" for one, other in pairwise(roles) if one == other
+    ]
     seen: set[str] = set()
     waiting: set[str] = set()
     for message in messages:
-        blocks = [text(message["content"])] if isinstance(message["content"], str) else message["content"]
-        answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        blocks = (
+            [text(message["content"])]
+            if isinstance(message["content"], str)
+            else message["content"]
+        )
+        answered = [
+            block["tool_use_id"] for block in blocks if block["type"] == "tool_result"
+        ]
         called = [block["id"] for block in blocks if block["type"] == "tool_use"]
         kinds = [block["type"] for block in blocks]
         found += [] if blocks else ["an empty message"]
-        found += [] if set(answered) == waiting and len(answered) == len(waiting) else ["calls and results differ"]
-        found += [] if kinds == sorted(kinds, key="tool_result".__ne__) else ["a result after something else"]
-        found += [f"id {each!r}" for each in called if not re.fullmatch(r"[a-zA-Z0-9_-]+", each) or each in seen]
-        found += ["input is no object" for block in blocks if not isinstance(block.get("input", {}), dict)]
-        found += ["blank text" for block in [*blocks, *inner(blocks)] if not block.get("text", "x").strip()]
+        found += (
+            []
+            if set(answered) == waiting and len(answered) == len(waiting)
+            else ["calls and results differ"]
+        )
+        found += (
+            []
+            if kinds == sorted(kinds, key="tool_result".__ne__)
+            else ["a result after something else"]
+        )
+        found += [
+            f"id {each!r}"
+            for each in called
+            if not re.fullmatch(r"[a-zA-Z0-9_-]+", each) or each in seen
+        ]
+        found += [
+            "input is no object"
+            for block in blocks
+            if not isinstance(block.get("input", {}), dict)
+        ]
+        found += [
+            "blank text"
+            for block in [*blocks, *inner(blocks)]
+            if not block.get("text", "x").strip()
+        ]
         seen |= set(called)
         waiting = set(called)
-    found += ["blank system prompt" for block in body.get("system", []) if not block["text"].strip()]
+    found += [
+        "blank system prompt"
+        for block in body.get("system", [])
+        if not block["text"].strip()
+    ]
     return found + (["calls at the end"] if waiting else [])
 
 
 def inner(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each for block in blocks if isinstance(block.get("content"), list) for each in block["content"]]
+    return [
+        each
+        for block in blocks
+        if isinstance(block.get("content"), list)
+        for each in block["content"]
+    ]

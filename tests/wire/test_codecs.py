@@ -18,12 +18,16 @@ def test_every_protocol_has_one() -> None:
 @pytest.mark.parametrize("api", get_args(Api))
 def test_what_one_writes_it_reads(api: Api) -> None:
     codec = CODECS[api]
-    request = Request("some-model", [{"role": "user", "content": "Hello?"}], params={"max_tokens": 9})
+    request = Request(
+        "some-model", [{"role": "user", "content": "Hello?"}], params={"max_tokens": 9}
+    )
     read = codec.decode_request(codec.encode_request(request))
     assert [text_of(message) for message in read.messages] == ["Hello?"]
     messages = codec.decode_messages(codec.encode_messages(request.messages))
     assert [text_of(message) for message in messages] == ["Hello?"]
-    reply = Reply({"role": "assistant", "content": "Hello."}, "stop", model="some-model", id="r1")
+    reply = Reply(
+        {"role": "assistant", "content": "Hello."}, "stop", model="some-model", id="r1"
+    )
     assert text_of(codec.decode_reply(codec.encode_reply(reply)).message) == "Hello."
     decoder = codec.stream_decoder(model="some-model")
     for event in codec.encode_stream(reply):
@@ -31,10 +35,14 @@ def test_what_one_writes_it_reads(api: Api) -> None:
     assert text_of(decoder.reply().message) == "Hello."
 
 
-def test_words_before_a_result_are_a_message_of_their_own_and_come_back_together() -> None:
+def test_words_before_a_result_are_a_message_of_their_own_and_come_back_together() -> (
+    None
+):
     codec = CODECS["anthropic"]
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "done"}
-    wire = [{"role": "user", "content": [{"type": "text", "text": "First this."}, result]}]
+    wire = [
+        {"role": "user", "content": [{"type": "text", "text": "First this."}, result]}
+    ]
     core = codec.decode_messages(wire)
     assert [message["role"] for message in core] == ["user", "tool"]
     assert codec.encode_messages(core) == wire

@@ -10,7 +10,10 @@ from everthread.errors import InputError
 from everthread.wire.codecs import decode_any
 
 HI = {"role": "user", "content": "hi"}
-USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+USE = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}],
+}
 
 
 @pytest.mark.parametrize(
@@ -19,9 +22,32 @@ USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": 
         ([HI], "openai_chat"),
         ([], "openai_chat"),
         ({"messages": [HI], "tools": None, "system": None}, "openai_chat"),
-        ({"messages": [HI], "tools": [{"type": "function", "function": {"name": "f"}}]}, "openai_chat"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "openai_chat"),
-        ([HI, {"role": "tool", "tool_call_id": "c", "content": [{"type": "image", "source": {}}]}], "openai_chat"),
+        (
+            {
+                "messages": [HI],
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+            },
+            "openai_chat",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+                ]
+            },
+            "openai_chat",
+        ),
+        (
+            [
+                HI,
+                {
+                    "role": "tool",
+                    "tool_call_id": "c",
+                    "content": [{"type": "image", "source": {}}],
+                },
+            ],
+            "openai_chat",
+        ),
         ({"messages": [HI], "system": "s"}, "anthropic"),
         ({"messages": [HI], "tools": [{"name": "f", "input_schema": {}}]}, "anthropic"),
         ([HI, USE], "anthropic"),

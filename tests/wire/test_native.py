@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from everthread.core.messages import Message
-from everthread.wire.common import keep_reasoning, native_value, public_message, same_model, with_native
+from everthread.wire.common import (
+    keep_reasoning,
+    native_value,
+    public_message,
+    same_model,
+    with_native,
+)
 
 SAID: Message = {"role": "assistant", "content": "hi"}
 
@@ -18,9 +24,14 @@ def test_a_native_value_is_given_back_to_its_own_api_only() -> None:
     assert "_native" not in SAID
 
 
-@pytest.mark.parametrize("garbage", [None, "anthropic", [], {}, {"api": "anthropic"}, {"value": 1}])
+@pytest.mark.parametrize(
+    "garbage", [None, "anthropic", [], {}, {"api": "anthropic"}, {"value": 1}]
+)
 def test_a_record_that_is_none_is_no_native_value(garbage: object) -> None:
-    assert native_value({"role": "user", "content": "x", "_native": garbage}, "anthropic") is None
+    assert (
+        native_value({"role": "user", "content": "x", "_native": garbage}, "anthropic")
+        is None
+    )
 
 
 def test_author_and_boundary_are_written_down_only_where_they_say_something() -> None:

@@ -24,10 +24,23 @@ USER: Message = {"role": "user", "content": "hi"}
 PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
-def completion(message: dict[str, Any], finish_reason: str | None = "stop", **fields: Any) -> dict[str, Any]:
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+def completion(
+    message: dict[str, Any], finish_reason: str | None = "stop", **fields: Any
+) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": finish_reason,
+        "logprobs": None,
+    }
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
-    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-5", "usage": usage}
+    head = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "gpt-5",
+        "usage": usage,
+    }
     return {**head, "choices": [choice], **fields}
 
 
@@ -54,7 +67,10 @@ class Lookup(BaseModel):
 
 
 def _capture_create() -> Any:
-    with sdk(json_reply(completion({"role": "assistant", "content": "ok"}))) as (client, server):
+    with sdk(json_reply(completion({"role": "assistant", "content": "ok"}))) as (
+        client,
+        server,
+    ):
         client.chat.completions.create(
             model="gpt-5",
             messages=[
@@ -64,36 +80,77 @@ def _capture_create() -> Any:
                     "name": "ada",
                     "content": [
                         {"type": "text", "text": "看看这张图 and say what it is"},
-                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO", "detail": "low"}},
-                        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
-                        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JV"}},
+                        {
+                            "type": "image_url",
+                            "image_url": {
+                                "url": "data:image/png;base64,iVBO",
+                                "detail": "low",
+                            },
+                        },
+                        {
+                            "type": "input_audio",
+                            "input_audio": {"data": "UklGRg==", "format": "wav"},
+                        },
+                        {
+                            "type": "file",
+                            "file": {
+                                "filename": "a.pdf",
+                                "file_data": "data:application/pdf;base64,JV",
+                            },
+                        },
                     ],
                 },
                 {
                     "role": "assistant",
                     "content": None,
                     "tool_calls": [
-                        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}},
-                        {"id": "c2", "type": "custom", "custom": {"name": "sql", "input": "select 1"}},
+                        {
+                            "id": "c1",
+                            "type": "function",
+                            "function": {
+                                "name": "look",
+                                "arguments": '{"city": "Oslo"}',
+                            },
+                        },
+                        {
+                            "id": "c2",
+                            "type": "custom",
+                            "custom": {"name": "sql", "input": "select 1"},
+                        },
                     ],
                 },
                 {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"},
-                {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "1"}]},
+                {
+                    "role": "tool",
+                    "tool_call_id": "c2",
+                    "content": [{"type": "text", "text": "1"}],
+                },
                 {"role": "developer", "content": "From here on answer in French."},
-                {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "refusal", "refusal": "I cannot."}],
+                },
                 {"role": "assistant", "audio": {"id": "audio_1"}},
                 {"role": "user", "content": "Why not?"},
             ],
             tools=[
                 {
                     "type": "function",
-                    "function": {"name": "look", "description": "d", "strict": True, "parameters": {"type": "object"}},
+                    "function": {
+                        "name": "look",
+                        "description": "d",
+                        "strict": True,
+                        "parameters": {"type": "object"},
+                    },
                 },
                 {
                     "type": "custom",
                     "custom": {
                         "name": "sql",
-                        "format": {"type": "grammar", "grammar": {"definition": "x", "syntax": "lark"}},
+                        "format": {
+                            "type": "grammar",
+                            "grammar": {"definition": "x", "syntax": "lark"},
+                        },
                     },
                 },
             ],
@@ -111,7 +168,10 @@ def _capture_parse() -> Any:
     with sdk(json_reply(completion(answer))) as (client, server):
         parsed = client.chat.completions.parse(
             model="gpt-5",
-            messages=[{"role": "developer", "content": "Be exact."}, {"role": "user", "content": "Oslo?"}],
+            messages=[
+                {"role": "developer", "content": "Be exact."},
+                {"role": "user", "content": "Oslo?"},
+            ],
             response_format=Weather,
             tools=[pydantic_function_tool(Lookup)],
         )
@@ -121,13 +181,28 @@ def _capture_parse() -> Any:
 
 def _capture_echo() -> Any:
     """An answer put back into the history the way the SDK's users do it."""
-    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    first = {"role": "assistant", "content": None, "refusal": None, "annotations": [], "tool_calls": [call]}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "look", "arguments": "{}"},
+    }
+    first = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+        "tool_calls": [call],
+    }
     done = {"role": "assistant", "content": "done"}
-    with sdk(json_reply(completion(first, "tool_calls")), json_reply(completion(done))) as (client, server):
+    with sdk(
+        json_reply(completion(first, "tool_calls")), json_reply(completion(done))
+    ) as (client, server):
         messages: list[Any] = [{"role": "user", "content": "go"}]
         reply = client.chat.completions.create(model="gpt-5", messages=messages)
-        messages += [reply.choices[0].message, {"role": "tool", "tool_call_id": "c1", "content": "sunny"}]
+        messages += [
+            reply.choices[0].message,
+            {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+        ]
         client.chat.completions.create(model="gpt-5", messages=messages)
     return server.requests[1].body
 
@@ -143,14 +218,26 @@ def test_what_the_sdk_sends_comes_back_verbatim(name: str) -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_the_sdk_reads_what_a_reply_is_encoded_to(native: bool) -> None:
-    call: Any = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
-    message: Message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    call: Any = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"a": 1}'},
+    }
+    message: Message = {
+        "role": "assistant",
+        "content": "Let me see.",
+        "tool_calls": [call],
+    }
     usage = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}
-    reply = Reply(message=message, stop="tool_calls", usage=usage, model="claude", id="msg_1")
+    reply = Reply(
+        message=message, stop="tool_calls", usage=usage, model="claude", id="msg_1"
+    )
     if native:
         reply = chat.decode_reply(chat.encode_reply(reply))
     with sdk(json_reply(chat.encode_reply(reply))) as (client, _):
-        read = client.chat.completions.create(model="claude", messages=[{"role": "user", "content": "hi"}])
+        read = client.chat.completions.create(
+            model="claude", messages=[{"role": "user", "content": "hi"}]
+        )
     choice = read.choices[0]
     assert (read.id, read.model, choice.finish_reason, choice.message.content) == (
         "msg_1",
@@ -161,7 +248,11 @@ def test_the_sdk_reads_what_a_reply_is_encoded_to(native: bool) -> None:
     assert choice.message.tool_calls is not None
     assert choice.message.tool_calls[0].to_dict() == call
     assert read.usage is not None
-    assert (read.usage.prompt_tokens, read.usage.completion_tokens, read.usage.total_tokens) == (5, 4, 9)
+    assert (
+        read.usage.prompt_tokens,
+        read.usage.completion_tokens,
+        read.usage.total_tokens,
+    ) == (5, 4, 9)
     assert read.usage.prompt_tokens_details is not None
     assert read.usage.prompt_tokens_details.cached_tokens == 2
 
@@ -173,7 +264,10 @@ def test_recorded_requests_and_replies_come_back_verbatim() -> None:
         request = chat.decode_request(body)
         assert chat.encode_request(request) == body, path.name
         assert request.system == record["messages"][0]["content"]
-        assert chat.encode_reply(chat.decode_reply(record["response"])) == record["response"], path.name
+        assert (
+            chat.encode_reply(chat.decode_reply(record["response"]))
+            == record["response"]
+        ), path.name
 
 
 # Requests
@@ -185,13 +279,21 @@ def test_a_request_comes_back_verbatim(body: dict[str, Any]) -> None:
     before = json.dumps(body)
     assert round_trip(body) == body
     assert json.dumps(body) == before
-    for message, wire in zip(chat.decode_messages(body["messages"]), body["messages"], strict=True):
-        assert message is wire or "_native" in message, "a message that needs nothing is the same object"
+    for message, wire in zip(
+        chat.decode_messages(body["messages"]), body["messages"], strict=True
+    ):
+        assert message is wire or "_native" in message, (
+            "a message that needs nothing is the same object"
+        )
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_the_leading_prompt_is_the_system(role: str) -> None:
-    body = {"model": "m", "messages": [{"role": role, "content": "Be brief."}, USER], "user": "u"}
+    body = {
+        "model": "m",
+        "messages": [{"role": role, "content": "Be brief."}, USER],
+        "user": "u",
+    }
     request = chat.decode_request(body)
     assert (request.system, request.messages) == ("Be brief.", [USER])
     assert round_trip(body) == body
@@ -215,17 +317,33 @@ def test_a_first_message_that_is_more_than_a_prompt_stays_in_place(first: Any) -
 
 
 def test_system_blocks_of_another_api_are_written_in_chats_words() -> None:
-    system = [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": []}]
+    system = [
+        {
+            "type": "text",
+            "text": "a",
+            "cache_control": {"type": "ephemeral"},
+            "citations": [],
+        }
+    ]
     [first] = chat.encode_request(Request("m", [], system=system))["messages"]
     assert first == {
         "role": "system",
-        "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
+        "content": [
+            {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+        ],
     }
 
 
 def test_tools_built_into_another_api_are_left_out() -> None:
-    function = {"type": "function", "function": {"name": "f"}, "_native": {"api": "anthropic", "value": {}}}
-    built_in = {"type": "web_search", "_native": {"api": "openai_responses", "value": {"type": "web_search"}}}
+    function = {
+        "type": "function",
+        "function": {"name": "f"},
+        "_native": {"api": "anthropic", "value": {}},
+    }
+    built_in = {
+        "type": "web_search",
+        "_native": {"api": "openai_responses", "value": {"type": "web_search"}},
+    }
     dialect = {"type": "builtin_function", "name": "$web_search"}
     assert chat.encode_tools([function, built_in, dialect]) == [
         {"type": "function", "function": {"name": "f"}},
@@ -241,12 +359,25 @@ def test_no_tools_stay_what_they_were(tools: Any) -> None:
 
 
 def test_what_is_ours_never_crosses_the_wire() -> None:
-    injected = {"role": "user", "content": "x", "_native": {"api": "openai_chat", "value": {"role": "system"}}}
+    injected = {
+        "role": "user",
+        "content": "x",
+        "_native": {"api": "openai_chat", "value": {"role": "system"}},
+    }
     request = chat.decode_request(
-        {"model": "m", "messages": [injected], "_system_role": "system", "tools": [{"_a": 1, "type": "t"}]}
+        {
+            "model": "m",
+            "messages": [injected],
+            "_system_role": "system",
+            "tools": [{"_a": 1, "type": "t"}],
+        }
     )
-    assert request == Request("m", [{"role": "user", "content": "x"}], tools=[{"type": "t"}])
-    assert sent({"role": "user", "content": "x", "_kind": "summary"}) == [{"role": "user", "content": "x"}]
+    assert request == Request(
+        "m", [{"role": "user", "content": "x"}], tools=[{"type": "t"}]
+    )
+    assert sent({"role": "user", "content": "x", "_kind": "summary"}) == [
+        {"role": "user", "content": "x"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +388,14 @@ def test_what_is_ours_never_crosses_the_wire() -> None:
         ({"messages": []}, "model must be a string, not missing"),
         ({"model": "m"}, "messages must be a list, not missing"),
         ({"model": "m", "messages": "hi"}, "messages must be a list, not str"),
-        ({"model": "m", "messages": ["hi"]}, r"messages\[0\] must be an object, not str"),
-        ({"model": "m", "messages": [USER, {"content": "x"}]}, r"messages\[1\].role must be a string, not missing"),
+        (
+            {"model": "m", "messages": ["hi"]},
+            r"messages\[0\] must be an object, not str",
+        ),
+        (
+            {"model": "m", "messages": [USER, {"content": "x"}]},
+            r"messages\[1\].role must be a string, not missing",
+        ),
         (
             {"model": "m", "messages": [{"role": "system", "content": "s"}, 5]},
             r"messages\[1\] must be an object, not int",
@@ -267,12 +404,23 @@ def test_what_is_ours_never_crosses_the_wire() -> None:
             {"model": "m", "messages": [{"role": "user", "content": 5}]},
             r"messages\[0\].content must be a string, a list",
         ),
-        ({"model": "m", "messages": [{"role": "assistant", "tool_calls": {}}]}, r"tool_calls must be a list, not dict"),
-        ({"model": "m", "messages": [], "tools": {"a": 1}}, "tools must be a list, not dict"),
-        ({"model": "m", "messages": [], "tools": [1]}, r"tools\[0\] must be an object, not int"),
+        (
+            {"model": "m", "messages": [{"role": "assistant", "tool_calls": {}}]},
+            r"tool_calls must be a list, not dict",
+        ),
+        (
+            {"model": "m", "messages": [], "tools": {"a": 1}},
+            "tools must be a list, not dict",
+        ),
+        (
+            {"model": "m", "messages": [], "tools": [1]},
+            r"tools\[0\] must be an object, not int",
+        ),
     ],
 )
-def test_what_is_no_request_is_refused_with_a_sentence(body: Any, sentence: str) -> None:
+def test_what_is_no_request_is_refused_with_a_sentence(
+    body: Any, sentence: str
+) -> None:
     with pytest.raises(WireError, match=sentence):
         chat.decode_request(body)
 
@@ -290,7 +438,12 @@ SIGNED = {
     "reasoning_content": "hm",
     "reasoning_details": THOUGHTS,
     "tool_calls": [
-        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": {"google": {}}},
+        {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "f", "arguments": "{}"},
+            "extra_content": {"google": {}},
+        },
         "garbage",
     ],
 }
@@ -299,43 +452,70 @@ SIGNED = {
 def test_reasoning_goes_back_to_the_model_that_wrote_it_and_to_no_other() -> None:
     [message] = chat.decode_messages([SIGNED], model="vendor/m")
     assert sent(message) == sent(message, model="m-2025-01-31") == [SIGNED]
-    unsigned = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}, "garbage"]
-    assert sent(message, model="other") == [{"role": "assistant", "content": "", "tool_calls": unsigned}]
+    unsigned = [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        "garbage",
+    ]
+    assert sent(message, model="other") == [
+        {"role": "assistant", "content": "", "tool_calls": unsigned}
+    ]
 
 
 def test_reasoning_is_marked_by_the_name_that_was_asked_for() -> None:
-    body = completion({"role": "assistant", "content": "x", "reasoning": "hm"}, model="gpt-5-renamed")
+    body = completion(
+        {"role": "assistant", "content": "x", "reasoning": "hm"}, model="gpt-5-renamed"
+    )
     message = chat.decode_reply(body, model="alias").message
     assert "reasoning" in sent(message, model="alias")[0]
     assert "reasoning" not in sent(message, model="gpt-5-renamed")[0]
-    assert "reasoning" in sent(chat.decode_reply(body).message, model="gpt-5-renamed")[0]
+    assert (
+        "reasoning" in sent(chat.decode_reply(body).message, model="gpt-5-renamed")[0]
+    )
 
 
 def test_reasoning_of_another_api_stays_behind() -> None:
     core: Message = {"role": "assistant", "content": "x", "reasoning_content": "hm"}
-    assert sent(with_native(core, "anthropic", {})) == [{"role": "assistant", "content": "x"}]
+    assert sent(with_native(core, "anthropic", {})) == [
+        {"role": "assistant", "content": "x"}
+    ]
     assert sent(core) == [core]
 
 
 def test_reasoning_survives_a_cache_marker_and_an_edit_is_sent() -> None:
-    [message] = chat.decode_messages([{"role": "assistant", "content": "x", "reasoning": "hm"}], model="m")
+    [message] = chat.decode_messages(
+        [{"role": "assistant", "content": "x", "reasoning": "hm"}], model="m"
+    )
     part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     marked = {**message, "content": [part]}
-    assert sent(marked, model="m") == [{"role": "assistant", "content": [part], "reasoning": "hm"}]
+    assert sent(marked, model="m") == [
+        {"role": "assistant", "content": [part], "reasoning": "hm"}
+    ]
     assert sent(with_content(message, "y"), model="m")[0]["content"] == "y"
 
 
 def test_a_message_in_foreign_blocks_is_verbatim_until_it_is_changed() -> None:
-    wire = {"role": "user", "content": [{"type": "image", "source": PNG}], "cache_control": {"type": "ephemeral"}}
+    wire = {
+        "role": "user",
+        "content": [{"type": "image", "source": PNG}],
+        "cache_control": {"type": "ephemeral"},
+    }
     [message] = chat.decode_messages([wire])
     assert sent(message) == [wire]
-    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-    assert sent(with_content(message, message["content"])) == [{"role": "user", "content": [url]}]
+    url = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+    }
+    assert sent(with_content(message, message["content"])) == [
+        {"role": "user", "content": [url]}
+    ]
 
 
 def test_message_level_cache_markers_stay_behind_and_part_level_ones_pass() -> None:
     mark = {"type": "ephemeral"}
-    marked = {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": mark}]}
+    marked = {
+        "role": "user",
+        "content": [{"type": "text", "text": "x", "cache_control": mark}],
+    }
     assert sent({**marked, "cache_control": mark}) == [marked]
 
 
@@ -361,7 +541,9 @@ def test_a_reply_comes_back_verbatim(body: dict[str, Any]) -> None:
         (None, None, None),
     ],
 )
-def test_why_it_stopped(reason: str | None, refusal: str | None, stop: str | None) -> None:
+def test_why_it_stopped(
+    reason: str | None, refusal: str | None, stop: str | None
+) -> None:
     body = completion({"role": "assistant", "content": "x", "refusal": refusal}, reason)
     reply = chat.decode_reply(body)
     assert reply.stop == stop
@@ -379,8 +561,14 @@ def test_why_it_stopped(reason: str | None, refusal: str | None, stop: str | Non
         (None, None),
     ],
 )
-def test_a_reply_of_another_api_gets_chats_reason(stop: str | None, reason: str | None) -> None:
-    reply = Reply(message={"role": "assistant", "content": "x"}, stop=stop, raw={"type": "message", "stop_reason": "?"})
+def test_a_reply_of_another_api_gets_chats_reason(
+    stop: str | None, reason: str | None
+) -> None:
+    reply = Reply(
+        message={"role": "assistant", "content": "x"},
+        stop=stop,
+        raw={"type": "message", "stop_reason": "?"},
+    )
     body = chat.encode_reply(reply)
     assert body["choices"][0]["finish_reason"] == reason
     assert "stop_reason" not in body
@@ -394,7 +582,12 @@ def test_a_changed_stop_wins_over_the_native_one() -> None:
 
 
 def test_refusals_in_words_are_a_plain_stop_to_a_client() -> None:
-    body = chat.encode_reply(Reply(message={"role": "assistant", "content": None, "refusal": "No."}, stop="refusal"))
+    body = chat.encode_reply(
+        Reply(
+            message={"role": "assistant", "content": None, "refusal": "No."},
+            stop="refusal",
+        )
+    )
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
@@ -420,7 +613,10 @@ def test_a_client_may_show_another_apis_reasoning() -> None:
     ("body", "sentence"),
     [
         ("x", "the reply must be an object, not str"),
-        ({"error": {"message": "too long", "code": "c"}}, "the reply is an error, not a completion: too long"),
+        (
+            {"error": {"message": "too long", "code": "c"}},
+            "the reply is an error, not a completion: too long",
+        ),
         ({"error": {"a": 1}}, "the reply is an error, not a completion: {'a': 1}"),
         ({"error": "boom"}, "not a completion: boom"),
         ({}, "choices must be a list, not missing"),
@@ -436,7 +632,9 @@ def test_what_is_no_reply_is_refused_with_a_sentence(body: Any, sentence: str) -
 
 @made.few
 @given(made.broken(made.chat_request), made.broken(made.chat_reply))
-def test_garbage_is_read_or_refused_with_a_sentence(request_body: Any, reply_body: Any) -> None:
+def test_garbage_is_read_or_refused_with_a_sentence(
+    request_body: Any, reply_body: Any
+) -> None:
     with contextlib.suppress(WireError):
         request = chat.decode_request(request_body)
         assert chat.encode_request(request) == request_body

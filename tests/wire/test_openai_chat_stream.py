@@ -20,11 +20,21 @@ from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import json_reply, sse_reply
 
-HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5"}
+HEAD = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "gpt-5",
+}
 
 
 def chunk(delta: Any = None, **choice: Any) -> dict[str, Any]:
-    return {**HEAD, "choices": [{"index": 0, "delta": delta or {}, "finish_reason": None, **choice}]}
+    return {
+        **HEAD,
+        "choices": [
+            {"index": 0, "delta": delta or {}, "finish_reason": None, **choice}
+        ],
+    }
 
 
 def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
@@ -34,7 +44,9 @@ def fragment(index: int | None = None, **fields: Any) -> dict[str, Any]:
     return chunk({"tool_calls": [call if index is None else {"index": index, **call}]})
 
 
-def read(chunks: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
+def read(
+    chunks: Iterable[Any], model: str | None = None
+) -> tuple[list[StreamDelta], Reply]:
     decoder = ChatStreamDecoder(model=model)
     said = [delta for event in chunks for delta in decoder.feed(event)]
     return said, decoder.reply()
@@ -45,11 +57,19 @@ def calls_in(*chunks: Any) -> list[tuple[Any, Any, Any]]:
     said, reply = read(chunks)
     calls: list[Any] = list(reply.message["tool_calls"])
     for index, call in enumerate(calls):
-        pieces = [delta for delta in said if delta.kind == "call" and delta.index == index]
-        assert "".join(piece.arguments for piece in pieces) == call["function"]["arguments"]
+        pieces = [
+            delta for delta in said if delta.kind == "call" and delta.index == index
+        ]
+        assert (
+            "".join(piece.arguments for piece in pieces)
+            == call["function"]["arguments"]
+        )
         assert "".join(piece.id for piece in pieces) == call.get("id", "")
         assert "".join(piece.name for piece in pieces) == call["function"]["name"]
-    return [(call.get("id"), call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    return [
+        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
+        for call in calls
+    ]
 
 
 # What is said, and what it adds up to
@@ -77,15 +97,27 @@ def test_text_reasoning_usage_and_stop() -> None:
         StreamDelta("stop", "stop", raw={"finish_reason": "stop"}),
         StreamDelta("usage", raw=usage),
     ]
-    assert (reply.id, reply.model, reply.stop, reply.usage) == ("chatcmpl-1", "gpt-5", "stop", usage)
-    message = {"role": "assistant", "content": "Hello", "refusal": None, "reasoning_content": "hm yes"}
+    assert (reply.id, reply.model, reply.stop, reply.usage) == (
+        "chatcmpl-1",
+        "gpt-5",
+        "stop",
+        usage,
+    )
+    message = {
+        "role": "assistant",
+        "content": "Hello",
+        "refusal": None,
+        "reasoning_content": "hm yes",
+    }
     assert chat.encode_messages([reply.message]) == [message]
     assert reply.raw["service_tier"] == "default"
 
 
 def test_reasoning_details_are_one_block_until_they_are_signed() -> None:
     def detail(**fields: Any) -> dict[str, Any]:
-        return chunk({"reasoning": fields.get("text", ""), "reasoning_details": [fields]})
+        return chunk(
+            {"reasoning": fields.get("text", ""), "reasoning_details": [fields]}
+        )
 
     said, reply = read(
         [
@@ -108,7 +140,13 @@ def test_reasoning_details_are_one_block_until_they_are_signed() -> None:
     )
     [message] = chat.encode_messages([reply.message])
     assert message["reasoning_details"] == [
-        {"type": "reasoning.text", "text": "ab", "index": 0, "signature": "s1", "format": "anthropic"},
+        {
+            "type": "reasoning.text",
+            "text": "ab",
+            "index": 0,
+            "signature": "s1",
+            "format": "anthropic",
+        },
         {"type": "reasoning.text", "text": "c", "index": 0},
         {"type": "reasoning.text", "text": "d", "index": 1},
         {"type": "reasoning.encrypted", "data": "x", "index": 1},
@@ -145,7 +183,12 @@ def test_refusal_audio_and_the_old_function_call() -> None:
 def test_content_in_parts_keeps_its_order() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     _, reply = read(
-        [chunk({"content": ""}), chunk({"content": [thought]}), chunk({"content": "a"}), chunk({"content": "b"})]
+        [
+            chunk({"content": ""}),
+            chunk({"content": [thought]}),
+            chunk({"content": "a"}),
+            chunk({"content": "b"}),
+        ]
     )
     assert chat.encode_messages([reply.message]) == [
         {"role": "assistant", "content": [thought, {"type": "text", "text": "ab"}]}
@@ -155,14 +198,25 @@ def test_content_in_parts_keeps_its_order() -> None:
 def test_lists_grow_and_other_values_are_the_last_ones() -> None:
     _, reply = read(
         [
-            chunk({"role": "assistant", "annotations": [1], "x": "a", "content": 5}, logprobs={"content": [1]}),
-            chunk({"role": "assistant", "annotations": [2], "x": "b", "content": "text"}, logprobs={"content": [2]}),
+            chunk(
+                {"role": "assistant", "annotations": [1], "x": "a", "content": 5},
+                logprobs={"content": [1]},
+            ),
+            chunk(
+                {"role": "assistant", "annotations": [2], "x": "b", "content": "text"},
+                logprobs={"content": [2]},
+            ),
             chunk({"x": 3}, finish_reason="length", native_finish_reason="max"),
         ]
     )
     assert reply.stop == "length"
     assert reply.raw["choices"] == [
-        {"index": 0, "finish_reason": "length", "logprobs": {"content": [1, 2]}, "native_finish_reason": "max"}
+        {
+            "index": 0,
+            "finish_reason": "length",
+            "logprobs": {"content": [1, 2]},
+            "native_finish_reason": "max",
+        }
     ]
     assert reply.message["role"] == "assistant"
     assert dict(reply.message)["annotations"] == [1, 2]
@@ -196,11 +250,17 @@ WHOLE = [("a", "f", '{"x": 1}'), ("b", "g", "{}")]
             id="without an index",
         ),
         pytest.param(
-            [fragment(id="a", name="f", arguments='{"x": 1}'), fragment(id="b", name="g", arguments="{}")],
+            [
+                fragment(id="a", name="f", arguments='{"x": 1}'),
+                fragment(id="b", name="g", arguments="{}"),
+            ],
             id="whole calls without an index",
         ),
         pytest.param(
-            [fragment(0, id="a", name="f", arguments={"x": 1}), fragment(1, id="b", name="g", arguments={})],
+            [
+                fragment(0, id="a", name="f", arguments={"x": 1}),
+                fragment(1, id="b", name="g", arguments={}),
+            ],
             id="arguments as an object",
         ),
         pytest.param(
@@ -235,8 +295,16 @@ WHOLE = [("a", "f", '{"x": 1}'), ("b", "g", "{}")]
                 chunk(
                     {
                         "tool_calls": [
-                            {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x": 1}'}},
-                            {"index": 1, "id": "b", "function": {"name": "g", "arguments": "{}"}},
+                            {
+                                "index": 0,
+                                "id": "a",
+                                "function": {"name": "f", "arguments": '{"x": 1}'},
+                            },
+                            {
+                                "index": 1,
+                                "id": "b",
+                                "function": {"name": "g", "arguments": "{}"},
+                            },
                         ]
                     }
                 )
@@ -250,11 +318,17 @@ def test_calls_are_told_apart(chunks: list[Any]) -> None:
 
 
 def test_an_id_that_comes_late_names_the_call_of_its_index() -> None:
-    assert calls_in(fragment(0, name="f", arguments="{"), fragment(0, id="a", arguments="}")) == [("a", "f", "{}")]
+    assert calls_in(
+        fragment(0, name="f", arguments="{"), fragment(0, id="a", arguments="}")
+    ) == [("a", "f", "{}")]
 
 
 def test_calls_without_id_and_index_begin_with_a_name() -> None:
-    assert calls_in(fragment(name="f", arguments="{}"), fragment(name="g", arguments="{"), fragment(arguments="}")) == [
+    assert calls_in(
+        fragment(name="f", arguments="{}"),
+        fragment(name="g", arguments="{"),
+        fragment(arguments="}"),
+    ) == [
         (None, "f", "{}"),
         (None, "g", "{}"),
     ]
@@ -264,7 +338,11 @@ def test_custom_calls_and_signatures_are_kept() -> None:
     said, reply = read(
         [
             fragment(
-                0, id="a", type="custom", custom={"name": "sql", "input": "select"}, extra_content={"g": {"s": "x"}}
+                0,
+                id="a",
+                type="custom",
+                custom={"name": "sql", "input": "select"},
+                extra_content={"g": {"s": "x"}},
             ),
             fragment(0, custom={"input": " 1"}),
         ]
@@ -288,7 +366,12 @@ def test_custom_calls_and_signatures_are_kept() -> None:
 def test_an_error_inside_the_stream_is_said_and_what_came_before_is_kept() -> None:
     error = {"code": 400, "message": "prompt is too long"}
     said, reply = read(
-        [chunk({"content": "Hel"}), {**HEAD, "error": error, "choices": []}, {"error": "overloaded"}, {"error": 5}]
+        [
+            chunk({"content": "Hel"}),
+            {**HEAD, "error": error, "choices": []},
+            {"error": "overloaded"},
+            {"error": 5},
+        ]
     )
     assert said[1:] == [
         StreamDelta("error", "prompt is too long", raw=error),
@@ -299,23 +382,39 @@ def test_an_error_inside_the_stream_is_said_and_what_came_before_is_kept() -> No
 
 
 def test_a_stream_that_broke_off_gives_what_came() -> None:
-    _, reply = read([chunk({"role": "assistant", "content": "Hel"}), fragment(0, id="a", name="f", arguments='{"x"')])
+    _, reply = read(
+        [
+            chunk({"role": "assistant", "content": "Hel"}),
+            fragment(0, id="a", name="f", arguments='{"x"'),
+        ]
+    )
     assert (reply.stop, reply.usage, reply.message["content"]) == (None, None, "Hel")
-    assert reply.message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"x"'}
+    assert reply.message["tool_calls"][0]["function"] == {
+        "name": "f",
+        "arguments": '{"x"',
+    }
     assert read([])[1].message == {"role": "assistant", "content": ""}
 
 
 def test_only_the_first_choice_counts() -> None:
     other = {"index": 1, "delta": {"content": "no"}}
     said, reply = read(
-        [{**HEAD, "choices": [{"delta": {"content": "yes"}}, other, "garbage"]}, {**HEAD, "choices": None}]
+        [
+            {**HEAD, "choices": [{"delta": {"content": "yes"}}, other, "garbage"]},
+            {**HEAD, "choices": None},
+        ]
     )
     assert (said, reply.message["content"]) == ([StreamDelta("text", "yes")], "yes")
 
 
 def test_usage_inside_the_choice_and_null_usage_before_the_last_chunk() -> None:
     usage = {"prompt_tokens": 1}
-    said, reply = read([{**chunk({"content": "a"}), "usage": None}, chunk({"content": "b"}, usage=usage)])
+    said, reply = read(
+        [
+            {**chunk({"content": "a"}), "usage": None},
+            chunk({"content": "b"}, usage=usage),
+        ]
+    )
     assert reply.usage == usage
     assert said[-1] == StreamDelta("usage", raw=usage)
     assert read([{**chunk({"content": "a"}), "usage": None}])[1].raw["usage"] is None
@@ -355,11 +454,14 @@ def test_a_reply_streamed_is_the_same_reply(body: dict[str, Any]) -> None:
 
 @made.few
 @given(made.chat_reply, st.data())
-def test_however_words_are_cut_they_add_up(body: dict[str, Any], data: st.DataObject) -> None:
+def test_however_words_are_cut_they_add_up(
+    body: dict[str, Any], data: st.DataObject
+) -> None:
     reply = chat.decode_reply({**body, "choices": body["choices"][:1]})
     events = b"".join(map(encode_event, encode_stream(reply)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))
-    parser, decoder = SseParser(), ChatStreamDecoder()
+    parser = SseParser()
+    decoder = ChatStreamDecoder()
     for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
         for event in parser.feed(events[start:end]):
             decoder.feed(event)
@@ -370,7 +472,9 @@ def test_a_reply_with_a_custom_call_and_null_usage_streamed() -> None:
     call = {"id": "a", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    reply = chat.decode_reply({"id": "1", "object": "chat.completion", "usage": None, "choices": [choice]})
+    reply = chat.decode_reply(
+        {"id": "1", "object": "chat.completion", "usage": None, "choices": [choice]}
+    )
     assert read(encode_stream(reply))[1] == reply
 
 
@@ -384,14 +488,26 @@ def test_recorded_replies_streamed_are_the_same() -> None:
 
 
 def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
-    call: Any = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+    call: Any = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"a": 1}'},
+    }
     other: Any = {**call, "id": "c2"}
-    message: Message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call, other]}
+    message: Message = {
+        "role": "assistant",
+        "content": "Let me see.",
+        "tool_calls": [call, other],
+    }
     usage = {"input_tokens": 3, "output_tokens": 4}
-    reply = Reply(message=message, stop="tool_calls", usage=usage, model="claude", id="msg_1")
+    reply = Reply(
+        message=message, stop="tool_calls", usage=usage, model="claude", id="msg_1"
+    )
     with (
         sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server),
-        client.chat.completions.stream(model="gpt-5", messages=[{"role": "user", "content": "hi"}]) as stream,
+        client.chat.completions.stream(
+            model="gpt-5", messages=[{"role": "user", "content": "hi"}]
+        ) as stream,
     ):
         events = [event.type for event in stream]
         final = stream.get_final_completion()
@@ -399,7 +515,10 @@ def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
     assert chat.encode_request(chat.decode_request(body)) == body
     assert events.count("tool_calls.function.arguments.done") == 2
     choice = final.choices[0]
-    assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
+    assert (choice.message.content, choice.finish_reason) == (
+        "Let me see.",
+        "tool_calls",
+    )
     assert [call.id for call in choice.message.tool_calls or []] == ["c1", "c2"]
     assert final.usage is not None
     assert final.usage.total_tokens == 7
@@ -415,7 +534,11 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
         fragment(0, arguments='{"x"'),
         fragment(0, arguments=": 1}"),
         chunk(finish_reason="tool_calls"),
-        {**HEAD, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}},
+        {
+            **HEAD,
+            "choices": [],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+        },
     ]
     script = [f"data: {json.dumps(event)}\n\n".encode() for event in chunks]
     with sdk(sse_reply([*script, b"data: [DONE]\n\n"])) as (client, server):
@@ -429,7 +552,11 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
             ours.feed(event.to_dict())
     body = golden("openai_chat_stream", server.requests[0].body)
     assert chat.encode_request(chat.decode_request(body)) == body
-    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    call = {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "f", "arguments": '{"x": 1}'},
+    }
     assert ours.reply().message == {
         "role": "assistant",
         "content": "Let me see.",
@@ -437,15 +564,23 @@ def test_what_the_sdk_streams_is_read_alike() -> None:
         "tool_calls": [call],
     }
     with sdk(json_reply(chat.encode_reply(ours.reply()))) as (client, _):
-        whole = client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "hi"}])
+        whole = client.chat.completions.create(
+            model="gpt-5", messages=[{"role": "user", "content": "hi"}]
+        )
     assert whole.choices[0].message.content == "Let me see."
 
 
 @made.few
 @given(made.broken(made.chat_reply), st.data())
-def test_garbage_is_read_or_refused_with_a_sentence(body: Any, data: st.DataObject) -> None:
+def test_garbage_is_read_or_refused_with_a_sentence(
+    body: Any, data: st.DataObject
+) -> None:
     with contextlib.suppress(WireError):
-        events = [json.loads(event.data) for event in encode_stream(chat.decode_reply(body)) if event.data != "[DONE]"]
+        events = [
+            json.loads(event.data)
+            for event in encode_stream(chat.decode_reply(body))
+            if event.data != "[DONE]"
+        ]
         at = data.draw(st.integers(0, len(events) - 1))
         events[at] = data.draw(made.broken(st.just(events[at])))
         _, reply = read(events)

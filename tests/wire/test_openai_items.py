@@ -11,16 +11,45 @@ from everthread.core.messages import Message, calls_of, results_of, with_content
 from everthread.wire import openai_chat, openai_responses
 from tests.wire import openai_strategies as made
 
-REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+REASONING = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [],
+    "encrypted_content": "gAAA",
+}
 TEXT = {"type": "output_text", "text": "Let me see.", "annotations": []}
-MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [TEXT]}
-CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": '{"city": "Oslo"}'}
+MESSAGE = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [TEXT],
+}
+CALL = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "c1",
+    "name": "look",
+    "arguments": '{"city": "Oslo"}',
+}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "4 degrees"}
-SHELL = {"type": "shell_call", "id": "sh_1", "call_id": "c2", "action": {"commands": ["ls"]}, "status": "completed"}
+SHELL = {
+    "type": "shell_call",
+    "id": "sh_1",
+    "call_id": "c2",
+    "action": {"commands": ["ls"]},
+    "status": "completed",
+}
 SHELL_OUTPUT = {
     "type": "shell_call_output",
     "call_id": "c2",
-    "output": [{"stdout": "a.txt", "stderr": "warning", "outcome": {"type": "exit", "exit_code": 0}}],
+    "output": [
+        {
+            "stdout": "a.txt",
+            "stderr": "warning",
+            "outcome": {"type": "exit", "exit_code": 0},
+        }
+    ],
 }
 
 
@@ -29,30 +58,47 @@ def read(*items: Any, model: str | None = None) -> list[Message]:
 
 
 def sent(*messages: Any, model: str | None = None) -> list[dict[str, Any]]:
-    return openai_responses.encode_messages(cast("list[Message]", list(messages)), model=model)
+    return openai_responses.encode_messages(
+        cast("list[Message]", list(messages)), model=model
+    )
 
 
 def test_what_the_model_said_in_one_go_is_one_message() -> None:
-    second = {**MESSAGE, "id": "msg_2", "content": [{"type": "refusal", "refusal": "But no."}]}
+    second = {
+        **MESSAGE,
+        "id": "msg_2",
+        "content": [{"type": "refusal", "refusal": "But no."}],
+    }
     user = {"role": "user", "content": "Oslo?"}
     items = [user, REASONING, MESSAGE, second, CALL, OUTPUT, REASONING, MESSAGE]
     messages = read(*items)
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert messages[1]["content"] == "Let me see."
     assert messages[1]["refusal"] == "But no."
-    assert [(call.id, call.name, call.parsed) for call in calls_of(messages[1])] == [("c1", "look", {"city": "Oslo"})]
+    assert [(call.id, call.name, call.parsed) for call in calls_of(messages[1])] == [
+        ("c1", "look", {"city": "Oslo"})
+    ]
     assert (messages[2]["tool_call_id"], messages[2]["content"]) == ("c1", "4 degrees")
     assert sent(*messages) == items
 
 
 def test_several_texts_stay_apart_and_empty_ones_are_none() -> None:
-    [message] = read({**MESSAGE, "content": [TEXT, TEXT]}, {"role": "assistant", "content": ""})
+    [message] = read(
+        {**MESSAGE, "content": [TEXT, TEXT]}, {"role": "assistant", "content": ""}
+    )
     assert message["content"] == [{"type": "text", "text": "Let me see."}] * 2
 
 
 def test_an_item_without_words_leaves_a_trace() -> None:
     assert (
-        read({"type": "compaction", "encrypted_content": "x"}, {"id": "msg_1"})[0]["content"]
+        read({"type": "compaction", "encrypted_content": "x"}, {"id": "msg_1"})[0][
+            "content"
+        ]
         == "[compaction]\n[item_reference]"
     )
     assert read(REASONING)[0]["content"] == ""
@@ -60,32 +106,60 @@ def test_an_item_without_words_leaves_a_trace() -> None:
 
 
 def test_parts_are_told_in_chats_words() -> None:
-    parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "u", "detail": "low"}]
-    [said, result] = read({"role": "user", "content": parts}, {**OUTPUT, "output": parts})
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": "u", "detail": "low"},
+    ]
+    [said, result] = read(
+        {"role": "user", "content": parts}, {**OUTPUT, "output": parts}
+    )
     image = {"type": "image_url", "image_url": {"url": "u", "detail": "low"}}
-    assert said["content"] == result["content"] == [{"type": "text", "text": "a"}, image]
+    assert (
+        said["content"] == result["content"] == [{"type": "text", "text": "a"}, image]
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "output", "name", "arguments", "text"),
     [
-        (SHELL, SHELL_OUTPUT, "shell", {"action": {"commands": ["ls"]}}, "a.txt\nwarning"),
         (
-            {"type": "local_shell_call", "id": "i", "call_id": "c", "action": {"type": "exec"}, "status": "completed"},
+            SHELL,
+            SHELL_OUTPUT,
+            "shell",
+            {"action": {"commands": ["ls"]}},
+            "a.txt\nwarning",
+        ),
+        (
+            {
+                "type": "local_shell_call",
+                "id": "i",
+                "call_id": "c",
+                "action": {"type": "exec"},
+                "status": "completed",
+            },
             {"type": "local_shell_call_output", "id": "c", "output": "done"},
             "local_shell",
             {"action": {"type": "exec"}},
             "done",
         ),
         (
-            {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}},
+            {
+                "type": "apply_patch_call",
+                "call_id": "c",
+                "operation": {"type": "delete_file", "path": "a"},
+            },
             {"type": "apply_patch_call_output", "call_id": "c", "status": "completed"},
             "apply_patch",
             {"operation": {"type": "delete_file", "path": "a"}},
             "",
         ),
         (
-            {"type": "computer_call", "id": "i", "call_id": "c", "action": {"type": "wait"}},
+            {
+                "type": "computer_call",
+                "id": "i",
+                "call_id": "c",
+                "action": {"type": "wait"},
+            },
             {
                 "type": "computer_call_output",
                 "call_id": "c",
@@ -96,38 +170,72 @@ def test_parts_are_told_in_chats_words() -> None:
             [{"type": "image_url", "image_url": {"url": "u"}}],
         ),
         (
-            {"type": "tool_search_call", "call_id": "c", "arguments": {"q": "x"}, "execution": "client"},
+            {
+                "type": "tool_search_call",
+                "call_id": "c",
+                "arguments": {"q": "x"},
+                "execution": "client",
+            },
             {"type": "tool_search_output", "call_id": "c", "tools": [{"name": "f"}]},
             "tool_search",
             {"q": "x"},
             '[{"name": "f"}]',
         ),
         (
-            {"type": "mcp_approval_request", "id": "c", "name": "rm", "arguments": '{"p": 1}', "server_label": "s"},
-            {"type": "mcp_approval_response", "approval_request_id": "c", "approve": False, "reason": "no"},
+            {
+                "type": "mcp_approval_request",
+                "id": "c",
+                "name": "rm",
+                "arguments": '{"p": 1}',
+                "server_label": "s",
+            },
+            {
+                "type": "mcp_approval_response",
+                "approval_request_id": "c",
+                "approve": False,
+                "reason": "no",
+            },
             "rm",
             {"p": 1},
             "denied no",
         ),
         (
-            {"type": "mcp_approval_request", "id": "c", "name": "rm", "arguments": "{}", "server_label": "s"},
-            {"type": "mcp_approval_response", "approval_request_id": "c", "approve": True},
+            {
+                "type": "mcp_approval_request",
+                "id": "c",
+                "name": "rm",
+                "arguments": "{}",
+                "server_label": "s",
+            },
+            {
+                "type": "mcp_approval_response",
+                "approval_request_id": "c",
+                "approve": True,
+            },
             "rm",
             {},
             "approved",
         ),
     ],
 )
-def test_what_the_client_must_answer_is_a_call(call: Any, output: Any, name: str, arguments: Any, text: Any) -> None:
+def test_what_the_client_must_answer_is_a_call(
+    call: Any, output: Any, name: str, arguments: Any, text: Any
+) -> None:
     messages = read(REASONING, call, output)
     [made_call] = calls_of(messages[0])
     [result] = results_of(messages[1])
-    assert (made_call.id, made_call.name, made_call.parsed) == (result.call_id, name, arguments)
+    assert (made_call.id, made_call.name, made_call.parsed) == (
+        result.call_id,
+        name,
+        arguments,
+    )
     assert result.content == text
     assert sent(*messages) == [REASONING, call, output]
 
 
-def test_a_rewritten_result_turns_the_call_of_a_built_in_tool_into_a_functions() -> None:
+def test_a_rewritten_result_turns_the_call_of_a_built_in_tool_into_a_functions() -> (
+    None
+):
     """Only functions and custom tools take any text; the reasoning that sealed the old call goes."""
     [assistant, result] = read(REASONING, MESSAGE, SHELL, SHELL_OUTPUT)
     short = with_content(result, "[shell] ran `ls`")
@@ -135,7 +243,12 @@ def test_a_rewritten_result_turns_the_call_of_a_built_in_tool_into_a_functions()
     arguments = '{"action": {"commands": ["ls"]}}'
     assert sent(assistant, short) == [
         unnamed,
-        {"type": "function_call", "call_id": "c2", "name": "shell", "arguments": arguments},
+        {
+            "type": "function_call",
+            "call_id": "c2",
+            "name": "shell",
+            "arguments": arguments,
+        },
         {"type": "function_call_output", "call_id": "c2", "output": "[shell] ran `ls`"},
     ]
 
@@ -151,18 +264,66 @@ def test_a_rewritten_call_takes_its_result_along() -> None:
 
 def test_a_rewritten_result_of_a_function_leaves_the_run_alone() -> None:
     [assistant, result] = read(REASONING, CALL, OUTPUT)
-    assert sent(assistant, with_content(result, "cold")) == [REASONING, CALL, {**OUTPUT, "output": "cold"}]
+    assert sent(assistant, with_content(result, "cold")) == [
+        REASONING,
+        CALL,
+        {**OUTPUT, "output": "cold"},
+    ]
 
 
 def test_a_rewritten_result_of_a_custom_tool_stays_one() -> None:
-    call = {"type": "custom_tool_call", "call_id": "c", "name": "sql", "input": "select 1"}
-    [assistant, result] = read(call, {"type": "custom_tool_call_output", "call_id": "c", "output": "1"})
+    call = {
+        "type": "custom_tool_call",
+        "call_id": "c",
+        "name": "sql",
+        "input": "select 1",
+    }
+    [assistant, result] = read(
+        call, {"type": "custom_tool_call_output", "call_id": "c", "output": "1"}
+    )
     assert sent(assistant, with_content(result, "one"))[1] == {
         "type": "custom_tool_call_output",
         "call_id": "c",
         "output": "one",
     }
     assert sent(with_content(assistant, None), result) == sent(assistant, result)
+
+
+def test_a_search_for_tools_leaves_with_its_rewritten_result() -> None:
+    """The result defines tools, which no text can; as a function, the search would be one that nobody offers."""
+    search = {
+        "type": "tool_search_call",
+        "call_id": "c",
+        "arguments": {"q": "x"},
+        "execution": "client",
+    }
+    found = {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "execution": "client",
+        "tools": [{"name": "f"}],
+    }
+    [assistant, result, answer] = read(
+        MESSAGE, search, found, {"role": "assistant", "content": "Found."}
+    )
+    rewritten = with_content(result, "[1 tool]")
+    assert sent(assistant, rewritten, answer) == [
+        MESSAGE,
+        {"role": "assistant", "content": "Found."},
+    ]
+    assert sent(assistant, result) == [MESSAGE, search, found]
+
+
+def test_tools_in_the_input_are_the_developers_and_verbatim() -> None:
+    added = {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [{"type": "function", "name": "look"}],
+    }
+    [message, said] = read(added, MESSAGE)
+    assert message["role"] == "developer"
+    assert message["content"] == '[{"type": "function", "name": "look"}]'
+    assert sent(message, said) == [added, MESSAGE]
 
 
 def test_a_result_whose_call_the_provider_keeps_is_verbatim() -> None:
@@ -176,8 +337,15 @@ def test_reasoning_goes_back_to_the_model_that_wrote_it_and_to_no_other() -> Non
     easy = {"role": "assistant", "id": "msg_2", "content": "x"}
     search = {"type": "web_search_call", "id": "ws_1"}
     [message] = read(REASONING, MESSAGE, easy, search, CALL, model="gpt-5")
-    assert sent(message, model="gpt-5-2025-08-07") == sent(message) == [REASONING, MESSAGE, easy, search, CALL]
-    unnamed = [{key: value for key, value in item.items() if key != "id"} for item in (MESSAGE, easy)]
+    assert (
+        sent(message, model="gpt-5-2025-08-07")
+        == sent(message)
+        == [REASONING, MESSAGE, easy, search, CALL]
+    )
+    unnamed = [
+        {key: value for key, value in item.items() if key != "id"}
+        for item in (MESSAGE, easy)
+    ]
     call = {key: value for key, value in CALL.items() if key != "id"}
     assert sent(message, model="gpt-6") == [*unnamed, search, call]
 
@@ -226,7 +394,11 @@ def test_a_chat_history_in_items() -> None:
                 {"type": "image_url", "image_url": "v"},
                 {"type": "file", "file": {"file_id": "f"}},
                 {"type": "file"},
-                {"type": "input_audio", "input_audio": {"data": "AA"}, "cache_control": {"type": "ephemeral"}},
+                {
+                    "type": "input_audio",
+                    "input_audio": {"data": "AA"},
+                    "cache_control": {"type": "ephemeral"},
+                },
             ],
         },
         {
@@ -235,14 +407,26 @@ def test_a_chat_history_in_items() -> None:
             "refusal": "No.",
             "reasoning_content": "hm",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}},
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": ""},
+                },
                 {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "x"}},
                 "garbage",
             ],
         },
-        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "r"}, image]},
+        {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "content": [{"type": "text", "text": "r"}, image],
+        },
         {"role": "tool", "tool_call_id": "c2", "content": "s"},
-        {"role": "assistant", "content": None, "function_call": {"name": "old", "arguments": "{}"}},
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "old", "arguments": "{}"},
+        },
         {"role": "function", "name": "old", "content": "t"},
     ]
     picture = {"type": "input_image", "image_url": "u", "detail": "auto"}
@@ -262,11 +446,18 @@ def test_a_chat_history_in_items() -> None:
         {
             "type": "message",
             "role": "assistant",
-            "content": [{"type": "output_text", "text": "b"}, {"type": "refusal", "refusal": "No."}],
+            "content": [
+                {"type": "output_text", "text": "b"},
+                {"type": "refusal", "refusal": "No."},
+            ],
         },
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
         {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"},
-        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "r"}, picture]},
+        {
+            "type": "function_call_output",
+            "call_id": "c1",
+            "output": [{"type": "input_text", "text": "r"}, picture],
+        },
         {"type": "custom_tool_call_output", "call_id": "c2", "output": "s"},
         {"type": "function_call", "call_id": "old", "name": "old", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "old", "output": "t"},
@@ -274,14 +465,20 @@ def test_a_chat_history_in_items() -> None:
 
 
 def test_a_history_in_items_is_valid_chat_without_its_reasoning() -> None:
-    wire = openai_chat.encode_messages(read({"role": "user", "content": "Oslo?"}, REASONING, MESSAGE, CALL, OUTPUT))
+    wire = openai_chat.encode_messages(
+        read({"role": "user", "content": "Oslo?"}, REASONING, MESSAGE, CALL, OUTPUT)
+    )
     assert wire == [
         {"role": "user", "content": "Oslo?"},
         {
             "role": "assistant",
             "content": "Let me see.",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "look", "arguments": '{"city": "Oslo"}'},
+                }
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"},
@@ -289,12 +486,24 @@ def test_a_history_in_items_is_valid_chat_without_its_reasoning() -> None:
 
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
-def test_a_call_of_a_tool_in_a_namespace_keeps_it_when_it_is_written_anew(kind: str) -> None:
+def test_a_call_of_a_tool_in_a_namespace_keeps_it_when_it_is_written_anew(
+    kind: str,
+) -> None:
     field = "arguments" if kind == "function_call" else "input"
-    item = {"type": kind, "call_id": "c1", "name": "search", "namespace": "mcp__notes", field: "{}"}
+    item = {
+        "type": kind,
+        "call_id": "c1",
+        "name": "search",
+        "namespace": "mcp__notes",
+        field: "{}",
+    }
     [message] = read(item)
     assert [call.name for call in calls_of(message)] == ["mcp__notes__search"]
     written_anew = {key: value for key, value in message.items() if key != "_native"}
     assert sent(written_anew) == [item]
     [chat] = openai_chat.encode_messages(cast("list[Message]", [written_anew]))
-    assert set(chat["tool_calls"][0]) == {"id", "type", "function" if kind == "function_call" else "custom"}
+    assert set(chat["tool_calls"][0]) == {
+        "id",
+        "type",
+        "function" if kind == "function_call" else "custom",
+    }

@@ -37,30 +37,65 @@ def test_calls_and_results_become_fields_and_messages() -> None:
             "content": [
                 {"type": "thinking", "thinking": "hm", "signature": "s"},
                 {"type": "text", "text": "Let me see.", "citations": []},
-                {"type": "tool_use", "id": "a", "name": "look", "input": {"city": "Århus"}},
+                {
+                    "type": "tool_use",
+                    "id": "a",
+                    "name": "look",
+                    "input": {"city": "Århus"},
+                },
                 {"type": "tool_use", "id": "b", "name": "now"},
             ],
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}],
+            "tool_calls": [
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": ""},
+                }
+            ],
         },
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image", "source": PNG}]},
-                {"type": "tool_result", "tool_use_id": "b", "is_error": True, "content": "no clock"},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "a",
+                    "content": [{"type": "image", "source": PNG}],
+                },
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "b",
+                    "is_error": True,
+                    "content": "no clock",
+                },
                 {"type": "tool_result", "tool_use_id": "c"},
                 {"type": "text", "text": "Go on."},
             ],
         },
     )
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    image = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+    }
     assert wire == [
         {
             "role": "assistant",
             "content": [{"type": "text", "text": "Let me see."}],
             "tool_calls": [
-                {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"city": "Århus"}'}},
-                {"id": "b", "type": "function", "function": {"name": "now", "arguments": "{}"}},
-                {"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}},
+                {
+                    "id": "a",
+                    "type": "function",
+                    "function": {"name": "look", "arguments": '{"city": "Århus"}'},
+                },
+                {
+                    "id": "b",
+                    "type": "function",
+                    "function": {"name": "now", "arguments": "{}"},
+                },
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": ""},
+                },
             ],
         },
         {"role": "tool", "tool_call_id": "a", "content": "[in the next message]"},
@@ -75,13 +110,24 @@ def test_an_assistant_that_only_thought_says_nothing() -> None:
     thought = [{"type": "thinking", "thinking": "hm"}]
     call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     assert sent({"role": "assistant", "content": thought})[0]["content"] == ""
-    assert sent({"role": "assistant", "content": [*thought, call]})[0]["content"] is None
+    assert (
+        sent({"role": "assistant", "content": [*thought, call]})[0]["content"] is None
+    )
 
 
 def test_a_list_without_parts_is_no_content() -> None:
-    called = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    assert sent({"role": "assistant", "content": [], "tool_calls": [called]})[0]["content"] is None
-    assert sent({"role": "tool", "tool_call_id": "a", "content": []})[0]["content"] == ""
+    called = {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{}"},
+    }
+    assert (
+        sent({"role": "assistant", "content": [], "tool_calls": [called]})[0]["content"]
+        is None
+    )
+    assert (
+        sent({"role": "tool", "tool_call_id": "a", "content": []})[0]["content"] == ""
+    )
 
 
 def test_media_in_a_result_wait_until_all_results_are_there() -> None:
@@ -93,7 +139,14 @@ def test_media_in_a_result_wait_until_all_results_are_there() -> None:
         {"role": "assistant", "content": "x"},
         {"role": "tool", "tool_call_id": "c", "content": [image]},
     )
-    assert [message["role"] for message in wire] == ["tool", "tool", "user", "assistant", "tool", "user"]
+    assert [message["role"] for message in wire] == [
+        "tool",
+        "tool",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
     assert wire[0]["content"] == [words]
     assert wire[2]["content"] == [{"type": "text", "text": "[result of a]"}, image]
 
@@ -101,41 +154,108 @@ def test_media_in_a_result_wait_until_all_results_are_there() -> None:
 FOREIGN_PARTS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     (
         {"type": "image", "source": PNG},
-        [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}],
+        [
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+            }
+        ],
     ),
-    ({"type": "image", "source": {"type": "url", "url": "u"}}, [{"type": "image_url", "image_url": {"url": "u"}}]),
-    ({"type": "image", "source": {"type": "file", "file_id": "f"}}, [{"type": "text", "text": "[image]"}]),
+    (
+        {"type": "image", "source": {"type": "url", "url": "u"}},
+        [{"type": "image_url", "image_url": {"url": "u"}}],
+    ),
+    (
+        {"type": "image", "source": {"type": "file", "file_id": "f"}},
+        [{"type": "text", "text": "[image]"}],
+    ),
     (
         {"type": "document", "title": "T", "source": PNG},
-        [{"type": "file", "file": {"filename": "T", "file_data": "data:image/png;base64,iVBORw0KGgo="}}],
+        [
+            {
+                "type": "file",
+                "file": {
+                    "filename": "T",
+                    "file_data": "data:image/png;base64,iVBORw0KGgo=",
+                },
+            }
+        ],
     ),
-    ({"type": "document", "source": {"type": "text", "data": "words"}}, [{"type": "text", "text": "words"}]),
-    ({"type": "document", "source": {"type": "content", "content": "words"}}, [{"type": "text", "text": "words"}]),
     (
-        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "w", "citations": 1}]}},
+        {"type": "document", "source": {"type": "text", "data": "words"}},
+        [{"type": "text", "text": "words"}],
+    ),
+    (
+        {"type": "document", "source": {"type": "content", "content": "words"}},
+        [{"type": "text", "text": "words"}],
+    ),
+    (
+        {
+            "type": "document",
+            "source": {
+                "type": "content",
+                "content": [{"type": "text", "text": "w", "citations": 1}],
+            },
+        },
         [{"type": "text", "text": "w"}],
     ),
-    ({"type": "document", "source": {"type": "url", "url": "u"}}, [{"type": "text", "text": "[document: u]"}]),
-    ({"type": "document", "title": "T", "source": None}, [{"type": "text", "text": "[document: T]"}]),
+    (
+        {"type": "document", "source": {"type": "url", "url": "u"}},
+        [{"type": "text", "text": "[document: u]"}],
+    ),
+    (
+        {"type": "document", "title": "T", "source": None},
+        [{"type": "text", "text": "[document: T]"}],
+    ),
     ({"type": "input_text", "text": "w"}, [{"type": "text", "text": "w"}]),
-    ({"type": "output_text", "text": "w", "annotations": []}, [{"type": "text", "text": "w"}]),
-    ({"type": "input_image", "image_url": "u"}, [{"type": "image_url", "image_url": {"url": "u"}}]),
+    (
+        {"type": "output_text", "text": "w", "annotations": []},
+        [{"type": "text", "text": "w"}],
+    ),
+    (
+        {"type": "input_image", "image_url": "u"},
+        [{"type": "image_url", "image_url": {"url": "u"}}],
+    ),
     (
         {"type": "input_image", "image_url": "u", "detail": "low"},
         [{"type": "image_url", "image_url": {"url": "u", "detail": "low"}}],
     ),
-    ({"type": "input_image", "file_id": "f"}, [{"type": "text", "text": "[input_image]"}]),
-    ({"type": "input_file", "file_id": "f"}, [{"type": "file", "file": {"file_id": "f"}}]),
-    ({"type": "input_file", "file_url": "u"}, [{"type": "text", "text": "[input_file: u]"}]),
     (
-        {"type": "search_result", "title": "T", "source": "u", "content": [{"type": "text", "text": "w"}]},
+        {"type": "input_image", "file_id": "f"},
+        [{"type": "text", "text": "[input_image]"}],
+    ),
+    (
+        {"type": "input_file", "file_id": "f"},
+        [{"type": "file", "file": {"file_id": "f"}}],
+    ),
+    (
+        {"type": "input_file", "file_url": "u"},
+        [{"type": "text", "text": "[input_file: u]"}],
+    ),
+    (
+        {
+            "type": "search_result",
+            "title": "T",
+            "source": "u",
+            "content": [{"type": "text", "text": "w"}],
+        },
         [{"type": "text", "text": "T\nu\nw"}],
     ),
-    ({"type": "server_tool_use", "name": "web_search"}, [{"type": "text", "text": "[server_tool_use: web_search]"}]),
-    ({"type": "video_url", "video_url": {"url": "u"}}, [{"type": "video_url", "video_url": {"url": "u"}}]),
+    (
+        {"type": "server_tool_use", "name": "web_search"},
+        [{"type": "text", "text": "[server_tool_use: web_search]"}],
+    ),
+    (
+        {"type": "video_url", "video_url": {"url": "u"}},
+        [{"type": "video_url", "video_url": {"url": "u"}}],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("part", "expected"), FOREIGN_PARTS)
-def test_a_foreign_part_is_told_in_chats_words(part: dict[str, Any], expected: list[dict[str, Any]]) -> None:
-    assert sent({"role": "user", "content": [part]}) == [{"role": "user", "content": expected}]
+def test_a_foreign_part_is_told_in_chats_words(
+    part: dict[str, Any], expected: list[dict[str, Any]]
+) -> None:
+    assert sent({"role": "user", "content": [part]}) == [
+        {"role": "user", "content": expected}
+    ]

@@ -28,7 +28,13 @@ REASONING = {
     "encrypted_content": "gA",
 }
 TEXT = {"type": "output_text", "text": "Hello", "annotations": []}
-MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [TEXT]}
+MESSAGE = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [TEXT],
+}
 CALL = {
     "type": "function_call",
     "id": "fc_1",
@@ -55,7 +61,9 @@ def done(item: dict[str, Any], at: int = 0) -> dict[str, Any]:
     return event("output_item.done", output_index=at, item=item)
 
 
-def read(events: Iterable[Any], model: str | None = None) -> tuple[list[StreamDelta], Reply]:
+def read(
+    events: Iterable[Any], model: str | None = None
+) -> tuple[list[StreamDelta], Reply]:
     decoder = ResponsesStreamDecoder(model=model)
     said = [delta for one in events for delta in decoder.feed(one)]
     return said, decoder.reply()
@@ -71,13 +79,20 @@ EVENTS = [
     life("created", status="in_progress"),
     life("in_progress"),
     added({**REASONING, "summary": []}),
-    event("reasoning_summary_part.added", output_index=0, summary_index=0, part={"type": "summary_text", "text": ""}),
+    event(
+        "reasoning_summary_part.added",
+        output_index=0,
+        summary_index=0,
+        part={"type": "summary_text", "text": ""},
+    ),
     event("reasoning_summary_text.delta", output_index=0, summary_index=0, delta="h"),
     event("reasoning_summary_text.delta", output_index=0, summary_index=0, delta="m"),
     event("reasoning_summary_text.done", output_index=0, summary_index=0, text="hm"),
     done(REASONING),
     added(STARTED, 1),
-    event("content_part.added", output_index=1, content_index=0, part={**TEXT, "text": ""}),
+    event(
+        "content_part.added", output_index=1, content_index=0, part={**TEXT, "text": ""}
+    ),
     event("output_text.delta", output_index=1, content_index=0, delta="Hel"),
     event("output_text.delta", output_index=1, content_index=0, delta="lo"),
     event("output_text.done", output_index=1, content_index=0, text="Hello"),
@@ -104,9 +119,18 @@ SAID = [
 def test_a_whole_stream_is_the_response_it_ends_with() -> None:
     said, reply = read([*EVENTS, END, SseEvent(None, "[DONE]")])
     raw = {"status": "completed", "incomplete_details": None}
-    assert said == [*SAID, StreamDelta("usage", raw=USAGE), StreamDelta("stop", "tool_calls", raw=raw)]
+    assert said == [
+        *SAID,
+        StreamDelta("usage", raw=USAGE),
+        StreamDelta("stop", "tool_calls", raw=raw),
+    ]
     assert reply == openai_responses.decode_reply(END["response"])
-    assert (reply.id, reply.model, reply.usage, reply.stop) == ("resp_1", "gpt-5", USAGE, "tool_calls")
+    assert (reply.id, reply.model, reply.usage, reply.stop) == (
+        "resp_1",
+        "gpt-5",
+        USAGE,
+        "tool_calls",
+    )
 
 
 def test_items_that_were_done_stand_in_for_an_end_that_repeats_none() -> None:
@@ -120,16 +144,28 @@ def test_a_stream_that_broke_off_gives_what_came(length: int) -> None:
     said, reply = read(EVENTS[:length])
     assert said == SAID[: len(said)]
     assert (reply.stop, reply.usage) == (None, None)
-    assert (reply.message["content"] or "") == "".join(delta.text for delta in said if delta.kind == "text")
+    assert (reply.message["content"] or "") == "".join(
+        delta.text for delta in said if delta.kind == "text"
+    )
     arguments = "".join(delta.arguments for delta in said if delta.kind == "call")
     assert "".join(call.arguments for call in calls_of(reply.message)) == arguments
-    assert all(item["type"] != "reasoning" or item == REASONING for item in items_of(reply))
+    assert all(
+        item["type"] != "reasoning" or item == REASONING for item in items_of(reply)
+    )
 
 
 def test_what_was_not_finished_says_so() -> None:
     parts = [{"type": "output_text", "text": "Hel", "annotations": []}]
-    assert items_of(read(EVENTS[:11])[1])[1] == {**MESSAGE, "status": "incomplete", "content": parts}
-    assert items_of(read(EVENTS[:17])[1])[2] == {**CALL, "status": "incomplete", "arguments": '{"a"'}
+    assert items_of(read(EVENTS[:11])[1])[1] == {
+        **MESSAGE,
+        "status": "incomplete",
+        "content": parts,
+    }
+    assert items_of(read(EVENTS[:17])[1])[2] == {
+        **CALL,
+        "status": "incomplete",
+        "arguments": '{"a"',
+    }
 
 
 def test_words_without_the_events_around_them() -> None:
@@ -137,7 +173,9 @@ def test_words_without_the_events_around_them() -> None:
     said, reply = read(
         [
             SseEvent("response.output_text.delta", '{"delta": "Hel"}'),
-            SseEvent("response.output_text.delta", '{"delta": "lo", "output_index": null}'),
+            SseEvent(
+                "response.output_text.delta", '{"delta": "lo", "output_index": null}'
+            ),
             event("refusal.done", content_index=1, refusal="But no."),
             event("reasoning_text.delta", output_index=1, delta="hm"),
             event("function_call_arguments.delta", output_index=2, delta="{"),
@@ -156,9 +194,16 @@ def test_words_without_the_events_around_them() -> None:
 
 
 def test_calls_that_come_whole() -> None:
-    custom = {"type": "custom_tool_call", "call_id": "c2", "name": "sql", "input": "select 1"}
+    custom = {
+        "type": "custom_tool_call",
+        "call_id": "c2",
+        "name": "sql",
+        "input": "select 1",
+    }
     shell = {"type": "shell_call", "call_id": "c3", "action": {}}
-    said, reply = read([done(CALL), added({**custom, "input": ""}, 1), done(custom, 1), done(shell, 2)])
+    said, reply = read(
+        [done(CALL), added({**custom, "input": ""}, 1), done(custom, 1), done(shell, 2)]
+    )
     assert said == [
         StreamDelta("call", id="c1", name="look", arguments='{"a": 1}'),
         StreamDelta("call", index=1, id="c2", name="sql"),
@@ -187,14 +232,21 @@ def test_errors_are_said_and_what_came_before_is_kept() -> None:
     failed = {"code": "server_error", "message": "it broke"}
     events = [
         *EVENTS[:15],
-        {"type": "error", "code": "rate_limit_exceeded", "message": "slow down", "param": None},
+        {
+            "type": "error",
+            "code": "rate_limit_exceeded",
+            "message": "slow down",
+            "param": None,
+        },
         {"type": "error", "error": {"message": "too long"}},
         {"error": "plain"},
         life("failed", error=failed),
         life("failed", error=None),
     ]
     said, reply = read(events)
-    stop = StreamDelta("stop", "other", raw={"status": "failed", "incomplete_details": None})
+    stop = StreamDelta(
+        "stop", "other", raw={"status": "failed", "incomplete_details": None}
+    )
     assert said[4:] == [
         StreamDelta("error", "slow down", raw=events[15]),
         StreamDelta("error", "too long", raw={"message": "too long"}),
@@ -209,17 +261,25 @@ def test_errors_are_said_and_what_came_before_is_kept() -> None:
 
 def test_an_answer_cut_short() -> None:
     details = {"reason": "max_output_tokens"}
-    ended = life("incomplete", incomplete_details=details, usage=USAGE, output=[MESSAGE])
+    ended = life(
+        "incomplete", incomplete_details=details, usage=USAGE, output=[MESSAGE]
+    )
     del ended["response"]["status"]
     said, reply = read([*EVENTS[:15], ended])
-    assert said[-1] == StreamDelta("stop", "length", raw={"status": "incomplete", "incomplete_details": details})
+    assert said[-1] == StreamDelta(
+        "stop", "length", raw={"status": "incomplete", "incomplete_details": details}
+    )
     assert (reply.stop, items_of(reply)) == ("length", [MESSAGE])
 
 
 def test_the_model_asked_for_owns_the_reasoning() -> None:
     _, reply = read([*EVENTS, END], model="alias")
-    assert openai_responses.encode_messages([reply.message], model="alias")[0] == REASONING
-    assert REASONING not in openai_responses.encode_messages([reply.message], model="gpt-5")
+    assert (
+        openai_responses.encode_messages([reply.message], model="alias")[0] == REASONING
+    )
+    assert REASONING not in openai_responses.encode_messages(
+        [reply.message], model="gpt-5"
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,9 +287,18 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
     [
         (SseEvent(None, "{"), "an event of the stream is no JSON"),
         ([], "the event must be an object, not list"),
-        (event("created"), "the response of response.created must be an object, not missing"),
-        (event("output_item.added", item=5), "the item of response.output_item.added must be an object, not int"),
-        (event("content_part.added", part=5), "the part of response.content_part.added must be an object, not int"),
+        (
+            event("created"),
+            "the response of response.created must be an object, not missing",
+        ),
+        (
+            event("output_item.added", item=5),
+            "the item of response.output_item.added must be an object, not int",
+        ),
+        (
+            event("content_part.added", part=5),
+            "the part of response.content_part.added must be an object, not int",
+        ),
     ],
 )
 def test_what_is_no_event_is_refused_with_a_sentence(data: Any, sentence: str) -> None:
@@ -249,7 +318,10 @@ def test_a_reply_streamed_is_the_same_reply(body: dict[str, Any]) -> None:
         assert read(encode_stream(reply))[1] == reply
     reply = openai_responses.decode_reply({**body, "status": "in_progress"})
     events = list(encode_stream(reply))
-    assert all(one.event and not one.event.endswith(("completed", "failed", ".incomplete")) for one in events)
+    assert all(
+        one.event and not one.event.endswith(("completed", "failed", ".incomplete"))
+        for one in events
+    )
     said, again = read(events)
     assert items_of(again) == items_of(reply)
     texts = [
@@ -258,7 +330,9 @@ def test_a_reply_streamed_is_the_same_reply(body: dict[str, Any]) -> None:
         for part in item.get("content") or []
         if part.get("type") == "output_text"
     ]
-    assert "".join(delta.text for delta in said if delta.kind == "text") == "".join(texts)
+    assert "".join(delta.text for delta in said if delta.kind == "text") == "".join(
+        texts
+    )
 
 
 def test_parts_of_a_kind_nobody_knows_are_streamed_whole() -> None:
@@ -270,11 +344,23 @@ def test_parts_of_a_kind_nobody_knows_are_streamed_whole() -> None:
 
 
 def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
-    call: Any = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+    call: Any = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"a": 1}'},
+    }
     other: Any = {**call, "id": "c2"}
-    message: Message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call, other]}
+    message: Message = {
+        "role": "assistant",
+        "content": "Let me see.",
+        "tool_calls": [call, other],
+    }
     reply = Reply(
-        message=message, stop="tool_calls", usage={"input_tokens": 3, "output_tokens": 4}, model="claude", id="r1"
+        message=message,
+        stop="tool_calls",
+        usage={"input_tokens": 3, "output_tokens": 4},
+        model="claude",
+        id="r1",
     )
     with (
         sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server),
@@ -283,29 +369,44 @@ def test_the_sdk_reads_the_stream_a_reply_is_encoded_to() -> None:
         kinds = [one.type for one in stream]
         final = stream.get_final_response()
     body = golden("openai_responses_stream_helper", server.requests[0].body)
-    assert openai_responses.encode_request(openai_responses.decode_request(body)) == body
+    assert (
+        openai_responses.encode_request(openai_responses.decode_request(body)) == body
+    )
     assert kinds.count("response.function_call_arguments.done") == 2
     assert (final.output_text, final.status) == ("Let me see.", "completed")
-    assert [item.type for item in final.output] == ["message", "function_call", "function_call"]
+    assert [item.type for item in final.output] == [
+        "message",
+        "function_call",
+        "function_call",
+    ]
     assert final.usage is not None
     assert final.usage.total_tokens == 7
 
 
 def test_what_the_sdk_streams_is_read_alike() -> None:
-    body = {**END["response"], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    body = {
+        **END["response"],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
     reply = openai_responses.decode_reply(body)
     with sdk(sse_reply(map(encode_event, encode_stream(reply)))) as (client, server):
         decoder = ResponsesStreamDecoder()
         for one in client.responses.create(model="gpt-5", input="hi", stream=True):
             decoder.feed(one.to_dict())
     sent = golden("openai_responses_stream", server.requests[0].body)
-    assert openai_responses.encode_request(openai_responses.decode_request(sent)) == sent
+    assert (
+        openai_responses.encode_request(openai_responses.decode_request(sent)) == sent
+    )
     assert decoder.reply() == reply
 
 
 @made.few
 @given(made.broken(made.responses_reply), st.data())
-def test_garbage_is_read_or_refused_with_a_sentence(body: Any, data: st.DataObject) -> None:
+def test_garbage_is_read_or_refused_with_a_sentence(
+    body: Any, data: st.DataObject
+) -> None:
     with contextlib.suppress(WireError):
         events = [
             json.loads(event.data)

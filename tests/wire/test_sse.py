@@ -23,14 +23,23 @@ def parse(*chunks: bytes) -> list[SseEvent]:
         (b"data:  two spaces\n\n", [SseEvent(None, " two spaces")]),
         (b"data: one\ndata: two\n\n", [SseEvent(None, "one\ntwo")]),
         (b"data\n\n", [SseEvent(None, "")]),
-        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\n", [SseEvent(None, "a"), SseEvent(None, "b"), SseEvent(None, "c")]),
+        (
+            b"data: a\r\n\r\ndata: b\r\rdata: c\n\n",
+            [SseEvent(None, "a"), SseEvent(None, "b"), SseEvent(None, "c")],
+        ),
         (b": keep-alive\n\n: again\n\ndata: x\n\n", [SseEvent(None, "x")]),
         (b"id: 7\nretry: 100\nunknown: y\ndata: x\n\n", [SseEvent(None, "x")]),
         (b"event: only a name\n\ndata: x\n\n", [SseEvent(None, "x")]),
-        (b"\xef\xbb\xbfdata: after a byte order mark\n\n", [SseEvent(None, "after a byte order mark")]),
+        (
+            b"\xef\xbb\xbfdata: after a byte order mark\n\n",
+            [SseEvent(None, "after a byte order mark")],
+        ),
         (b"data: \xef\xbb\xbfkept inside\n\n", [SseEvent(None, "\ufeffkept inside")]),
         (b"data: cut off", [SseEvent(None, "cut off")]),
-        (b"data: one\n\ndata: cut off\n", [SseEvent(None, "one"), SseEvent(None, "cut off")]),
+        (
+            b"data: one\n\ndata: cut off\n",
+            [SseEvent(None, "one"), SseEvent(None, "cut off")],
+        ),
         ("data: 你好 🦉\n\n".encode(), [SseEvent(None, "你好 🦉")]),
         (b"data: \xff broken\n\n", [SseEvent(None, "\ufffd broken")]),
         (b"data: \xe4\xbd", [SseEvent(None, "\ufffd")]),
@@ -39,7 +48,9 @@ def parse(*chunks: bytes) -> list[SseEvent]:
         (b"\n\n\n", []),
     ],
 )
-def test_events_come_out_as_the_standard_says(raw: bytes, events: list[SseEvent]) -> None:
+def test_events_come_out_as_the_standard_says(
+    raw: bytes, events: list[SseEvent]
+) -> None:
     assert parse(raw) == events
     assert parse(*(raw[at : at + 1] for at in range(len(raw)))) == events
 
@@ -82,23 +93,31 @@ lines = st.lists(
 
 
 @given(st.data(), lines, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
-def test_any_cut_of_the_bytes_gives_the_same_events(data: st.DataObject, said: list[str], end: str, bom: bool) -> None:
+def test_any_cut_of_the_bytes_gives_the_same_events(
+    data: st.DataObject, said: list[str], end: str, bom: bool
+) -> None:
     raw = (("\ufeff" if bom else "") + "".join(line + end for line in said)).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
-    chunks = [raw[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    chunks = [
+        raw[start:stop]
+        for start, stop in zip([0, *cuts], [*cuts, len(raw)], strict=True)
+    ]
     assert parse(*chunks) == parse(raw)
     assert [(e.event, e.data) for e in parse(*chunks)] == _by_lines(said)
 
 
 def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
     """The standard's algorithm on whole lines, as a second opinion."""
-    found, name, data = [], "", list[str]()
+    found = []
+    name = ""
+    data = list[str]()
     for line in [*said, ""]:
         field, _, value = line.partition(":")
         if line == "":
             if data:
                 found.append((name or None, "\n".join(data)))
-            name, data = "", []
+            name = ""
+            data = []
         elif field == "event":
             name = value.removeprefix(" ")
         elif field == "data":
@@ -106,9 +125,16 @@ def _by_lines(said: list[str]) -> list[tuple[str | None, str]]:
     return found
 
 
-@given(st.lists(st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())))
+@given(
+    st.lists(
+        st.tuples(st.none() | st.sampled_from(["ping", "message_start"]), st.text())
+    )
+)
 def test_what_is_encoded_is_parsed_again(said: list[tuple[str | None, str]]) -> None:
-    events = [SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n")) for name, text in said]
+    events = [
+        SseEvent(name, text.replace("\r\n", "\n").replace("\r", "\n"))
+        for name, text in said
+    ]
     assert parse(b"".join(map(encode_event, events))) == events
 
 
@@ -128,9 +154,21 @@ def test_a_long_event_in_small_chunks_is_read_in_linear_steps() -> None:
 @pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_a_stream_is_cut_into_its_events_byte_for_byte(blank: bytes, size: int) -> None:
-    stream = b"data: a" + blank + b": comment" + blank + b"event: b" + blank + b"data: unfinished"
+    stream = (
+        b"data: a"
+        + blank
+        + b": comment"
+        + blank
+        + b"event: b"
+        + blank
+        + b"data: unfinished"
+    )
     splitter = SseSplitter()
-    cut = [event for at in range(0, len(stream), size) for event in splitter.feed(stream[at : at + size])]
+    cut = [
+        event
+        for at in range(0, len(stream), size)
+        for event in splitter.feed(stream[at : at + size])
+    ]
     assert cut == [b"data: a" + blank, b": comment" + blank, b"event: b" + blank]
     assert splitter.end() == b"data: unfinished"
     assert splitter.end() == b""

@@ -3,7 +3,10 @@
     command: git status         this command, word for word
     command: pytest *           with any further words, or none
     command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
+    exactly: tar cf b.tar *     this command as it is written: nothing in it is a wildcard
     write: src/**               files below src, as paths relative to the workspace
+
+An answer "always" is stored literally: a wildcard is one only in a rule that a person typed.
 
 A rule allows one plain command at the top of the workspace: elsewhere the same words may be another program. A command
 line with more in it (a second command, a substitution, a redirection) matches no rule: the user is always asked.
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from everthread.agent.base import Permission
+from everthread.agent.tool_interface import Permission
 from everthread.agent.workspace import match_path, quote_name
 from everthread.errors import InputError
 
@@ -37,9 +40,9 @@ class Denial:
 
 
 ApprovalAnswer = bool | Literal["always"] | Denial
-"""The user's answer. `always`: the same is not asked again; where a rule can express it, the rule is written."""
+"""The user's answer. After `always` the same is not asked again; a rule is written if one can express it."""
 Ask = Callable[[Permission], Awaitable[ApprovalAnswer]]
-Kind = Literal["command", "write"]
+Kind = Literal["command", "exactly", "write"]
 
 _SHELL = frozenset(";&|<>()`${}!\n\r\0")
 """Characters that can make a command line more than one program and its arguments. Quoted ones count too."""
@@ -54,10 +57,14 @@ class Rule:
     pattern: str
 
     def allows(self, permission: Permission) -> bool:
-        if permission.kind != self.kind:
-            return False
         if self.kind == "write":
-            return _path_matches(self.pattern, permission.what)
+            return permission.kind == "write" and _path_matches(
+                self.pattern, permission.what
+            )
+        if permission.kind != "command":
+            return False
+        if self.kind == "exactly":
+            return not permission.detail and permission.what == self.pattern
         words = None if permission.detail else plain_words(permission.what)
         return words is not None and _words_match(shlex.split(self.pattern), words)
 
@@ -68,12 +75,16 @@ class Rule:
 def parse_rule(text: str) -> Rule:
     """Read a rule. `InputError` where it is not one, or would allow more than it says."""
     kind, colon, pattern = (part.strip() for part in text.partition(":"))
-    if not colon or kind not in ("command", "write") or not pattern:
-        raise InputError(f"{quote_name(text)!r} is not a rule; write `command: pytest *` or `write: src/**`")
+    if not colon or kind not in ("command", "exactly", "write") or not pattern:
+        raise InputError(
+            f"{quote_name(text)!r} is not a rule; write `command: pytest *` or `write: src/**`"
+        )
     if kind == "write":
         parts = pattern.split("/")
         if pattern.startswith(("/", "~")) or ".." in parts or "\0" in pattern:
-            raise InputError(f"the rule {quote_name(text)!r} must name paths relative to the workspace, without `..`")
+            raise InputError(
+                f"the rule {quote_name(text)!r} must name paths relative to the workspace, without `..`"
+            )
         return Rule("write", pattern.removeprefix("./"))
     words = plain_words(pattern)
     if words is None:
@@ -82,17 +93,23 @@ def parse_rule(text: str) -> Rule:
             "without ; & | < > ( ) $ and the like"
         )
     if _GLOB & set(words[0]):
-        raise InputError(f"the rule {quote_name(text)!r} must name the program itself; to allow everything use --yes")
-    return Rule("command", pattern)
+        raise InputError(
+            f"the rule {quote_name(text)!r} must name the program itself; to allow everything use --yes"
+        )
+    return Rule("exactly" if kind == "exactly" else "command", pattern)
 
 
 def parse_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
     """Read rules, one a line; empty lines and comments are skipped."""
-    return tuple(parse_rule(line) for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    return tuple(
+        parse_rule(line)
+        for line in lines
+        if line.strip() and not line.lstrip().startswith("#")
+    )
 
 
 def read_rules(home: Path) -> tuple[Rule, ...]:
-    """The rules in the Everthread home; none where there is no such file."""
+    """Read the rules in the Everthread home; none if there is no such file."""
     file = home / RULES_FILE
     try:
         lines = file.read_text("utf-8").splitlines()
@@ -108,7 +125,9 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 
 def plain_words(command: str) -> list[str] | None:
     """The words of a command that is one program and its arguments; None for any other command line."""
-    if any(char in _SHELL or not (char.isprintable() or char == "\t") for char in command):
+    if any(
+        char in _SHELL or not (char.isprintable() or char == "\t") for char in command
+    ):
         return None
     try:
         words = shlex.split(command)
@@ -133,8 +152,10 @@ class Approvals:
         everything: bool = False,
         keep: Callable[[Rule], None] | None = None,
     ) -> None:
-        """`keep` stores the rule that an `always` stands for."""
-        self.rules = tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules)
+        """`keep` stores the rule for an `always`."""
+        self.rules = tuple(
+            parse_rule(rule) if isinstance(rule, str) else rule for rule in rules
+        )
         self._ask = ask
         self._everything = everything
         self._keep = keep
@@ -166,8 +187,10 @@ class Approvals:
         what = f"{permission.kind} {quote_name(permission.what)!r}"
         if self._ask is not None:
             reason = self._reasons.pop(_identity(permission), "")
-            return f"Refused: the user did not allow {what}." + (f" The user says: {reason}" if reason else "")
-        return f"Refused: {what} needs approval and nobody is there to ask. {how_to_allow(permission)}"
+            return f"Refused: the user did not allow {what}." + (
+                f" The user says: {reason}" if reason else ""
+            )
+        return f"Refused: nobody is there to approve {what}. {how_to_allow(permission)}"
 
     def _is_allowed(self, permission: Permission) -> bool:
         return (
@@ -191,14 +214,19 @@ def write_rule(home: Path, rule: Rule) -> None:
 
 
 def rule_for(permission: Permission) -> Rule | None:
-    """The rule that allows exactly this, where one can."""
+    """Return the rule that allows exactly this and nothing else; None if no rule can."""
     what = permission.what
     if permission.kind not in ("command", "write") or not what.isprintable():
         return None
-    if permission.kind == "write":
-        what = "".join(f"\\{char}" if char in _GLOB or char == "\\" else char for char in what)
+    kind: Kind = permission.kind
+    if kind == "write":
+        what = "".join(
+            f"\\{char}" if char in _GLOB or char == "\\" else char for char in what
+        )
+    elif _GLOB & set(what):
+        kind = "exactly"
     try:
-        rule = parse_rule(f"{permission.kind}: {what}")
+        rule = parse_rule(f"{kind}: {what}")
     except InputError:
         return None
     return rule if rule.allows(permission) else None
@@ -206,7 +234,8 @@ def rule_for(permission: Permission) -> Rule | None:
 
 def how_to_allow(permission: Permission) -> str:
     """How the user can allow it beforehand."""
-    what, rule = permission.what, rule_for(permission)
+    what = permission.what
+    rule = rule_for(permission)
     if rule is not None:
         return f"The user can allow it with the line `{rule}` in {RULES_FILE} in the Everthread home, or with --yes."
     if permission.kind == "command" and permission.detail:
@@ -218,7 +247,11 @@ def how_to_allow(permission: Permission) -> str:
 
 def _identity(permission: Permission) -> tuple[str, str, str]:
     """What an earlier answer holds for: a command in its folder, or a path whatever is written to it."""
-    return permission.kind, permission.what, permission.detail if permission.kind == "command" else ""
+    return (
+        permission.kind,
+        permission.what,
+        permission.detail if permission.kind == "command" else "",
+    )
 
 
 def _words_match(pattern: list[str], words: list[str]) -> bool:
@@ -238,7 +271,7 @@ def _word_matches(pattern: str, word: str) -> bool:
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """A pattern reaches into `.git` (whose hooks are run) only where it names it."""
+    """Return whether a pattern reaches into `.git`, whose hooks are run: only if it names it."""
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False

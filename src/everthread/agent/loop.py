@@ -5,22 +5,44 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from everthread.agent import MAX_ROUNDS, PARALLEL, TOOL_SECONDS
-from everthread.agent.base import Approver, Permission, Tool, ToolContext, ToolReply, text
-from everthread.agent.events import CauseLog, Ending, ToolFinished, ToolStarted, TurnEnded
 from everthread.agent.memory import MemoryFiles
-from everthread.agent.tools.conversation import FindTools
+from everthread.agent.tool_interface import (
+    Approver,
+    Permission,
+    Tool,
+    ToolContext,
+    ToolReply,
+    text,
+)
+from everthread.agent.tools.conversation_tools import FindTools
+from everthread.agent.turn_events import (
+    CauseLog,
+    Ending,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+)
+from everthread.conversation.answers import Answer
+from everthread.conversation.cancellation import finish
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import Event, Listener
-from everthread.conversation.options import Route
-from everthread.conversation.requests import Answer, Given, finish
+from everthread.conversation.given_messages import Given
 from everthread.core.messages import Call, Message, json_value
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
+from everthread.thread.events import Event, Listener
+from everthread.thread.options import Route
 
 Item = StreamDelta | Event | Answer
 Routes = Callable[[str], Awaitable[Route]]
@@ -76,7 +98,14 @@ class Agent:
         self._turning = asyncio.Lock()
         finder = FindTools()
         by_name = {finder.name: finder, **self._tools}
-        self._caller = CallRunner(by_name, approve, self.on_event, parallel, tool_seconds, self._engine_tools)
+        self._caller = CallRunner(
+            by_name,
+            approve,
+            on_event=self.on_event,
+            parallel=parallel,
+            seconds=tool_seconds,
+            engine_tools=self._engine_tools,
+        )
         self._offer_tools(conversation)
 
     def __repr__(self) -> str:
@@ -91,13 +120,20 @@ class Agent:
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait([self._work])
-        opened, self._opened = self._opened, []
-        closing, self._closing = self._closing, ()
-        async with contextlib.AsyncExitStack() as ending:  # the last first; one that fails does not stop the others
+        opened = self._opened
+        self._opened = []
+        closing = self._closing
+        self._closing = ()
+        async with (
+            contextlib.AsyncExitStack() as ending
+        ):  # the last first; one that fails does not stop the others
             for close in reversed(closing):
                 ending.push_async_callback(close)
             for conversation in opened:
-                ending.push_async_callback(conversation.close, reason if conversation is self.conversation else None)
+                ending.push_async_callback(
+                    conversation.close,
+                    reason if conversation is self.conversation else None,
+                )
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,7 +141,7 @@ class Agent:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    # What it is
+    # Properties
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -119,7 +155,9 @@ class Agent:
 
     # Turns
 
-    async def turn(self, message: Given, *, event: str | None = None) -> AsyncGenerator[Item, None]:
+    async def turn(
+        self, message: Given, *, event: str | None = None
+    ) -> AsyncGenerator[Item, None]:
         """Run one turn: yield the model's text and every event as they come, then the final `Answer`.
 
         `event`: a message sent again under the same event id is stored once.
@@ -173,7 +211,9 @@ class Agent:
     async def use_model(self, name: str) -> Route:
         """Continue with another model."""
         if self.routes is None:
-            raise InputError("this agent cannot change its model: it was opened without `routes`")
+            raise InputError(
+                "this agent cannot change its model: it was opened without `routes`"
+            )
         route = await self.routes(name)
         await self.conversation.use_model(route)
         return route
@@ -190,10 +230,14 @@ class Agent:
         except Exception as error:
             self._end("failed", progress, f"{type(error).__name__}: {error}")
             raise
-        self._end("max_rounds" if progress.rounds >= self.max_rounds else "answered", progress)
+        self._end(
+            "max_rounds" if progress.rounds >= self.max_rounds else "answered", progress
+        )
         return answer
 
-    async def _run_rounds(self, message: Given, progress: _Progress, event: str | None) -> Answer:
+    async def _run_rounds(
+        self, message: Given, progress: _Progress, event: str | None
+    ) -> Answer:
         answer = await self._ask(message, event=event)
         while answer.calls and progress.rounds < self.max_rounds:
             progress.rounds += 1
@@ -201,15 +245,29 @@ class Agent:
             context = replace(self.context, conversation=self.conversation)
             await self._caller.run(answer.calls, context, self.conversation.add_results)
             last = progress.rounds == self.max_rounds
-            answer = await self._ask(None, inject=text("last_round").format(rounds=self.max_rounds) if last else None)
+            answer = await self._ask(
+                None,
+                inject=text("last_round").format(rounds=self.max_rounds)
+                if last
+                else None,
+            )
         if answer.calls:
-            unused = ToolReply(f"[Not run: the limit of {self.max_rounds} rounds was reached.]", failed=True)
-            await self.conversation.add_results([as_result(call, unused) for call in answer.calls])
+            unused = ToolReply(
+                f"[Not run: the limit of {self.max_rounds} rounds was reached.]",
+                failed=True,
+            )
+            await self.conversation.add_results(
+                [as_result(call, unused) for call in answer.calls]
+            )
         return answer
 
-    async def _ask(self, message: Given, *, inject: str | None = None, event: str | None = None) -> Answer:
+    async def _ask(
+        self, message: Given, *, inject: str | None = None, event: str | None = None
+    ) -> Answer:
         answer: Answer | None = None
-        async with contextlib.aclosing(self.conversation.stream(message, event=event, inject=inject)) as pieces:
+        async with contextlib.aclosing(
+            self.conversation.stream(message, event=event, inject=inject)
+        ) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Answer):
                     answer = piece
@@ -221,7 +279,16 @@ class Agent:
 
     def _end(self, reason: Ending, progress: _Progress, error: str = "") -> None:
         spent = time.monotonic() - progress.began
-        self.on_event(TurnEnded(self.conversation.session.id, reason, progress.rounds, progress.calls, spent, error))
+        self.on_event(
+            TurnEnded(
+                self.conversation.session.id,
+                reason,
+                rounds=progress.rounds,
+                calls=progress.calls,
+                seconds=spent,
+                error=error,
+            )
+        )
 
     def _offer_tools(self, conversation: Conversation) -> None:
         schemas = [tool.schema for tool in self._tools.values()]
@@ -229,14 +296,19 @@ class Agent:
             conversation.use_tools(schemas)
 
     def _engine_tools(self) -> list[str]:
-        return [str(schema.get("function", {}).get("name")) for schema in self.conversation.toolbox.own]
+        return [
+            str(schema.get("function", {}).get("name"))
+            for schema in self.conversation.toolbox.own
+        ]
 
 
 def _index_by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
     by_name: dict[str, Tool] = {}
     for tool in tools:
         if tool.name in by_name:
-            raise InputError(f"two tools are called {tool.name}; a model could not tell them apart")
+            raise InputError(
+                f"two tools are called {tool.name}; a model could not tell them apart"
+            )
         by_name[tool.name] = tool
     return by_name
 
@@ -244,7 +316,8 @@ def _index_by_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
 # Calls
 
 INTERRUPTED = (
-    "[Interrupted: the user stopped the turn before this tool finished. What it had done until then stays done.]"
+    "[Interrupted: the user stopped the turn before this tool finished. "
+    "What it had done until then stays done.]"
 )
 NOTHING = "(no output)"
 _NAMES_LISTED = 30
@@ -269,7 +342,7 @@ class _Run:
 class CallRunner:
     """Runs the calls of an answer: several at a time, but approvals and writes one by one.
 
-    Every call gets a result, whatever its tool does; the results stand in the order of the calls.
+    Every call gets a result, even if its tool fails; the results are in the order of the calls.
     """
 
     tools: Mapping[str, Tool]
@@ -287,7 +360,10 @@ class CallRunner:
         self._slots = asyncio.Semaphore(self.parallel)
 
     async def run(
-        self, calls: Sequence[Call], context: ToolContext, keep: Callable[[list[Message]], Coroutine[Any, Any, Any]]
+        self,
+        calls: Sequence[Call],
+        context: ToolContext,
+        keep: Callable[[list[Message]], Coroutine[Any, Any, Any]],
     ) -> None:
         """Run every call and pass the results to `keep`; also when cancelled, with a note for unfinished calls."""
         runs = [_Run(call, replace(context, call_id=call.id)) for call in calls]
@@ -307,25 +383,38 @@ class CallRunner:
         finally:
             self.on_event(
                 ToolFinished(
-                    run.context.conversation.session.id, run.call.id, run.call.name, reply.text, reply.failed,
-                    run.refused, run.seconds, run.arguments,
+                    run.context.conversation.session.id,
+                    run.call.id,
+                    tool=run.call.name,
+                    text=reply.text,
+                    failed=reply.failed,
+                    refused=run.refused,
+                    seconds=run.seconds,
+                    arguments=run.arguments,
                 )
-            )  # fmt: skip
+            )
         return reply
 
     async def _answer(self, run: _Run) -> ToolReply:
         name = run.call.name
         try:
             run.arguments = _parse_arguments(run.call)
-            tool, engine_tools = self.tools.get(name), self.engine_tools()
+            tool = self.tools.get(name)
+            engine_tools = self.engine_tools()
             if tool is None and name not in engine_tools:
-                names = ", ".join([*self.tools, *engine_tools][:_NAMES_LISTED]) or "none"
-                return ToolReply(f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True)
+                names = (
+                    ", ".join([*self.tools, *engine_tools][:_NAMES_LISTED]) or "none"
+                )
+                return ToolReply(
+                    f"Failed: there is no tool {name!r}. Tools: {names}.", failed=True
+                )
             return await self._approve_and_call(run, tool)
         except EverthreadError as error:
             return ToolReply(f"Failed: {error}", failed=True)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is foreign code; the model gets its error
-            return ToolReply(f"Failed: {name} raised {type(error).__name__}: {error}", failed=True)
+            return ToolReply(
+                f"Failed: {name} raised {type(error).__name__}: {error}", failed=True
+            )
 
     async def _approve_and_call(self, run: _Run, tool: Tool | None) -> ToolReply:
         """Ask for approval before the call takes a slot: calls that need none do not wait for the user."""
@@ -334,7 +423,9 @@ class CallRunner:
             waits = self._asking.locked() or self._writing.locked()
             async with self._asking:
                 if waits:
-                    async with self._writing:  # show the file as an earlier write has left it
+                    async with (
+                        self._writing
+                    ):  # show the file as an earlier write has left it
                         needed = tool.needs(run.arguments, run.context) or needed
                 if not await self.approve(needed):
                     run.refused = True
@@ -344,29 +435,47 @@ class CallRunner:
         async with self._slots, self._writing if writes else contextlib.nullcontext():
             run.began = time.monotonic()
             session = run.context.conversation.session.id
-            self.on_event(ToolStarted(session, run.call.id, run.call.name, run.arguments))
+            self.on_event(
+                ToolStarted(session, run.call.id, run.call.name, run.arguments)
+            )
             return await self._call_in_time(run, tool)
 
     async def _call_in_time(self, run: _Run, tool: Tool | None) -> ToolReply:
-        limit, name = asyncio.timeout(self.seconds), run.call.name
+        limit = asyncio.timeout(self.seconds)
+        name = run.call.name
         try:
             async with limit:
                 if tool is None:
-                    return ToolReply(await run.context.conversation.handle_tool_call(name, run.arguments))
+                    return ToolReply(
+                        await run.context.conversation.handle_tool_call(
+                            name, run.arguments
+                        )
+                    )
                 return _as_reply(name, await tool.call(run.arguments, run.context))
         except TimeoutError:
             if not limit.expired():
                 raise
-            return ToolReply(f"Failed: {name} did not finish within {self.seconds:,.0f} s and was ended.", failed=True)
+            return ToolReply(
+                f"Failed: {name} did not finish within {self.seconds:,.0f} s and was ended.",
+                failed=True,
+            )
 
-    async def _reply_refusal(self, run: _Run, tool: Tool, needed: Permission) -> ToolReply:
-        """The result of a call that was not approved: the tool's own `refused`, where it has one."""
+    async def _reply_refusal(
+        self, run: _Run, tool: Tool, needed: Permission
+    ) -> ToolReply:
+        """Return the result of a call that was not approved: the tool's own `refused`, if it has one."""
         call_refused = getattr(tool, "refused", None)
         if callable(call_refused):
-            return _as_reply(run.call.name, await call_refused(run.arguments, run.context))
-        # The approver's own words, where it has any: it knows whether a user was asked.
+            return _as_reply(
+                run.call.name, await call_refused(run.arguments, run.context)
+            )
+        # Prefer the approver's own words: it knows whether a user was asked.
         explain = getattr(self.approve, "refusal", None)
-        reason = explain(needed) if callable(explain) else f"Refused: {needed.kind} {needed.what!r} was not allowed."
+        reason = (
+            explain(needed)
+            if callable(explain)
+            else f"Refused: {needed.kind} {needed.what!r} was not allowed."
+        )
         return ToolReply(
             f"{reason} Go on without it, or say what you need it for; do not try to get it done in another way.",
             failed=True,
@@ -379,13 +488,20 @@ def _as_reply(tool: str, value: object) -> ToolReply:
         return value
     if isinstance(value, str):
         return ToolReply(value)
-    return ToolReply(f"Failed: {tool} ran, and answered with {type(value).__name__} instead of text.", failed=True)
+    return ToolReply(
+        f"Failed: {tool} ran, and answered with {type(value).__name__} instead of text.",
+        failed=True,
+    )
 
 
 def as_result(call: Call, reply: ToolReply) -> Message:
     """The tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
     text = reply.text.encode("utf-8", "replace").decode("utf-8")
-    message: Message = {"role": "tool", "tool_call_id": call.id, "content": text if text.strip() else NOTHING}
+    message: Message = {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "content": text if text.strip() else NOTHING,
+    }
     if reply.failed:
         message["is_error"] = True
     return message
@@ -395,16 +511,24 @@ def _parse_arguments(call: Call) -> dict[str, Any]:
     value = json_value(call.arguments) if call.arguments.strip() else {}
     if isinstance(value, dict):
         return value
-    wrong = "no valid JSON" if value is None else f"a JSON {type(value).__name__}, not an object"
+    wrong = (
+        "no valid JSON"
+        if value is None
+        else f"a JSON {type(value).__name__}, not an object"
+    )
     raise InputError(
         f"the arguments of {call.name} are {wrong}, so nothing was run. Send them again as one JSON object."
     )
 
 
-def _results(calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]) -> list[Message]:
+def _results(
+    calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]
+) -> list[Message]:
     """The results in the order of the calls, one for each id."""
     results: dict[str, Message] = {}
     for call, task in zip(calls, tasks, strict=True):
-        reply = ToolReply(INTERRUPTED, failed=True) if task.cancelled() else task.result()
+        reply = (
+            ToolReply(INTERRUPTED, failed=True) if task.cancelled() else task.result()
+        )
         results.setdefault(call.id, as_result(call, reply))
     return list(results.values())

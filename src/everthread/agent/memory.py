@@ -1,7 +1,7 @@
-"""Memory across conversations: MEMORY.md (what the agent learnt) and USER.md (what it knows of the user).
+"""Memory across conversations: MEMORY.md (the agent's own notes) and USER.md (facts about the user).
 
-An entry is a list item, `- …`, its further lines indented; other text in the files stays as it is. The system prompt
-shows the files as they are when a session begins. Every change is atomic.
+An entry is a list item, `- …`, its further lines indented; other text in the files is not changed. The system prompt
+shows the files in their state at the start of the session. Every change is atomic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal, get_args
 from everthread.agent import MEMORY_CHARS, USER_CHARS
 from everthread.core.redaction import redact
 from everthread.errors import InputError
-from everthread.store.models import DEFAULT_TENANT
+from everthread.store.records import DEFAULT_TENANT
 
 try:
     import fcntl
@@ -41,7 +41,11 @@ def memory_folder(home: Path, tenant: str) -> Path:
     """The folder of a tenant's memory, always inside the home."""
     if tenant == DEFAULT_TENANT:
         return home
-    name = tenant if _PLAIN_NAME.fullmatch(tenant) else hashlib.sha256(tenant.encode()).hexdigest()[:32]
+    name = (
+        tenant
+        if _PLAIN_NAME.fullmatch(tenant)
+        else hashlib.sha256(tenant.encode()).hexdigest()[:32]
+    )
     return home / "tenants" / name
 
 
@@ -62,11 +66,16 @@ class MemoryFiles:
 
     def entries(self, shelf: Shelf) -> list[str]:
         """The entries of a file, without secrets that the user may have written into it."""
-        return [redact(_entry_text(lines)) for lines in _split_groups(self._read(shelf)) if _is_entry(lines)]
+        return [
+            redact(_entry_text(lines))
+            for lines in _split_groups(self._read(shelf))
+            if _is_entry(lines)
+        ]
 
     def text(self, shelf: Shelf) -> str:
         """The file as the system prompt shows it: without secrets, and no longer than its limit."""
-        content, limit = redact(self._read(shelf)).strip(), LIMITS[shelf]
+        content = redact(self._read(shelf)).strip()
+        limit = LIMITS[shelf]
         if len(content) <= limit:
             return content
         return f"{content[:limit].rstrip()}\n[{FILES[shelf]} is longer than {limit:,} characters; the rest is left out]"
@@ -76,7 +85,10 @@ class MemoryFiles:
         change = _clean_entry(text)
 
         def edit(groups: Groups) -> Groups:
-            is_present = any(_is_entry(lines) and _entry_text(lines) == change.entry for lines in groups)
+            is_present = any(
+                _is_entry(lines) and _entry_text(lines) == change.entry
+                for lines in groups
+            )
             return groups if is_present else [*groups, _entry_lines(change.entry)]
 
         await self._change(shelf, edit)
@@ -117,14 +129,18 @@ class MemoryFiles:
         except FileNotFoundError:
             return ""
         except OSError as error:
-            raise InputError(f"{self.folder / FILES[shelf]} cannot be read: {error.strerror}") from error
+            raise InputError(
+                f"{self.folder / FILES[shelf]} cannot be read: {error.strerror}"
+            ) from error
 
     async def _change(self, shelf: Shelf, edit: Callable[[Groups], Groups]) -> None:
         async with self._writing:
             try:
                 await asyncio.to_thread(self._edit_file, shelf, edit)
             except OSError as error:
-                raise InputError(f"{self.folder / FILES[shelf]} cannot be written: {error.strerror}") from error
+                raise InputError(
+                    f"{self.folder / FILES[shelf]} cannot be written: {error.strerror}"
+                ) from error
 
     def _edit_file(self, shelf: Shelf, edit: Callable[[Groups], Groups]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -133,13 +149,16 @@ class MemoryFiles:
             after = edit(before)
             if after == before:
                 return
-            size, limit = len(_join_groups(after)), LIMITS[shelf]
+            size = len(_join_groups(after))
+            limit = LIMITS[shelf]
             if size > limit and size > len(_join_groups(before)):
                 raise InputError(
                     f"{FILES[shelf]} would have {size:,} characters, and {limit:,} are the limit; "
                     "replace or remove an entry first, or say it shorter"
                 )
-            _write_whole(self.folder / FILES[shelf], f"{_join_groups(after)}\n" if after else "")
+            _write_whole(
+                self.folder / FILES[shelf], f"{_join_groups(after)}\n" if after else ""
+            )
 
 
 def _find_entry(shelf: Shelf, groups: Groups, old: str) -> int:
@@ -147,13 +166,21 @@ def _find_entry(shelf: Shelf, groups: Groups, old: str) -> int:
     query = old.strip()
     if query.isdecimal() and 1 <= int(query) <= len(entries):
         return entries[int(query) - 1]
-    matches = [index for index in entries if query and query.casefold() in _entry_text(groups[index]).casefold()]
+    matches = [
+        index
+        for index in entries
+        if query and query.casefold() in _entry_text(groups[index]).casefold()
+    ]
     exact = [index for index in matches if _entry_text(groups[index]) == query]
     if len(exact or matches) == 1:
         return (exact or matches)[0]
     if matches:
-        raise InputError(f"{len(matches)} entries of {FILES[shelf]} hold {query!r}; give more of the one you mean")
-    raise InputError(f"no entry of {FILES[shelf]} holds {query!r}; it has {len(entries)} entries")
+        raise InputError(
+            f"{len(matches)} entries of {FILES[shelf]} hold {query!r}; give more of the one you mean"
+        )
+    raise InputError(
+        f"no entry of {FILES[shelf]} holds {query!r}; it has {len(entries)} entries"
+    )
 
 
 def _join_groups(groups: Groups) -> str:
@@ -162,7 +189,7 @@ def _join_groups(groups: Groups) -> str:
 
 @contextlib.contextmanager
 def _lock_file(lock: Path) -> Iterator[None]:
-    """Let other processes that change the memory wait, where the system has file locks."""
+    """Make other processes that change the memory wait, if the system has file locks."""
     if fcntl is None:
         yield
         return
@@ -172,8 +199,14 @@ def _lock_file(lock: Path) -> Iterator[None]:
 
 
 def _clean_entry(text: str) -> Change:
-    entry = "\n".join(line.strip() for line in redact(text).strip().splitlines() if line.strip())
-    entry = entry.removeprefix("-").strip() if entry == "-" or entry.startswith("- ") else entry
+    entry = "\n".join(
+        line.strip() for line in redact(text).strip().splitlines() if line.strip()
+    )
+    entry = (
+        entry.removeprefix("-").strip()
+        if entry == "-" or entry.startswith("- ")
+        else entry
+    )
     if not entry:
         raise InputError("an empty entry cannot be stored; say what to remember")
     return Change(entry, redact(text) != text)
@@ -198,7 +231,9 @@ def _is_entry(lines: list[str]) -> bool:
 
 
 def _entry_text(lines: list[str]) -> str:
-    return "\n".join([lines[0].removeprefix("- "), *(line.strip() for line in lines[1:])])
+    return "\n".join(
+        [lines[0].removeprefix("- "), *(line.strip() for line in lines[1:])]
+    )
 
 
 def _entry_lines(entry: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Child processes: run to their end or to a limit, without credentials, and ended with all they started.
+"""Child processes: run to their end or to a limit, without credentials, and ended with all their descendants.
 
-A child gets a session of its own. What it starts may leave its process group, so each child also carries a mark in its
-environment by which its descendants are found where the system shows it (Linux).
+Each child gets its own session. Its descendants may leave its process group, so each child also carries a mark in its
+environment by which they are found if the system shows it (Linux).
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ class ProcessExit:
     exit_code: int | None
     """Negative: the signal that ended it. None: it ran out of time."""
     output: str
-    """Standard output and standard error together; a note marks where the middle is left out."""
+    """Standard output and standard error together; a note marks the omitted middle."""
     running: tuple[int, ...] = ()
     """Processes it left running in the background."""
 
 
-async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float) -> ProcessExit:
+async def run(
+    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], seconds: float
+) -> ProcessExit:
     """Run a program. When cancelled or out of time, it is ended with everything it started."""
     child = ChildProcess(argv, folder, environment)
     try:
@@ -62,7 +64,9 @@ async def run(argv: Sequence[str], *, folder: Path, environment: Mapping[str, st
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
-    return ProcessExit(child.process.returncode, child.output.text(), child.find_running())
+    return ProcessExit(
+        child.process.returncode, child.output.text(), child.find_running()
+    )
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -81,11 +85,17 @@ class ProcessFamily:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._mark = secrets.token_hex(16)
-        self.environment = {**environment, MARK: f"{environment.get(MARK, '')} {self._mark}"}
+        self.environment = {
+            **environment,
+            MARK: f"{environment.get(MARK, '')} {self._mark}",
+        }
 
     async def end(self) -> None:
         """Send SIGTERM to what still runs, then SIGKILL."""
-        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _KILL_SECONDS)):
+        for number, seconds in (
+            (signal.SIGTERM, GRACE),
+            (signal.SIGKILL, _KILL_SECONDS),
+        ):
             until = time.monotonic() + seconds
             if not self.signal(number):
                 return
@@ -101,14 +111,15 @@ class ProcessFamily:
         return len(processes)
 
     def members(self) -> Iterator[int]:
-        """The processes that carry the mark, where the system shows it."""
+        """Return the processes that carry the mark, if the system shows it."""
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended meanwhile, or another user's
                 if self._has(folder):
                     yield int(folder.name)
 
     def _has(self, folder: Path) -> bool:
-        name, mark = f"{MARK}=".encode(), self._mark.encode()
+        name = f"{MARK}=".encode()
+        mark = self._mark.encode()
         entries = (folder / "environ").read_bytes().split(b"\0")
         return any(entry.startswith(name) and mark in entry for entry in entries)
 
@@ -137,9 +148,14 @@ class ProcessOutput:
                 return (self._head + self._tail).decode("utf-8", "replace")
             total = len(self._head) + self._dropped + len(self._tail)
             gap = (
-                f"\n[{self._dropped:,} of {total:,} bytes are left out here; to see them, send the output to a file]\n"
+                f"\n[{self._dropped:,} of {total:,} bytes are left out here; "
+                "to see them, send the output to a file]\n"
             )
-            return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
+            return (
+                self._head.decode("utf-8", "replace")
+                + gap
+                + self._tail.decode("utf-8", "replace")
+            )
 
     def _trim(self) -> None:
         surplus = max(0, len(self._tail) - self._limit)
@@ -150,7 +166,9 @@ class ProcessOutput:
 class ChildProcess(ProcessFamily):
     """A running program and all it starts. Threads wait for it and read it: a cancelled task loses no output."""
 
-    def __init__(self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None:
         super().__init__(environment)
         self.output = ProcessOutput()
         self.exited, self.drained = asyncio.Event(), asyncio.Event()
@@ -158,16 +176,25 @@ class ChildProcess(ProcessFamily):
         reading, writing = os.pipe()
         try:
             self.process = subprocess.Popen(  # noqa: S603 - running what was approved is the purpose
-                list(argv), cwd=folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=writing,
-                stderr=writing, start_new_session=True,
-            )  # fmt: skip
+                list(argv),
+                cwd=folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                start_new_session=True,
+            )
         except (OSError, ValueError) as error:
             os.close(reading)
-            raise InputError(f"{argv[0]} could not be started in {folder}: {error}") from error
+            raise InputError(
+                f"{argv[0]} could not be started in {folder}: {error}"
+            ) from error
         finally:
             os.close(writing)
         threading.Thread(target=self._wait, name="child-wait", daemon=True).start()
-        threading.Thread(target=self._read, args=(reading,), name="child-read", daemon=True).start()
+        threading.Thread(
+            target=self._read, args=(reading,), name="child-read", daemon=True
+        ).start()
 
     def find_running(self) -> tuple[int, ...]:
         """The processes it started that still run; its process group (negative) where /proc does not show them."""
@@ -176,12 +203,20 @@ class ChildProcess(ProcessFamily):
         except (ProcessLookupError, PermissionError):
             if self.drained.is_set():
                 return ()
-        return tuple(sorted(self.members())) if _PROC_ENVIRON.exists() else (-self.process.pid,)
+        return (
+            tuple(sorted(self.members()))
+            if _PROC_ENVIRON.exists()
+            else (-self.process.pid,)
+        )
 
     def _has(self, folder: Path) -> bool:
         """Whether it carries the mark or is in the child's session: a program that just starts shows no environment."""
-        state, _, _, session = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
-        return (int(session) == self.process.pid and state != b"Z") or super()._has(folder)
+        state, _, _, session = (
+            (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
+        )
+        return (int(session) == self.process.pid and state != b"Z") or super()._has(
+            folder
+        )
 
     def signal(self, number: signal.Signals) -> int:
         """Send a signal to all members, and to its process group."""
@@ -195,7 +230,9 @@ class ChildProcess(ProcessFamily):
             self.signal(signal.SIGTERM)
             await _within(GRACE, self.drained)
         finally:
-            for _ in range(_TRIES):  # what was started meanwhile is found the next time
+            for _ in range(
+                _TRIES
+            ):  # processes started meanwhile are found the next time
                 if not self.signal(signal.SIGKILL):
                     break
         await _within(_KILL_SECONDS, self.exited)
@@ -205,7 +242,7 @@ class ChildProcess(ProcessFamily):
         self._set_event(self.exited)
 
     def _read(self, reading: int) -> None:
-        """Read to the end, also when nobody waits any more: a closed pipe would kill background processes."""
+        """Read to the end even if no caller waits any more: a closed pipe would kill background processes."""
         try:
             while chunk := os.read(reading, _CHUNK):
                 self.output.feed(chunk)
@@ -214,7 +251,7 @@ class ChildProcess(ProcessFamily):
             self._set_event(self.drained)
 
     def _set_event(self, event: asyncio.Event) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             self._loop.call_soon_threadsafe(event.set)
 
 
@@ -226,8 +263,22 @@ CHILD_VARIABLES = {
     "GIT_TERMINAL_PROMPT": "0",
     "PYTHONUNBUFFERED": "1",
 }
-"""Set for child processes: there is no terminal, and their output is read as text."""
-_ALWAYS = frozenset({"PATH", "HOME", "PWD", "OLDPWD", "LANG", "SHELL", "USER", "LOGNAME", "TZ", "TMPDIR", "TERM"})
+"""Set for child processes: they have no terminal, and their output is read as text."""
+_ALWAYS = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "PWD",
+        "OLDPWD",
+        "LANG",
+        "SHELL",
+        "USER",
+        "LOGNAME",
+        "TZ",
+        "TMPDIR",
+        "TERM",
+    }
+)
 _WORDS = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|KEYFILE|PASS|PWD|PAT|JWT|COOKIES?|BEARER|DSN|CREDS?)(?:_|$)|CREDENTIAL|PASSWORD|PASSWD"
     r"|PASSPHRASE|SECRET|APIKEY|TOKEN(?!IZER|S)|ACCESS_?KEY|PRIVATE_?KEY|_AUTH$|^AUTH$|AUTHORIZATION"
@@ -237,13 +288,19 @@ _SHORTEST = 8
 """Shortest value of a key that is looked for in other variables; shorter ones occur by chance."""
 
 
-def child_environment(source: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
+def child_environment(
+    source: Mapping[str, str], secrets: Iterable[str] = ()
+) -> dict[str, str]:
     """The variables for a child process. `secrets` names those that hold configured keys.
 
     Left out are those, variables that repeat their value, and variables whose name or value is that of a credential.
     """
     secret_names = {name.upper() for name in secrets}
-    values = {value for name, value in source.items() if name.upper() in secret_names and len(value) >= _SHORTEST}
+    values = {
+        value
+        for name, value in source.items()
+        if name.upper() in secret_names and len(value) >= _SHORTEST
+    }
     variables = {
         name: value
         for name, value in source.items()
@@ -266,13 +323,14 @@ def hide_environment(public: Container[str]) -> int:
     """Clear every variable but the public ones from `/proc/<pid>/environ` of this process; return their number.
 
     That file shows the memory in which the process got its environment, and its children may read it. The variables
-    themselves stay: they are set again, elsewhere, before that memory is cleared. Linux only; where the memory cannot
-    be found nothing happens.
+    themselves stay: they are set again, elsewhere, before that memory is cleared. Linux only; if the memory cannot be
+    found, nothing happens.
     """
     start, end = _environment_bounds() if sys.platform == "linux" else (0, 0)
     if not start < end:
         return 0
-    sealed, address = 0, start
+    sealed = 0
+    address = start
     for entry in ctypes.string_at(start, end - start).split(b"\0"):
         name, equals, value = entry.partition(b"=")
         decoded = os.fsdecode(name)
@@ -288,7 +346,12 @@ def hide_environment(public: Container[str]) -> int:
 def _environment_bounds() -> tuple[int, int]:
     """The memory addresses of the environment this process was started with."""
     try:
-        fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        fields = (
+            Path("/proc/self/stat")
+            .read_text("ascii", "replace")
+            .rpartition(")")[2]
+            .split()
+        )
         return int(fields[47]), int(fields[48])
     except (OSError, ValueError, IndexError):
         return 0, 0

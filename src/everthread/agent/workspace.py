@@ -1,7 +1,7 @@
 """The one folder in which file tools work, and how its files are opened so that nothing leads out of it.
 
-A path is resolved first: what it really names must be inside. Then every component of the resolved path is opened in
-the one before it without following links, so that a link put there meanwhile is refused, not followed.
+A path is resolved first: its real target must be inside. Then every component of the resolved path is opened in the one
+before it without following links, so that a link put there meanwhile is refused, not followed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,25 @@ class Workspace:
         self.root = Path(os.path.realpath(root))
 
     def resolve(self, name: str) -> Path:
-        """What a path really names, links followed. `InputError` where that is outside, or is no path."""
+        """Return the real path, links followed. Raise `InputError` if it is outside, or is not a path."""
         if not name.strip():
-            raise InputError('the path is empty; give one inside the workspace, "." for all of it')
+            raise InputError(
+                'the path is empty; give one inside the workspace, "." for all of it'
+            )
         if "\0" in name or len(name) > MAX_PATH_CHARS:
             raise InputError(
                 f"{quote_name(name)} is no path: it has a NUL in it, or more than {MAX_PATH_CHARS:,} characters"
             )
-        plain = os.path.expanduser(name) if name == "~" or name.startswith("~/") else name  # noqa: PTH111 - Path would drop what a name may hold
+        plain = (
+            os.path.expanduser(name) if name == "~" or name.startswith("~/") else name  # noqa: PTH111
+        )
         try:
             os.fsencode(plain)
             real = Path(os.path.realpath(self.root / plain))
         except (UnicodeEncodeError, RecursionError) as error:
-            raise InputError(f"{quote_name(name)} is no path that can be followed: {type(error).__name__}") from error
+            raise InputError(
+                f"{quote_name(name)} is no path that can be followed: {type(error).__name__}"
+            ) from error
         if not real.is_relative_to(self.root):
             raise InputError(
                 f"{quote_name(name)} is outside the workspace ({quote_name(str(self.root))}); "
@@ -60,7 +66,7 @@ class Workspace:
         return path.relative_to(self.root).as_posix()
 
     def status(self, path: Path) -> os.stat_result | None:
-        """The status of a resolved path; None where nothing is there."""
+        """Return the status of a resolved path; None if nothing is there."""
         try:
             if path == self.root:
                 return os.stat(self.root)  # noqa: PTH116 - the same call as below
@@ -87,7 +93,10 @@ class Workspace:
     def entries(self, path: Path) -> list[str]:
         """The names in a folder, sorted; those of folders end in `/`."""
         with self.open_folder(path) as folder, os.scandir(folder) as scan:
-            return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in scan)
+            return sorted(
+                f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                for entry in scan
+            )
 
     def replace(self, path: Path, data: bytes) -> None:
         """Write a file at a resolved path, whole or not at all. Its folders are made, its mode is kept."""
@@ -113,11 +122,17 @@ class Workspace:
                 raise
 
     def check_writable(self, path: Path, home: Path) -> None:
-        """Refuse Everthread's own files, such as its approval rules, where the workspace contains them."""
+        """Refuse Everthread's own files, such as its approval rules, if the workspace contains them."""
         real = Path(os.path.realpath(home))
-        if real != self.root and real.is_relative_to(self.root) and path.is_relative_to(real):
+        if (
+            real != self.root
+            and real.is_relative_to(self.root)
+            and path.is_relative_to(real)
+        ):
             name = quote_name(self.relative(path))
-            raise InputError(f"{name} belongs to Everthread itself; file tools do not write there")
+            raise InputError(
+                f"{name} belongs to Everthread itself; file tools do not write there"
+            )
 
     def _check_replaceable(self, path: Path, status: os.stat_result) -> None:
         name = quote_name(self.relative(path))
@@ -151,13 +166,18 @@ def explain_os_errors(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{quote_name(name)} cannot be used: {error.strerror or error}") from error
+        raise InputError(
+            f"{quote_name(name)} cannot be used: {error.strerror or error}"
+        ) from error
 
 
 def quote_name(text: str, limit: int = 200, *, keep: str = "") -> str:
     """A name or path in one printable line."""
     safe = "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text[:limit]
+        char
+        if char.isprintable() or char in keep
+        else char.encode("unicode_escape").decode()
+        for char in text[:limit]
     )
     return f"{safe}…" if len(text) > limit else safe
 
@@ -172,18 +192,24 @@ def _status(name: str, folder: int) -> os.stat_result | None:
 def match_path(pattern: str, path: str) -> bool:
     """Match a whole path: `*`, `?` and `[…]` stay within one part of it, `**` is any number of parts, `\\` escapes.
 
-    What is not a pattern is taken literally.
+    Other characters are matched literally.
     """
     pieces = re.sub(r"\\(.)", r"[\1]", pattern).replace("[^", "[!").split("/")
     parts = path.split("/")
     reached = {0}
-    """How many parts the pieces so far can stand for."""
+    """The numbers of path parts that the pattern so far can match."""
     for position, piece in enumerate(pieces, 1):
         if piece == "**":
-            least = min(reached) + (position == len(pieces))  # at the end it is a file, not the folder itself
+            least = min(reached) + (
+                position == len(pieces)
+            )  # at the end it is a file, not the folder itself
             reached = set(range(least, len(parts) + 1))
         else:
-            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], piece)}
+            reached = {
+                at + 1
+                for at in reached
+                if at < len(parts) and fnmatchcase(parts[at], piece)
+            }
         if not reached:
             return False
     return len(parts) in reached

@@ -18,24 +18,26 @@ from everthread._version import __version__
 from everthread.errors import EverthreadError, InputError
 
 GROUPS = {
-    "Begin": {
+    "Start": {
         "init": "Set up the model, its key and the gateway.",
-        "doctor": "Check what works here, and say how to repair the rest.",
+        "doctor": "Diagnose your setup and suggest fixes.",
         "config": "The configuration: show, change and check it.",
         "models": "Models: their windows and prices, the one in use, and the one on this machine.",
     },
-    "Talk": {
+    "Chat": {
         "chat": "Talk with a model that has tools, in this directory.",
         "run": "Do one task and print the answer.",
     },
     "In front of other programs": {
         "serve": "Serve an endpoint that gives any client an unlimited conversation.",
-        "wrap": "Start another agent with a gateway in front of its provider, and say at the end what that brought.",
+        "wrap": "Start another agent behind a gateway, and print a summary when it exits.",
         "dashboard": (
             "See your context: threads, windows, calls, compactions and what they cost, as pages in a browser."
         ),
         "keys": "Keys of the gateway: who may use it, for what, and how much a day.",
         "mcp": "Search, read and pin past conversations from any MCP client.",
+        "statusline": "Print one line about a session: context used, threshold, cache, dollars.",
+        "hook": "Answer a hook of an agent: keep the context over a compaction, shorten large results.",
     },
     "Stored conversations": {
         "sessions": "Stored conversations: find, read, move and undo them.",
@@ -45,11 +47,14 @@ GROUPS = {
         ),
         "db": "The store: check, migrate, back up and compact it.",
     },
-    "Files of conversations": {
+    "Recorded conversations": {
         "tokens": "Count the tokens of a conversation: by role, by tool, by message.",
         "inspect": "Show turns, tool groups, validity problems and what repair would do.",
         "compress": "Compact a conversation: prune, cut, summarise, verify, assemble.",
-        "replay": "Replay recorded conversations: context, compactions, cache, cost and what was kept.",
+        "replay": "Replay recorded conversations: context, compactions, cache, cost and facts kept.",
+        "tune": "Propose a threshold for each model, from replays of your own sessions.",
+        "continue": "Continue a session of one agent in another: write its compacted context as a log of the other.",
+        "compare": "Compare the summaries that agents made of their own sessions with Everthread's.",
     },
     "More": {
         "plugins": "Context engines: list them, and choose one.",
@@ -57,20 +62,30 @@ GROUPS = {
     },
 }
 """The panels of the help, with the first words of each command's own help; a test compares them."""
-COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
-SHARED = {"chat": "run", "dashboard": "serve", "init": "doctor", "insights": "usage", "tokens": "inspect"}
+COMMANDS = {
+    name: text for commands in GROUPS.values() for name, text in commands.items()
+}
+SHARED = {
+    "chat": "run",
+    "dashboard": "serve",
+    "init": "doctor",
+    "insights": "usage",
+    "tokens": "inspect",
+}
 """Commands that share another command's file; every other has its own."""
+FUNCTIONS = {"continue": "continue_"}
+"""Commands whose name is a keyword of Python: the name of their function and file."""
 EXAMPLES = """Examples:
 
-everthread init (set up a model and check that it works)
+everthread wrap claude (run Claude Code past its context window)
 
-everthread chat --continue (continue the last conversation)
+everthread replay --latest (what did your newest session cost, and what would it have cost?)
+
+everthread init, then everthread chat (set up a model and talk to it)
 
 everthread serve (a URL that gives any client an unlimited conversation)
 
 everthread sessions import --from claude-code (make past sessions searchable)
-
-everthread replay session.jsonl --thresholds 15,30,50 (what would it cost?)
 """
 HELP = ["-h", "--help"]
 
@@ -95,12 +110,17 @@ def load_command(name: str) -> Any:
 
     A module's `COMMAND` holds further arguments for Typer.
     """
-    module = import_module(f"everthread.cli.commands.{SHARED.get(name, name)}")
+    module_name = SHARED.get(name, name)
+    module = import_module(
+        f"everthread.cli.commands.{FUNCTIONS.get(module_name, module_name)}"
+    )
     holder = typer.Typer()
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=name)
     else:
-        holder.command(name, **getattr(module, "COMMAND", {}))(getattr(module, name))
+        holder.command(name, **getattr(module, "COMMAND", {}))(
+            getattr(module, FUNCTIONS.get(name, name))
+        )
         holder.callback()(_placeholder)
     command = get_group(holder).commands[name]
     _name_values(command)
@@ -112,7 +132,9 @@ def _name_values(command: Any) -> None:
     for parameter in command.params:
         is_argument = parameter.param_type_name == "argument"
         if parameter.metavar is None:
-            parameter.metavar = "" if not is_argument and parameter.is_flag else parameter.name.upper()
+            parameter.metavar = (
+                "" if not is_argument and parameter.is_flag else parameter.name.upper()
+            )
         if is_argument:
             parameter.display_type_rich = _no_type
     command.get_help_option(typer.Context(command, help_option_names=HELP)).metavar = ""
@@ -152,7 +174,12 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", metavar="", callback=_print_version, is_eager=True, help="Print the version."
+        False,
+        "--version",
+        metavar="",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version.",
     ),
 ) -> None:
     pass
@@ -161,8 +188,13 @@ def _root(
 def main() -> None:
     """Run the command; turn errors of Everthread into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
-            stream.reconfigure(errors="replace")  # a character the terminal lacks must not end the command
+        if (
+            isinstance(stream, TextIOWrapper)
+            and stream.encoding.lower().replace("-", "") != "utf8"
+        ):
+            stream.reconfigure(
+                errors="replace"
+            )  # a character the terminal lacks must not end the command
     try:
         app()
     except EverthreadError as error:

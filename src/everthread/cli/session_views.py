@@ -20,13 +20,10 @@ from everthread.cli.options import (
     StoreUrl,
     Tenant,
     Until,
-    format_age,
-    format_iso,
     number_option,
-    parse_time,
-    with_store,
 )
 from everthread.cli.output import (
+    WordConsole,
     console,
     format_share,
     page_output,
@@ -36,7 +33,8 @@ from everthread.cli.output import (
     shorten_id,
     visible,
 )
-from everthread.conversation.thread_state import load_title
+from everthread.cli.store_access import with_store
+from everthread.cli.times import format_age, format_iso, parse_time
 from everthread.core.messages import (
     REASONING_BLOCKS,
     Message,
@@ -50,16 +48,24 @@ from everthread.core.messages import (
     results_of,
     text_of,
 )
-from everthread.core.redaction import redact_value
+from everthread.core.redacted_values import redact_value
 from everthread.core.search.terms import phrase_terms
 from everthread.errors import InputError, UnknownIdError
+from everthread.thread.facts import load_title
 
 if TYPE_CHECKING:
     from everthread.core.search.lookup import Neighbour
-    from everthread.store.models import CompactionRecord, HitPage, SearchHit, Session, StoredMessage
+    from everthread.store.records import (
+        CompactionRecord,
+        HitPage,
+        SearchHit,
+        Session,
+        StoredMessage,
+    )
     from everthread.store.store import Store
 
 PAGE = 2_000
+MAX_LINE_CHARS = 1_000
 
 
 async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
@@ -78,25 +84,57 @@ async def short_title(store: Store, session: Session) -> str:
 
 
 def state_of(session: Session) -> str:
-    return "live" if session.live else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
+    return (
+        "live"
+        if session.live
+        else f"ended ({excerpt(session.end_reason or 'unknown', 20)})"
+    )
 
 
-MAX_SHOWN = {"said": (4_000, 60), "thought": (400, 6), "called": (400, 6), "returned": (800, 10)}
+MAX_SHOWN = {
+    "said": (4_000, 60),
+    "thought": (400, 6),
+    "called": (400, 6),
+    "returned": (800, 10),
+}
 """How many characters and lines are shown of each kind of text without `--full`."""
-COLOURS = {"user": "bold cyan", "assistant": "bold green", "tool": "bold yellow", "system": "bold magenta"}
+COLOURS = {
+    "user": "bold cyan",
+    "assistant": "bold green",
+    "tool": "bold yellow",
+    "system": "bold magenta",
+}
 
 
 def show(
     session_id: SessionId,
-    context: Annotated[bool, typer.Option("--context", help="What the model sees now, with its summary.")] = False,
+    context: Annotated[
+        bool,
+        typer.Option("--context", help="What the model sees now, with its summary."),
+    ] = False,
     message: Annotated[
         int | None,
-        number_option(text="One message in full, by the number `show` and `search` print."),
+        number_option(
+            text="One message in full, by the number `show` and `search` print."
+        ),
     ] = None,
-    output: Annotated[str | None, typer.Option(help="One stored tool output in full, by its `output:…` id.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Long texts and tool results as a whole.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Also show credentials, which are redacted otherwise.")] = False,
-    limit: Annotated[int | None, number_option(least=1, most=100_000, text="Show at most N messages.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(help="One stored tool output in full, by its `output:…` id."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Long texts and tool results as a whole.")
+    ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="Also show credentials, which are redacted otherwise."
+        ),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        number_option(least=1, most=100_000, text="Show at most N messages."),
+    ] = None,
     offset: Annotated[int, number_option(text="Skip the first N messages.")] = 0,
     tenant: Tenant = None,
     store: StoreUrl = None,
@@ -106,35 +144,63 @@ def show(
     if sum((context, message is not None, output is not None)) > 1:
         raise InputError("--context, --message and --output exclude each other")
 
-    async def work(opened: Store) -> tuple[Session, Session, list[StoredMessage], dict[str, str], str | None]:
+    async def work(
+        opened: Store,
+    ) -> tuple[Session, Session, list[StoredMessage], dict[str, str], str | None]:
         session = await opened.resolve(session_id, tenant=tenant)
         tip = await opened.session(await opened.get_compression_tip(session.id))
         if output is not None:
             return session, tip, [], {}, await _load_output(opened, session, output)
         if message is not None:
             history = await opened.history(session.id)
-            return session, tip, [await _load_message(opened, session, history, message)], _tool_names(history), None
-        load, session_to_load = (opened.messages, tip.id) if context else (opened.history, session.id)
+            return (
+                session,
+                tip,
+                [await _load_message(opened, session, history, message)],
+                _tool_names(history),
+                None,
+            )
+        load, session_to_load = (
+            (opened.messages, tip.id) if context else (opened.history, session.id)
+        )
         messages = await load(session_to_load, start=offset, limit=limit)
         return session, tip, messages, _tool_names(messages), None
 
     session, tip, messages, names, text = with_store(store, work)
     if not raw:
-        session, tip = (replace(one, title=redact_value(one.title)) for one in (session, tip))
-        tip, text = replace(tip, system=redact_value(tip.system)), redact_value(text)
+        session, tip = (
+            replace(one, title=redact_value(one.title)) for one in (session, tip)
+        )
+        tip = replace(tip, system=redact_value(tip.system))
+        text = redact_value(text)
         messages = [replace(item, body=redact_value(item.body)) for item in messages]
     if as_json:
         shown: dict[str, Any] = {"system": tip.system} if context else {}
         shown |= {"messages": [_message_as_json(item) for item in messages]}
-        heading = {"thread": session.thread, "session": tip.id, "title": session.title, "model": tip.model}
+        heading = {
+            "thread": session.thread,
+            "session": tip.id,
+            "title": session.title,
+            "model": tip.model,
+        }
         print_json(heading | (shown if text is None else {"output": text}))
         return
     with page_output():
         if text is not None:
             console.out(visible(text))
             return
-        facts = (excerpt(session.title, 100), shorten_id(session.thread), session.kind, tip.model)
-        print_text((" · ".join(filter(None, (*facts, "live" if tip.live else "ended"))), "bold"))
+        facts = (
+            excerpt(session.title, 100),
+            shorten_id(session.thread),
+            session.kind,
+            tip.model,
+        )
+        print_text(
+            (
+                " · ".join(filter(None, (*facts, "live" if tip.live else "ended"))),
+                "bold",
+            )
+        )
         if context and tip.system is not None:
             print_text(("\nsystem", COLOURS["system"]))
             _print_part(content_text(tip.system), None if full else MAX_SHOWN["said"])
@@ -149,14 +215,20 @@ async def _load_message(
 ) -> StoredMessage:
     """A message of this thread, or of the thread it branched from."""
     message = await store.message(message_id, tenant=session.tenant)
-    if (await store.session(message.session)).thread != session.thread and message_id not in (m.id for m in history):
-        raise UnknownIdError(f"thread {shorten_id(session.thread)} has no message {message_id}")
+    if (
+        await store.session(message.session)
+    ).thread != session.thread and message_id not in (m.id for m in history):
+        raise UnknownIdError(
+            f"thread {shorten_id(session.thread)} has no message {message_id}"
+        )
     return message
 
 
 async def _load_output(store: Store, session: Session, output_id: str) -> str:
     if output_id not in (stored.id for stored in await store.outputs(session.thread)):
-        raise UnknownIdError(f"thread {shorten_id(session.thread)} has no stored output {output_id!r}")
+        raise UnknownIdError(
+            f"thread {shorten_id(session.thread)} has no stored output {output_id!r}"
+        )
     return await store.output(output_id, tenant=session.tenant)
 
 
@@ -165,21 +237,32 @@ def _tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
 
 
 def _message_as_json(item: StoredMessage) -> dict[str, Any]:
-    values = {name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")}
+    values = {
+        name: getattr(item, name) for name in ("id", "session", "seq", "kind", "tokens")
+    }
     return values | {"created": format_iso(item.created), "body": item.body}
 
 
-def _print_message(item: StoredMessage, names: Mapping[str, str], *, full: bool) -> None:
+def _print_message(
+    item: StoredMessage, names: Mapping[str, str], *, full: bool
+) -> None:
     role = excerpt(str(item.body.get("role")), 20)
     kind = "" if item.kind == "message" else item.kind
     tokens = "" if item.tokens is None else f"{item.tokens:,} tokens"
     facts = [f"#{item.id}", kind, format_age(item.created, time.time()), tokens]
-    print_text("\n", (role, COLOURS.get(role, "bold")), "  ", (" · ".join(filter(None, facts)), "dim"))
+    print_text(
+        "\n",
+        (role, COLOURS.get(role, "bold")),
+        "  ",
+        (" · ".join(filter(None, facts)), "dim"),
+    )
     for sort, text in _message_parts(item.body, names):
         _print_part(text, None if full else MAX_SHOWN[sort])
 
 
-def _message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _message_parts(
+    body: Message, names: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     """The parts of a message in reading order: thoughts, text, images, calls, results."""
     for thought in _thoughts(body):
         yield "thought", f"(thinking) {thought}"
@@ -191,22 +274,32 @@ def _message_parts(body: Message, names: Mapping[str, str]) -> Iterator[tuple[st
     for call in calls_of(body):
         yield "called", f"→ {call.name} {call.arguments}"
     for result in results_of(body):
-        yield "returned", f"← {result.name or names.get(result.call_id, '')}: {result.text}"
+        yield (
+            "returned",
+            f"← {result.name or names.get(result.call_id, '')}: {result.text}",
+        )
 
 
 def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
-    blocks: Sequence[Any] = [part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS]
-    for thought in (body.get("reasoning_content"), *(part.get("thinking") or part.get("text") for part in blocks)):
+    blocks: Sequence[Any] = [
+        part for part in parts_of(body) if kind_of(part) in REASONING_BLOCKS
+    ]
+    for thought in (
+        body.get("reasoning_content"),
+        *(part.get("thinking") or part.get("text") for part in blocks),
+    ):
         if isinstance(thought, str) and thought:
             yield thought
 
 
 def _print_part(text: str, most: tuple[int, int] | None) -> None:
-    """Print a text, cut to `most` characters and lines, with a note of what was cut."""
+    """Print a text, cut to `most` characters and lines, with a note of the cut."""
     start = text if most is None else "\n".join(text[: most[0]].split("\n")[: most[1]])
     console.out(visible(start))
     if len(start) < len(text):
-        print_text((f"… {len(text) - len(start):,} more characters (--full shows them)", "dim"))
+        print_text(
+            (f"… {len(text) - len(start):,} more characters (--full shows them)", "dim")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,43 +311,94 @@ class FamilySession:
     title: str
 
 
-def tree(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
+def tree(
+    session_id: SessionId,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a thread's continuations, reverted sessions, branches and subagents, with what compactions saved."""
 
     async def work(opened: Store) -> list[FamilySession]:
-        return await load_family(opened, (await opened.resolve(session_id, tenant=tenant)).thread)
+        return await load_family(
+            opened, (await opened.resolve(session_id, tenant=tenant)).thread
+        )
 
     members = with_store(store, work)
     if as_json:
-        print_json({"thread": members[0].session.thread, "sessions": [_member_as_json(member) for member in members]})
+        print_json(
+            {
+                "thread": members[0].session.thread,
+                "sessions": [_member_as_json(member) for member in members],
+            }
+        )
     else:
-        console.print(_draw_tree(members, time.time()))
+        # Wrapped on a terminal; elsewhere each session is one whole line.
+        shown_on = (
+            console
+            if console.is_terminal
+            else WordConsole(highlight=False, emoji=False, width=MAX_LINE_CHARS)
+        )
+        shown_on.print(_draw_tree(members, time.time()))
 
 
 async def load_family(store: Store, thread: str) -> list[FamilySession]:
     """Every session of a thread and of the threads that began in it, recursively."""
     members: list[FamilySession] = []
-    threads, queue = {thread}, [thread]
+    threads = {thread}
+    queue = [thread]
     while queue:
         current = queue.pop()
-        compactions = {record.session: record for record in await store.compactions(current)}
+        compactions = {
+            record.session: record for record in await store.compactions(current)
+        }
         sessions = await store.thread_sessions(current)
         title = await short_title(store, sessions[0])
-        members += [FamilySession(session, compactions.get(session.id), title) for session in sessions]
-        children = [child.id for child in await store.started_by(current) if child.id not in threads]
+        members += [
+            FamilySession(session, compactions.get(session.id), title)
+            for session in sessions
+        ]
+        children = [
+            child.id
+            for child in await store.started_by(current)
+            if child.id not in threads
+        ]
         threads |= set(children)
         queue += children
     return members
 
 
 def _member_as_json(member: FamilySession) -> dict[str, Any]:
-    session, compaction = member.session, member.compaction
-    names = ("id", "thread", "parent", "kind", "model", "messages", "end_reason", "branched_at")
-    plain = {name: getattr(session, name) for name in names} | {"title": member.title, "compaction": None}
-    plain |= {"started": format_iso(session.started), "ended": format_iso(session.ended)}
+    session = member.session
+    compaction = member.compaction
+    names = (
+        "id",
+        "thread",
+        "parent",
+        "kind",
+        "model",
+        "messages",
+        "end_reason",
+        "branched_at",
+    )
+    plain = {name: getattr(session, name) for name in names} | {
+        "title": member.title,
+        "compaction": None,
+    }
+    plain |= {
+        "started": format_iso(session.started),
+        "ended": format_iso(session.ended),
+    }
     if compaction is not None:
         record = compaction.record
-        figures = ("tokens_before", "tokens_after", "author", "reason", "focus", "duration")
+        figures = (
+            "tokens_before",
+            "tokens_after",
+            "author",
+            "reason",
+            "focus",
+            "duration",
+        )
         plain["compaction"] = {name: getattr(record, name) for name in figures} | {
             "covered": len(record.covered),
             "cost": None if record.cost is None else float(record.cost),
@@ -273,24 +417,42 @@ def _draw_tree(members: list[FamilySession], now: float) -> Tree:
         session = member.session
         parent = nodes.get(session.parent or "")
         if not threads:
-            top.label = Text(f"thread {shorten_id(session.thread)}  {member.title}", "bold")
+            top.label = Text(
+                f"thread {shorten_id(session.thread)}  {member.title}", "bold"
+            )
             threads[session.thread] = top
         elif session.thread not in threads:
-            label = Text(f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold")
+            label = Text(
+                f"{session.kind} {shorten_id(session.thread)}  {member.title}", "bold"
+            )
             threads[session.thread] = (parent or top).add(label)
-        under = parent if session.kind == "reverted" and parent else threads[session.thread]
+        under = (
+            parent if session.kind == "reverted" and parent else threads[session.thread]
+        )
         nodes[session.id] = under.add(_label(member, now))
     return top
 
 
 def _label(member: FamilySession, now: float) -> Text:
     session = member.session
-    facts = [count_noun(session.messages, "message"), state_of(session), format_age(session.started, now)]
-    label = Text.assemble((shorten_id(session.id), "cyan"), f" {session.kind}", ("  " + " · ".join(facts), "dim"))
+    facts = [
+        count_noun(session.messages, "message"),
+        state_of(session),
+        format_age(session.started, now),
+    ]
+    label = Text.assemble(
+        (shorten_id(session.id), "cyan"),
+        f" {session.kind}",
+        ("  " + " · ".join(facts), "dim"),
+    )
     if member.compaction is not None:
         record = member.compaction.record
-        label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
-        saved = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
+        label.append(
+            f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green"
+        )
+        saved = format_share(
+            record.tokens_before - record.tokens_after, record.tokens_before
+        )
         author = f", by {excerpt(record.author, 30)}" if record.author else ""
         label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
     return label
@@ -300,12 +462,32 @@ MARK = "bold reverse"
 
 
 def search(
-    text: Annotated[str, typer.Argument(help='Words, "phrases", prefix*; anything else is taken literally.')],
-    role: Annotated[str | None, typer.Option(help="Only messages of this role: user, assistant, tool.")] = None,
-    tool: Annotated[str | None, typer.Option(help="Only calls and results of this tool.")] = None,
-    path: Annotated[str | None, typer.Option(help="Only calls with this path, or a part of one, and results.")] = None,
-    thread: Annotated[str | None, typer.Option(metavar="ID", help="Only this thread.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
+    text: Annotated[
+        str,
+        typer.Argument(
+            help='Words, "phrases", prefix*; anything else is taken literally.'
+        ),
+    ],
+    role: Annotated[
+        str | None,
+        typer.Option(help="Only messages of this role: user, assistant, tool."),
+    ] = None,
+    tool: Annotated[
+        str | None, typer.Option(help="Only calls and results of this tool.")
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option(help="Only calls with this path, or a part of one, and results."),
+    ] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Only this thread and the others of its client session."
+        ),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this session.")
+    ] = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = 20,
@@ -315,19 +497,27 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search messages and tool outputs, the best match first, each with the message before and after."""
-    from everthread.store.models import DEFAULT_TENANT, SearchQuery
+    from everthread.store.records import SearchQuery
 
     now = time.time()
-    first, last = parse_time(since, now), parse_time(until, now)
+    first = parse_time(since, now)
+    last = parse_time(until, now)
 
-    async def work(opened: Store) -> HitPage:
-        in_thread = await opened.resolve(thread, tenant=tenant) if thread is not None else None
-        in_session = await opened.resolve(session, tenant=tenant) if session is not None else None
+    async def work(opened: Store) -> tuple[HitPage, str]:
+        in_thread = (
+            await opened.resolve(thread, tenant=tenant) if thread is not None else None
+        )
+        in_session = (
+            await opened.resolve(session, tenant=tenant)
+            if session is not None
+            else None
+        )
         scope = in_session or in_thread
         query = SearchQuery(
             text,
-            tenant=tenant or (scope.tenant if scope else DEFAULT_TENANT),
+            tenant=tenant or (scope.tenant if scope else None),
             thread=in_thread.thread if in_thread else None,
+            family=in_thread is not None,
             session=in_session.id if in_session else None,
             role=role,
             tool=tool,
@@ -337,22 +527,31 @@ def search(
             limit=limit,
             offset=offset,
         )
-        return await opened.find(query)
+        page = await opened.find(query)
+        return page, "" if page.hits else await _searched_text(opened, tenant, scope)
 
-    page = with_store(store, work, or_empty=True)
+    page, searched = with_store(store, work, or_empty=True)
     hits = page.hits
     if as_json:
         rows = [_hit_as_json(hit) for hit in hits]
-        print_json({"hits": rows, "offset": offset, "more": page.more, "near": page.near})
+        print_json(
+            {"hits": rows, "offset": offset, "more": page.more, "near": page.near}
+        )
         return
     if not hits:
-        print_text("nothing found")
+        print_text(f"nothing found {searched}")
     if page.near:
         print_text(("No message holds every word. The closest:", "dim"))
     found = {hit.message for hit in hits}
     for hit in hits:
         number = f"#{hit.message}" if hit.message is not None else hit.output
-        facts = (shorten_id(hit.session), number, hit.role, hit.tool, format_age(hit.created, now))
+        facts = (
+            shorten_id(hit.session),
+            number,
+            hit.role,
+            hit.tool,
+            format_age(hit.created, now),
+        )
         print_text((" · ".join(filter(None, facts)), "dim"))
         _print_neighbour("before", hit.before, found)
         print_text(_highlight(Text(f"  {excerpt(hit.snippet, 400)}"), text))
@@ -361,17 +560,55 @@ def search(
         print_more(offset + limit)
 
 
+async def _searched_text(
+    store: Store, tenant: str | None, scope: Session | None
+) -> str:
+    """Say where a search looked, and which threads it left out."""
+    total = await store.count_threads()
+    if not total:
+        return "(there are no threads yet)"
+    if scope is not None:
+        return f"in thread {shorten_id(scope.thread)}; other threads were not searched"
+    count = await store.count_threads(tenant=tenant)
+    threads = f"in {count:,} thread{'' if count == 1 else 's'}"
+    if tenant is None:
+        return f"{threads} of {store.database.location}"
+    return f"{threads} of tenant {tenant}; {total - count:,} of other tenants were not searched"
+
+
 def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
-    names = ("message", "output", "thread", "session", "role", "tool", "snippet", "score")
-    beside = {"before": hit.before and asdict(hit.before), "after": hit.after and asdict(hit.after)}
-    return {name: getattr(hit, name) for name in names} | {"created": format_iso(hit.created)} | beside
+    names = (
+        "message",
+        "output",
+        "thread",
+        "session",
+        "role",
+        "tool",
+        "snippet",
+        "score",
+    )
+    beside = {
+        "before": hit.before and asdict(hit.before),
+        "after": hit.after and asdict(hit.after),
+    }
+    return (
+        {name: getattr(hit, name) for name in names}
+        | {"created": format_iso(hit.created)}
+        | beside
+    )
 
 
-def _print_neighbour(side: str, neighbour: Neighbour | None, found: Collection[int | None]) -> None:
+def _print_neighbour(
+    side: str, neighbour: Neighbour | None, found: Collection[int | None]
+) -> None:
     """One line, cut at the edge of a terminal."""
     if neighbour is not None:
         line = visible(f"    {side} {neighbour.as_line(found)}")
-        console.print(Text(line, "dim"), no_wrap=True, overflow="ellipsis" if console.is_terminal else "ignore")
+        console.print(
+            Text(line, "dim"),
+            no_wrap=True,
+            overflow="ellipsis" if console.is_terminal else "ignore",
+        )
 
 
 def _highlight(snippet: Text, query: str) -> Text:

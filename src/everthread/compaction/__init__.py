@@ -1,1 +1,1 @@
-"""What to keep: context engines and how one is chosen."""
+"""Context engines: choose which messages to keep, summarise the others."""

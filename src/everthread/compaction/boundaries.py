@@ -1,57 +1,75 @@
-"""Where a transcript is cut: what is kept at the start, what is replaced, what is kept at the end.
+"""Choose the cuts of a transcript: the head that is kept, the middle that is replaced, the tail that is kept.
 
 A cut never separates tool calls from their results, an earlier summary is always replaced, and the latest user message
-always survives word for word. In the tail the newest results stay whole; older ones are one line each, so that more of
-the conversation fits. Where the rest is too large it is reduced step by step, and every step is reported.
+and the unanswered group always stay. Within the tail budget the newest results stay, an oversized one cut to its share;
+older results become one line each. If the rest is too large it is reduced step by step, and every step is reported.
 """
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from everthread.compaction.pruning import Pruner, open_group, prune
+from everthread.compaction.history import CompactionHistory
+from everthread.compaction.pruning import Pruner, prune
+from everthread.compaction.shortening import (
+    MIN_RESULT_TOKENS,
+    Shortened,
+    cut_results,
+    cut_text,
+    equal_share,
+)
+from everthread.compaction.standing import Standing
 from everthread.compaction.summary import CompactionLevel
+from everthread.compaction.tool_calls import named_files
 from everthread.core.messages import (
     RESULT_BLOCKS,
+    SYSTEM_ROLES,
     Message,
     Messages,
-    Result,
     count_noun,
-    edit_results,
     kind_of,
-    results_of,
-    text_of,
     with_content,
-    with_text,
 )
-from everthread.core.outputs import ToStore, cut_middle, output_id, to_store
+from everthread.core.outputs import ToStore
 from everthread.core.tokens import TokenCounter
-from everthread.core.transcript import Span, is_answer, without_summary
+from everthread.core.transcript import Span, without_summary
+from everthread.core.validation import STUB_RESULT
+
+RECENT_SHARE = 2
+"""Share (1/n) of the tail budget for the newest messages, which stay unchanged; the rest is for older ones."""
+RESULT_SHARE = 4
+"""One result takes at most this part (1/n) of the tail budget, and so do all reads of files that are kept."""
+HEAD_SHARE = 4
+"""A message of the head that is larger than this part (1/n) of T is cut to half of that, unless it is the latest."""
+MIN_SUMMARY_TOKENS = 400
+"""Room for a summary beside a user message that nearly fills the window."""
+_WORTH_CUTTING = 256
+"""Tokens left in the tail budget for which another result is cut to fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much may be kept, in tokens."""
+    """The room for kept messages, in tokens."""
 
     tail: int
     """The tail is walked back until this is used."""
     protect_last_n: int
-    """So many messages are tail as long as the compacted request stays within `limit`."""
+    """This many messages are tail as long as the compacted request stays within `limit`."""
     limit: int
-    """The compacted request should not exceed this."""
+    """The compacted request should not exceed this: 60 % of T."""
     most: int
-    """The compacted request must stay below this: the threshold."""
+    """The compacted request must stay below this: T."""
+    prompt: int
+    """No request may exceed this: the window without the room for the answer."""
     fixed: int = 0
     """Tokens of system prompt and tools."""
     summary: int = 0
-    """For the summary without the user's words."""
+    """Tokens for the summary without the user's words."""
     summary_least: int = 0
     words: int = 0
-    """The user's words may take this much."""
+    """Tokens for the user's words."""
     words_least: int = 0
 
 
@@ -59,42 +77,41 @@ class Room:
 class Cut:
     """Head `[0, head_end)`, middle `[head_end, tail_start)`, tail `[tail_start, …)`, and why.
 
-    From `whole_from` on the tail stands as it was; before that its old results are one line each. `kept_user` is the
-    latest user message where it stands in the middle: it is kept directly after the summary. `tokens`: what the
-    compacted request will have at most.
+    `slimmed`: messages of the tail whose results are one line each. `kept_user`: the latest user message, if it is in
+    the middle; it is kept directly after the summary. `tokens`: the compacted request has at most this many.
     """
 
     head_end: int
     tail_start: int
-    whole_from: int
+    slimmed: frozenset[int]
     kept_user: int | None
     has_middle: bool
     tokens: int
     reasons: tuple[str, ...]
 
     def user(self, messages: Messages) -> Message | None:
-        """The message to put directly after the summary."""
+        """Return the message to put directly after the summary."""
         return None if self.kept_user is None else spoken_part(messages[self.kept_user])
 
 
 @dataclass(frozen=True, slots=True)
-class WordSizes:
-    """Running sums of the tokens of the user's messages, earlier summaries included."""
+class RunningSizes:
+    """Running sums of the tokens of some messages of a history."""
 
     places: list[int]
     sums: list[int]
     """The sum before each place, and the sum of all: one more than `places`."""
 
     def before(self, index: int) -> int:
-        """Tokens of the user's messages before an index."""
+        """Return the tokens of those before an index."""
         return self.sums[bisect_left(self.places, index)]
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Where to cut and what must be stored, after as many steps as were needed.
+    """The cut and the texts to store, after the steps that were needed.
 
-    `messages` keep the places of the input and differ from it only in what is kept. `room`: what is left for the
+    `messages` keep the places of the input and differ from it only in the kept part. `room`: tokens left for the
     summary and the user's words.
     """
 
@@ -105,149 +122,377 @@ class Fit:
     steps: tuple[str, ...]
 
     def without_middle(self, slim: Pruner) -> Fit:
-        """The fit that keeps the middle too, its old results as one line each."""
+        """Return the fit that keeps the middle too, its old results as one line each."""
         cut = self.cut
-        uncut = replace(cut, tail_start=cut.head_end, kept_user=None, has_middle=False)
-        messages = [
-            *self.messages[: cut.head_end],
-            *map(slim.message, range(cut.head_end, cut.whole_from)),
-            *self.messages[cut.whole_from :],
-        ]
+        middle = range(cut.head_end, cut.tail_start)
+        uncut = replace(
+            cut,
+            tail_start=cut.head_end,
+            slimmed=cut.slimmed.union(middle),
+            kept_user=None,
+            has_middle=False,
+        )
+        messages = [*self.messages]
+        messages[cut.head_end : cut.tail_start] = map(slim.message, middle)
         return replace(self, messages=messages, cut=uncut)
 
 
-def latest_piece(messages: Messages, pieces: Sequence[Span]) -> int:
-    """Where the least tail begins: at the latest group or message, or at the calls that are still open.
+@dataclass(slots=True)
+class _Tail:
+    """The messages at the end that are kept."""
 
-    An earlier summary at the very end is no tail.
+    start: int
+    tokens: int
+    """Tokens of the whole tail, including the latest group."""
+    used: int
+    """Tokens used of the tail budget."""
+    slimmed: set[int]
+    shares: dict[int, int]
+    """For messages whose results are cut: the tokens of each result."""
+    is_widened: bool = False
+
+
+def latest_piece(history: CompactionHistory) -> tuple[int, bool]:
+    """Return the start of the minimal tail, and whether it begins with the unanswered group.
+
+    That group is the last assistant message with calls, if no assistant message follows it; otherwise the minimal tail
+    is the latest message. An earlier summary at the very end does not count as a tail.
     """
+    messages = history.messages
+    pieces = history.pieces
     start = pieces[-1].start if pieces else 0
     if all(without_summary(message) is None for message in messages[start:]):
         start = len(messages)
-    unanswered = open_group(messages)
-    if unanswered is not None:
-        start = min(start, next(piece.start for piece in pieces if piece.end > unanswered))
-    return start
+    last = next(
+        (
+            at
+            for at in range(len(messages) - 1, -1, -1)
+            if messages[at].get("role") == "assistant"
+        ),
+        None,
+    )
+    if last is None or not history.facts[last].calls or _is_interrupted(history, last):
+        return start, False
+    group = next(piece.start for piece in pieces if piece.end > last)
+    return min(start, group), True
+
+
+def _is_interrupted(history: CompactionHistory, index: int) -> bool:
+    """Return whether the user spoke after the calls of this message before any of them had a result."""
+    after = history.facts[index + 1 :]
+    texts = [text for one in after for text, _ in one.outputs]
+    return any(one.is_user for one in after) and all(
+        text == STUB_RESULT for text in texts
+    )
 
 
 def spoken_part(message: Message) -> Message:
-    """What the user says in a message: tool results it carries stay with their calls."""
+    """Return the user's part of a message, without tool results, which stay with their calls."""
     content = message.get("content")
-    if isinstance(content, list) and any(kind_of(part) in RESULT_BLOCKS for part in content):
-        message = with_content(message, [part for part in content if kind_of(part) not in RESULT_BLOCKS])
+    if isinstance(content, list) and any(
+        kind_of(part) in RESULT_BLOCKS for part in content
+    ):
+        message = with_content(
+            message, [part for part in content if kind_of(part) not in RESULT_BLOCKS]
+        )
     return without_summary(message) or message
 
 
 class Fitter:
-    """Cuts a transcript so that what is kept fits, giving up no more than that takes.
+    """Cut a transcript so that the kept part fits, and give up no more than necessary.
 
-    `slim` gives the messages with old results as one line each, `words` what the user said outside the head. `messages`
-    is a list of our own, `sizes` the tokens of what is kept of each.
+    `slim` returns messages with old results as one line each, `words` holds the sizes of the user's messages outside
+    the head, `standing` the messages outside the conversation, which stay. `messages` is a separate list; `sizes` holds
+    the tokens of the kept part of each.
     """
 
     def __init__(
-        self, slim: Pruner, room: Room, counter: TokenCounter, words: WordSizes, *, preview_chars: int
+        self,
+        slim: Pruner,
+        room: Room,
+        *,
+        counter: TokenCounter,
+        words: RunningSizes,
+        standing: Standing,
     ) -> None:
         history = slim.history
-        self.history, self.slim, self.room = history, slim, room
-        self.counter, self.words, self.preview_chars = counter, words, preview_chars
-        self.stored: list[ToStore] = []
+        self.history = history
+        self.slim = slim
+        self.room = room
+        self.counter = counter
+        self.words = words
+        self.standing = standing
+        outside_head = standing.between(history.head_end, len(history.messages))
+        self._standing_sizes = sum_sizes(
+            (index, counter.message(standing.messages[index])) for index in outside_head
+        )
+        self.stored: dict[int, tuple[ToStore, ...]] = {}
         self.steps: list[str] = []
-        self.messages, self.sizes = list(history.messages), list(history.sizes)
+        self.messages = list(history.messages)
+        self.sizes = list(history.sizes)
         for index in history.summaries:
             rest = history.facts[index].rest
             self.sizes[index] = 0 if rest is None else self.counter.message(rest)
-        self.head_end, self.user = history.head_end, history.latest_user
-        self.least = max(latest_piece(self.messages, history.pieces), self.head_end)
-        self.head = sum(self.sizes[: self.head_end])
-        self.has_summary = any(history.facts[index].rest is None for index in history.summaries)
-        """Whether an earlier summary is a message of its own."""
+        self.head_end = history.head_end
+        self.user = history.latest_user
+        least, self.is_unanswered = latest_piece(history)
+        self.least = max(least, self.head_end)
+        self.has_summary = any(
+            history.facts[index].rest is None for index in history.summaries
+        )
+        """Whether an earlier summary is a separate message."""
+        self._tools = {
+            call.id: call.name for one in history.facts for call in one.calls
+        }
+        self._shortened: dict[tuple[int, int], tuple[Shortened, int]] = {}
 
     def fit(self, level: CompactionLevel) -> Fit:
-        earliest = len(self.messages) if level == CompactionLevel.LATEST_GROUP else 0
+        """Return the cut and the steps it took."""
+        latest_only = level == CompactionLevel.LATEST_GROUP
+        earliest = len(self.messages) if latest_only else 0
+        self._cut_head()
         if level > CompactionLevel.NORMAL:
             self._halve()
-        cut = self.choose(earliest)
-        if cut.tokens > self.room.limit:
-            cut = self._store_results(cut, self.room.tail // 2, earliest)
+        tail, cut = self._choose(earliest)
+        cut = self._cut_group(tail, cut, at_least=self.room.tail)
+        if self._shorten_arguments(cut):
+            tail, cut = self._choose(earliest)
         if cut.tokens > self.room.limit and level == CompactionLevel.NORMAL:
             self._halve()
-            cut = self.choose(earliest)
-        cut = self._squeeze_summary(cut)
-        cut = self._store_results(cut, 0, earliest)
-        if cut.tokens > self.room.limit and earliest == 0:
-            further = self.choose(len(self.messages))
+            tail, cut = self._choose(earliest)
+        cut = self._squeeze_summary(
+            cut,
+            limit=self.room.limit,
+            words=self.room.words_least,
+            summary=self.room.summary_least,
+        )
+        cut = self._cut_group(tail, cut, at_least=self.room.tail)
+        if cut.tokens > self.room.limit and not latest_only:
+            latest, further = self._choose(len(self.messages))
             if further.tail_start > cut.tail_start:
+                tail = latest
                 cut = further
                 self.steps.append("kept only the latest group")
-        self._forget_middle(cut)
-        cut = self._shrink_tail(cut)
-        cut = self._store_users(cut)
-        # Old results of the tail are kept as one line each.
-        slim = map(self.slim.message, range(cut.tail_start, cut.whole_from))
-        kept = [*self.messages[: cut.tail_start], *slim, *self.messages[cut.whole_from :]]
-        return Fit(kept, cut, self.room, tuple(self.stored), tuple(self.steps))
+        # Cut a large user message before the results it waits for.
+        is_large = (
+            self.user is not None
+            and self.sizes[self.user] > self.room.most // HEAD_SHARE
+        )
+        at_least = self.room.tail if is_large else 0
+        cut = self._cut_group(
+            tail, cut, at_least=at_least, limit=self._hard_limit(tail)
+        )
+        cut = self._leave_out_answer(tail, cut)
+        cut = self._cut_users(tail, cut)
+        return self._finish(tail, cut)
 
-    # Where to cut
+    def _finish(self, tail: _Tail, cut: Cut) -> Fit:
+        kept = [*self.history.messages]
+        stored = {
+            index: items for index, items in self.stored.items() if index < cut.head_end
+        }
+        places = [*range(cut.head_end), *range(cut.tail_start, len(kept))]
+        if cut.kept_user is not None:
+            places.append(cut.kept_user)
+        for index in places:
+            if index in cut.slimmed:
+                kept[index] = self.slim.message(index)
+            elif index in tail.shares:
+                short, _ = self._cut_to(index, tail.shares[index])
+                kept[index] = short.message
+                stored[index] = short.stored
+            else:
+                kept[index] = self.messages[index]
+                stored[index] = self.stored.get(index, ())
+        to_store = tuple(item for index in sorted(stored) for item in stored[index])
+        return Fit(kept, cut, self.room, to_store, tuple(self.steps))
 
-    def choose(self, earliest: int = 0) -> Cut:
-        """The cut for the present room. The tail begins at `earliest` or later, but holds the latest piece."""
-        room, total = self.room, len(self.messages)
-        start = whole_from = self.least
-        tail_tokens = sum(self.sizes[start:])
-        # One oversized group takes half of the tail at most, so that it does not push small recent messages out.
-        used = min(tail_tokens, room.tail // 2)
-        is_whole = True
-        widened = False
+    # Choice of the cut
+
+    def _choose(self, earliest: int) -> tuple[_Tail, Cut]:
+        """Return the tail for the present room. It begins at `earliest` or later, but holds the latest piece."""
+        tail = self._walk(earliest, reserve=0)
+        reads = self._newest_reads(tail)
+        wanted = sum(self._gain(index) for index in reads)
+        if wanted:
+            tail = self._walk(
+                earliest, reserve=min(wanted, self.room.tail // RESULT_SHARE)
+            )
+        self._fill(tail, reads)
+        return tail, self._cut(tail)
+
+    def _walk(self, earliest: int, *, reserve: int) -> _Tail:
+        """Walk back from the end until the tail budget is used, except for `reserve` tokens of it."""
+        room = self.room
+        tokens = sum(self.sizes[self.least :])
+        # The latest group takes half of the tail at most, so that it does not push small recent messages out.
+        tail = _Tail(
+            self.least, tokens, min(tokens, room.tail // RECENT_SHARE), set(), {}
+        )
+        is_recent = True
         for piece in reversed(self.history.pieces):
-            if piece.end > start:
+            if piece.end > tail.start:
                 continue
             if piece.start < max(self.head_end, earliest) or self._holds_summary(piece):
                 break
-            size = sum(self.sizes[piece.start : piece.end])
-            is_whole = is_whole and used + size <= room.tail // 2
-            size = size if is_whole else self._slim_tokens(range(piece.start, piece.end))
-            if used + size > room.tail:
-                too_few = total - start < room.protect_last_n
-                if not too_few or self._request(piece.start, tail_tokens + size) > room.limit:
+            places = range(piece.start, piece.end)
+            size = sum(self._size_in_tail(index) for index in places)
+            is_recent = is_recent and tail.used + size <= room.tail // RECENT_SHARE
+            if not is_recent:
+                size = sum(map(self._slim_size, places))
+            if tail.used + size > room.tail - reserve:
+                too_few = len(self.messages) - tail.start < room.protect_last_n
+                if (
+                    not too_few
+                    or self._request(piece.start, tail.tokens + size) > room.limit
+                ):
                     break
-                widened = True
-            start, tail_tokens, used = piece.start, tail_tokens + size, used + size
-            whole_from = piece.start if is_whole else whole_from
-        apart = self.user if self.user is not None and self.head_end <= self.user < start else None
+                tail.is_widened = True
+            self._take(tail, places, size, is_slim=not is_recent)
+        return tail
+
+    def _take(self, tail: _Tail, places: range, size: int, *, is_slim: bool) -> None:
+        """Add a piece to the tail, before its other pieces."""
+        tail.start = places.start
+        tail.tokens += size
+        tail.used += size
+        if is_slim:
+            tail.slimmed.update(places)
+        else:
+            share = self._result_share
+            tail.shares.update(
+                (index, share) for index in places if self.sizes[index] > share
+            )
+
+    def _fill(self, tail: _Tail, reads: Sequence[int]) -> None:
+        """Fill the rest of the tail budget with results: the reads of files first, then the newest."""
+        left = min(
+            self.room.tail - tail.used,
+            self.room.limit - self._request(tail.start, tail.tokens),
+        )
+        others = sorted(tail.slimmed.difference(reads), reverse=True)
+        for index in (*(read for read in reads if read in tail.slimmed), *others):
+            if left <= 0:
+                break
+            share = self._result_share
+            gain = self._gain(index)
+            if gain > left >= _WORTH_CUTTING:
+                share = max(
+                    self._slim_size(index) + left - MIN_RESULT_TOKENS, MIN_RESULT_TOKENS
+                )
+                gain = self._cut_to(index, share)[1] - self._slim_size(index)
+            if 0 < gain <= left:
+                left -= gain
+                tail.tokens += gain
+                tail.used += gain
+                tail.slimmed.discard(index)
+                if self.sizes[index] > share:
+                    tail.shares[index] = share
+
+    def _newest_reads(self, tail: _Tail) -> list[int]:
+        """Return the messages of the tail with the newest read of a file that was not changed since, newest first."""
+        settled: set[str] = set()
+        reads: list[int] = []
+        for index in range(len(self.messages) - 1, tail.start - 1, -1):
+            for call in reversed(self.history.answered_calls.get(index, ())):
+                named = named_files(call) if call else None
+                if named is None:
+                    continue
+                if (
+                    not named.is_change
+                    and index in tail.slimmed
+                    and not settled.issuperset(named.paths)
+                ):
+                    reads.append(index)
+                settled.update(named.paths)
+        return list(dict.fromkeys(reads))
+
+    def _cut(self, tail: _Tail) -> Cut:
+        apart = self._user_apart(tail.start)
         facts = self.history.facts
-        middle = (facts[index] for index in range(self.head_end, start) if index != apart)
+        aside = self.standing.uncovered | {apart}
+        middle = (
+            facts[index]
+            for index in range(self.head_end, tail.start)
+            if index not in aside
+        )
         reasons = (
             f"The head is {count_noun(self.head_end, 'message')}.",
-            _tail_reason(room, tail_tokens, kept_messages=total - start, widened=widened, least=start == self.least),
-            _user_reason(self.user, self.head_end, start),
+            self._tail_reason(tail),
+            _user_reason(self.user, self.head_end, tail.start),
         )
         return Cut(
-            self.head_end, start, whole_from, apart, any(one.rest is not None for one in middle),
-            self._request(start, tail_tokens), reasons,
-        )  # fmt: skip
+            head_end=self.head_end,
+            tail_start=tail.start,
+            slimmed=frozenset(tail.slimmed),
+            kept_user=apart,
+            has_middle=any(one.rest is not None for one in middle),
+            tokens=self._request(tail.start, tail.tokens),
+            reasons=reasons,
+        )
+
+    def _user_apart(self, start: int) -> int | None:
+        """Return the latest user message if it lies between the head and a tail with this start."""
+        return (
+            self.user
+            if self.user is not None and self.head_end <= self.user < start
+            else None
+        )
 
     def _request(self, start: int, tail: int) -> int:
-        """The compacted request with this tail; the latest user message counts wherever it is kept."""
-        apart = self.user is not None and self.head_end <= self.user < start
-        spoken = self.counter.message(spoken_part(self.messages[self.user or 0])) if apart else 0
+        """Return the tokens of the compacted request with this tail."""
         words = min(self.room.words, self.words.before(start))
-        return self.room.fixed + self.head + self.room.summary + words + spoken + tail
+        return self._kept(start) + self.room.summary + words + tail
 
-    # What gives way
+    def _kept(self, start: int) -> int:
+        """Return the tokens of everything that is kept whatever the summary is, except the tail from `start` on."""
+        apart = self._user_apart(start)
+        spoken = (
+            0
+            if apart is None
+            else self.counter.message(spoken_part(self.messages[apart]))
+        )
+        return (
+            self.room.fixed
+            + sum(self.sizes[: self.head_end])
+            + self._standing_sizes.before(start)
+            + spoken
+        )
+
+    # Reductions, step by step
+
+    def _cut_head(self) -> None:
+        """Cut messages of the head that are larger than their share and not the latest user message."""
+        most = self.room.most // HEAD_SHARE
+        for index in range(self.head_end):
+            is_system = self.messages[index].get("role") in SYSTEM_ROLES
+            if self.sizes[index] > most and index != self.user and not is_system:
+                self._put(
+                    index,
+                    cut_text(index, self.messages[index], most // 2, self.counter),
+                )
+        if self.stored:
+            self.steps.append("stored the middle of oversized messages at the start")
 
     def _halve(self) -> None:
         self.room = replace(self.room, protect_last_n=0, tail=self.room.tail // 2)
-        self.steps.append(f"protected no last messages and halved the tail to {self.room.tail:,} tokens")
+        self.steps.append(
+            f"protected no last messages and halved the tail to {self.room.tail:,} tokens"
+        )
 
-    def _squeeze_summary(self, cut: Cut) -> Cut:
-        """Less room for the user's words, then for the summary."""
+    def _squeeze_summary(
+        self, cut: Cut, *, limit: int, words: int, summary: int
+    ) -> Cut:
+        """Leave less room for the user's words, then for the summary, but at least as much as is said."""
         for name, least, what in (
-            ("words", self.room.words_least, "the user's words"),
-            ("summary", self.room.summary_least, "the summary"),
+            ("words", words, "the user's words"),
+            ("summary", summary, "the summary"),
         ):
-            over, now = cut.tokens - self.room.limit, getattr(self.room, name)
-            taken = min(now, self.words.before(cut.tail_start)) if name == "words" else now
+            over = cut.tokens - limit
+            now = getattr(self.room, name)
+            taken = (
+                min(now, self.words.before(cut.tail_start)) if name == "words" else now
+            )
             reduction = min(over, max(taken - least, 0))
             if over > 0 and reduction > 0:
                 self.room = replace(self.room, **{name: taken - reduction})
@@ -255,100 +500,209 @@ class Fitter:
                 self.steps.append(f"left {taken - reduction:,} tokens for {what}")
         return cut
 
-    def _store_results(self, cut: Cut, larger_than: int, earliest: int) -> Cut:
-        """Store results of the tail that have more tokens than this, the largest first, until the rest fits."""
+    def _cut_group(
+        self, tail: _Tail, cut: Cut, *, at_least: int, limit: int | None = None
+    ) -> Cut:
+        """Cut the results of the latest group to equal shares of the room that is left for them.
+
+        Their room is never less than `at_least` tokens, and no result is dropped. Answers of lookups are cut only if a
+        `limit` is given.
+        """
+        is_last = limit is not None
+        limit = self.room.limit if limit is None else limit
+        if cut.tokens <= limit:
+            return cut
+        places = [
+            index
+            for index in range(self.least, len(self.messages))
+            if self.history.facts[index].results
+        ]
+        facts = self.history.facts
+        sizes = [
+            self.counter.text(result.text)
+            for index in places
+            for result in facts[index].results
+        ]
+        now = sum(self.sizes[index] for index in places)
+        room = max(limit - (cut.tokens - now), at_least)
+        share = max(equal_share(sizes, room), MIN_RESULT_TOKENS)
+        before = dict(self.stored)
+        for index in places:
+            if self.sizes[index] > share:
+                self._put(index, self._cut_message(index, share, lookups=is_last))
+        if self.stored == before:
+            return cut
+        count = sum(len(self.stored.get(index, ())) for index in places)
+        what = f"cut {count_noun(count, 'oversized tool result')} of the tail to {share:,} tokens each"
+        self.steps = [
+            step for step in self.steps if "oversized tool result" not in step
+        ]
+        self.steps.append(what)
+        return self._recount(tail, cut)
+
+    def _shorten_arguments(self, cut: Cut) -> bool:
+        """Cut long arguments and images of the latest group if it is too large; return whether there were any."""
         if cut.tokens <= self.room.limit:
-            return cut
-        before = len(self.stored)
-        for number, stored in sorted(self._find_oversized(cut), key=lambda item: -len(item[1].text)):
-            if cut.tokens <= self.room.limit or len(stored.text) // 4 <= larger_than:
-                break
-            self._put(stored.index, _replace_result(self.messages[stored.index], number, stored.replacement))
-            self.stored.append(stored)
-            cut = self._recount(cut)
-        if len(self.stored) > before:
-            self.steps.append(f"stored {len(self.stored) - before} oversized tool results of the tail")
-            cut = self.choose(earliest) if cut.tokens <= self.room.limit else cut
-        return cut
-
-    def _shrink_tail(self, cut: Cut) -> Cut:
-        """Cut long arguments and images of the tail; where that does not help either, keep no tail at all."""
-        if cut.tokens < self.room.most and cut.tokens <= self.room.limit:
-            return cut
-        pruned = prune(self.messages, protect_from=len(self.messages), start=cut.tail_start, results=False)
-        changed = [index for index, message in enumerate(pruned) if message is not self.messages[index]]
-        if changed:
-            for index in changed:
-                self._put(index, pruned[index])
-            self.steps.append("cut long arguments and images of the tail")
-            cut = self._recount(cut)
-        if cut.tokens < self.room.most or open_group(self.messages) is not None:
-            return cut
-        if (self.user is not None and self.user >= cut.tail_start) or cut.tail_start == len(self.messages):
-            return cut
-        end = len(self.messages)
-        bare = replace(
-            cut, tail_start=end, whole_from=end, has_middle=True, tokens=self._request(end, 0),
-            kept_user=self.user if self.user is not None and self.user >= self.head_end else None,
-            reasons=(cut.reasons[0], "There is no tail.", _user_reason(self.user, self.head_end, end)),
-        )  # fmt: skip
-        if bare.tokens >= self.room.most:
-            return cut
-        self._forget_middle(bare)
-        self.steps.append("kept no tail: even the latest group is too large")
-        return bare
-
-    def _store_users(self, cut: Cut) -> Cut:
-        """Store the middle of kept user messages, the largest first, until the rest is below the threshold."""
-        indices = [*range(cut.head_end), *range(cut.tail_start, len(self.messages))]
-        if cut.kept_user is not None:
-            indices.append(cut.kept_user)
-        users = (
-            [index for index in indices if self.history.facts[index].is_user] if cut.tokens >= self.room.most else []
+            return False
+        pruned = prune(
+            self.messages,
+            protect_from=len(self.messages),
+            start=self.least,
+            results=False,
         )
-        before = len(self.stored)
-        for index in sorted(users, key=lambda index: -len(text_of(self.messages[index]))):
-            if cut.tokens < self.room.most:
-                break
-            message, stored = _cut_user(index, self.messages[index], self.preview_chars)
-            self._put(index, message)
-            self.stored += stored
-            self.head = sum(self.sizes[: self.head_end])
-            cut = self._recount(cut)
-        if len(self.stored) > before:
+        changed = [
+            index
+            for index, message in enumerate(pruned)
+            if message is not self.messages[index]
+        ]
+        for index in changed:
+            self._put(index, Shortened(pruned[index], self.stored.get(index, ())))
+        if changed:
+            self.steps.append("cut long arguments and images of the tail")
+        return bool(changed)
+
+    def _hard_limit(self, tail: _Tail) -> int:
+        """Return the tokens that the request must not exceed: T, unless the latest user message alone takes that.
+
+        Then the rest keeps its least room, as far as the window allows.
+        """
+        group = min(sum(self.sizes[self.least :]), self.room.tail)
+        if self.user is not None and self.user >= self.least:
+            group = self.sizes[self.user] + min(
+                sum(self.sizes[self.least :]) - self.sizes[self.user], self.room.tail
+            )
+        words = min(self.room.words_least, self.words.before(tail.start))
+        least = self._kept(tail.start) + self.room.summary_least + words + group
+        return (
+            self.room.most - 1
+            if least < self.room.most
+            else min(least, self.room.prompt)
+        )
+
+    def _leave_out_answer(self, tail: _Tail, cut: Cut) -> Cut:
+        """Keep no tail if the latest message is an answer that is too large: the summary covers it."""
+        end = len(self.messages)
+        holds_user = self.user is not None and self.user >= tail.start
+        if (
+            cut.tokens < self.room.most
+            or self.is_unanswered
+            or holds_user
+            or tail.start == end
+        ):
+            return cut
+        bare = _Tail(end, 0, 0, set(), {})
+        further = self._cut(bare)
+        if further.tokens >= self.room.most:
+            return cut
+        tail.start = end
+        tail.tokens = 0
+        self.steps.append("kept no tail: even the latest message is too large")
+        return replace(
+            further, reasons=(cut.reasons[0], "There is no tail.", further.reasons[2])
+        )
+
+    def _cut_users(self, tail: _Tail, cut: Cut) -> Cut:
+        """Store the middle of kept messages until the request fits; of the latest user message last, if it must be."""
+        tail_users = (
+            at
+            for at in range(cut.tail_start, len(self.messages))
+            if self.history.facts[at].is_user
+        )
+        head = (
+            at
+            for at in range(cut.head_end)
+            if self.messages[at].get("role") not in SYSTEM_ROLES
+        )
+        others = [index for index in (*head, *tail_users) if index != self.user]
+        others.sort(key=lambda index: -self.sizes[index])
+        before = dict(self.stored)
+        limit = self._hard_limit(tail)
+        summary = min(MIN_SUMMARY_TOKENS, self.room.summary)
+        cut = self._squeeze_summary(
+            cut, limit=self.room.prompt, words=0, summary=summary
+        )
+        for index in others:
+            if cut.tokens > limit:
+                cut = self._cut_user(index, tail, cut, limit=limit)
+        if self.user is not None and cut.tokens > self.room.prompt:
+            cut = self._cut_user(self.user, tail, cut, limit=self.room.prompt)
+        if self.stored != before:
             self.steps.append("stored the middle of oversized user messages")
         return cut
 
-    def _forget_middle(self, cut: Cut) -> None:
-        """Restore messages that are no longer in the tail: the summary covers them, so nothing of them is stored."""
-        self.messages[: cut.tail_start] = self.history.messages[: cut.tail_start]
-        self.stored = [stored for stored in self.stored if stored.index >= cut.tail_start]
+    def _cut_user(self, index: int, tail: _Tail, cut: Cut, *, limit: int) -> Cut:
+        """Cut a user message by as much as the request is over the limit."""
+        room = max(
+            self.sizes[index] - (cut.tokens - limit), self.room.most // (8 * HEAD_SHARE)
+        )
+        self._put(index, cut_text(index, self.messages[index], room, self.counter))
+        tail.shares.pop(index, None)
+        return self._recount(tail, cut)
 
-    def _put(self, index: int, message: Message) -> None:
+    def _put(self, index: int, short: Shortened) -> None:
         """Replace the message at this index."""
-        self.messages[index] = message
-        rest = without_summary(message)
+        self.messages[index] = short.message
+        if short.stored:
+            self.stored[index] = short.stored
+        rest = without_summary(short.message)
         self.sizes[index] = 0 if rest is None else self.counter.message(rest)
-
-    def _find_oversized(self, cut: Cut) -> Iterator[tuple[int, ToStore]]:
-        """Results at least twice as long as their replacement, each with its number in its message."""
-        tools = {call.id: call.name for one in self.history.facts[cut.tail_start :] for call in one.calls}
-        for index in range(max(cut.tail_start, cut.whole_from), len(self.messages)):
-            for number, result in enumerate(results_of(self.messages[index])):
-                if is_answer(result.name or tools.get(result.call_id, ""), result.text):
-                    continue
-                stored = to_store(index, result.call_id, result.text, preview_chars=self.preview_chars)
-                if stored and 2 * len(stored.replacement) <= len(stored.text):
-                    yield number, stored
 
     # Sizes
 
-    def _recount(self, cut: Cut) -> Cut:
-        tail = self._slim_tokens(range(cut.tail_start, cut.whole_from)) + sum(self.sizes[cut.whole_from :])
-        return replace(cut, tokens=self._request(cut.tail_start, tail))
+    @property
+    def _result_share(self) -> int:
+        return max(self.room.tail // RESULT_SHARE, MIN_RESULT_TOKENS)
 
-    def _slim_tokens(self, places: Iterable[int]) -> int:
-        return sum(map(self._slim_size, places))
+    def _recount(self, tail: _Tail, cut: Cut) -> Cut:
+        older = sum(
+            self._kept_size(tail, index) for index in range(tail.start, self.least)
+        )
+        tail.tokens = older + sum(self.sizes[max(tail.start, self.least) :])
+        return replace(cut, tokens=self._request(tail.start, tail.tokens))
+
+    def _kept_size(self, tail: _Tail, index: int) -> int:
+        if index in tail.slimmed:
+            return self._slim_size(index)
+        return (
+            self._cut_to(index, tail.shares[index])[1]
+            if index in tail.shares
+            else self.sizes[index]
+        )
+
+    def _cut_to(self, index: int, share: int) -> tuple[Shortened, int]:
+        """Return a message with each of its results in at most `share` tokens, and its size."""
+        made = self._shortened.get((index, share))
+        if made is None:
+            short = self._cut_message(index, share)
+            rest = without_summary(short.message)
+            size = 0 if rest is None else self.counter.message(rest)
+            made = self._shortened[index, share] = (short, size)
+        return made
+
+    def _cut_message(
+        self, index: int, share: int, *, lookups: bool = True
+    ) -> Shortened:
+        return cut_results(
+            index,
+            self.history.messages[index],
+            share,
+            counter=self.counter,
+            tools=self._tools,
+            lookups=lookups,
+        )
+
+    def _size_in_tail(self, index: int) -> int:
+        """Return the tokens of a message whose results are cut to their share."""
+        if (
+            self.sizes[index] <= self._result_share
+            or not self.history.facts[index].results
+        ):
+            return self.sizes[index]
+        return self._cut_to(index, self._result_share)[1]
+
+    def _gain(self, index: int) -> int:
+        """Return how many tokens more than its one line the results of a message take in the tail."""
+        return self._size_in_tail(index) - self._slim_size(index)
 
     def _slim_size(self, index: int) -> int:
         if not self.history.facts[index].is_summary:
@@ -357,51 +711,31 @@ class Fitter:
         return 0 if rest is None else self.counter.message(rest)
 
     def _holds_summary(self, piece: Span) -> bool:
-        return self.has_summary and any(one.rest is None for one in self.history.facts[piece.start : piece.end])
+        return self.has_summary and any(
+            one.rest is None for one in self.history.facts[piece.start : piece.end]
+        )
+
+    def _tail_reason(self, tail: _Tail) -> str:
+        count = count_noun(len(self.messages) - tail.start, "message")
+        figure = f"The tail is {count}, {tail.tokens:,} tokens of {self.room.tail:,}"
+        if tail.start == self.least:
+            return f"{figure}: the latest group or message, which always stays."
+        if tail.is_widened:
+            least = self.room.protect_last_n
+            return f"{figure}: widened towards the last {least} messages, up to {self.room.limit:,} tokens in all."
+        if tail.tokens > self.room.tail:
+            return f"{figure}: the latest group is larger than its share."
+        return f"{figure}."
 
 
-def _replace_result(message: Message, number: int, text: str) -> Message:
-    numbers = itertools.count()
-
-    def edit(result: Result, _: Mapping[str, Any]) -> Any:
-        return with_text(result.content, text) if next(numbers) == number else result.content
-
-    return edit_results(message, edit)
-
-
-def _cut_user(index: int, message: Message, preview_chars: int) -> tuple[Message, list[ToStore]]:
-    """A user message with only its start and end, and the middle to store; unchanged where that saves little."""
-    spoken = without_summary(message) or message
-    stored: list[ToStore] = []
-
-    def shorter(text: str) -> str:
-        replacement, middle = cut_middle(text, keep=min(preview_chars, len(text) // 8))
-        if 2 * len(replacement) > len(text):
-            return text
-        stored.append(ToStore(index, "", output_id(middle), middle, replacement))
-        return replacement
-
-    content: Any = spoken.get("content")
-    if isinstance(content, list):
-        content = [{**part, "text": shorter(part["text"])} if _is_text(part) else part for part in content]
-    else:
-        content = shorter(content)
-    return (with_content(spoken, content) if stored else message), stored
-
-
-def _is_text(part: Any) -> bool:
-    return kind_of(part) == "text" and isinstance(part.get("text"), str)
-
-
-def _tail_reason(room: Room, used: int, *, kept_messages: int, widened: bool, least: bool) -> str:
-    figure = f"The tail is {count_noun(kept_messages, 'message')}, {used:,} tokens of {room.tail:,}"
-    if least:
-        return f"{figure}: the latest group or message, which always stays."
-    if widened:
-        return f"{figure}: widened towards the last {room.protect_last_n} messages, up to {room.limit:,} tokens in all."
-    if used > room.tail:
-        return f"{figure}: the latest group is larger than its share."
-    return f"{figure}."
+def sum_sizes(sizes: Iterable[tuple[int, int]], initial: int = 0) -> RunningSizes:
+    """Return the running sums of pairs of a place and its tokens, in order of the places."""
+    places: list[int] = []
+    sums = [initial]
+    for place, tokens in sizes:
+        places.append(place)
+        sums.append(sums[-1] + tokens)
+    return RunningSizes(places, sums)
 
 
 def _user_reason(user: int | None, head_end: int, tail_start: int) -> str:

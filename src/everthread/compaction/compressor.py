@@ -2,36 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.composition import (
-    SummaryEngine,
-    SummaryOrder,
-    asks_model,
-    fit_sections,
-    pinned_text,
-    request_messages,
-    section_tokens,
-    task_lines,
-    write_summary,
-)
+from everthread.compaction.cut_plan import CutPlan
+from everthread.compaction.draft_checks import check_draft, write_journal
+from everthread.compaction.drafts import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import AUTHOR, Journal, JournalFold
-from everthread.compaction.plan import Plan
+from everthread.compaction.journal import AUTHOR, Journal
+from everthread.compaction.journal_fold import JournalFold
+from everthread.compaction.names_section import NamesSection
+from everthread.compaction.open_requests import task_lines
+from everthread.compaction.planning import EngineState
 from everthread.compaction.summary import (
     HANDOFF,
+    NAMES,
     RULES,
     TASK,
     WORDS,
     Compaction,
     Sections,
+    SummaryDraft,
     SummaryRequest,
     TemplateName,
     render_sections,
 )
-from everthread.compaction.words import Count, render_words
+from everthread.compaction.summary_engine import (
+    SummaryEngine,
+    SummaryOrder,
+    WrittenSummary,
+)
+from everthread.compaction.summary_message import (
+    fit_sections,
+    pinned_text,
+    section_tokens,
+    write_names,
+)
+from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.user_quotes import Count, render_words
 from everthread.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CompressorWriting:
+    """The `SummaryWriting` of this engine."""
+
+    order: SummaryOrder
+    request: SummaryRequest
+    facts: ThreadState
+    """The thread's state at the cut."""
+    names: NamesSection
+    pinned: str
+    warnings: tuple[str, ...]
+    """Warnings about the pinned notes."""
+    pending: PendingDraft | None
+    """None if the journal writes."""
+
+    @property
+    def requests(self) -> Sequence[SummaryRequest]:
+        return (self.pending.next_request,) if self.pending is not None else ()
 
 
 class ContextCompressor(SummaryEngine):
@@ -40,66 +70,155 @@ class ContextCompressor(SummaryEngine):
     name = "compressor"
     marker = "marker"
 
-    def __init__(self, services: Services, *, template: TemplateName = "handoff") -> None:
+    def __init__(
+        self, services: Services, *, template: TemplateName = "handoff"
+    ) -> None:
         super().__init__(services)
         self._template: TemplateName = template
         self._last: tuple[str, JournalFold] | None = None
         """The text of the earlier summary, and the journal that was made after it last."""
 
-    async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
-        services, count = self._services, self._services.counter.text
-        fold = self._fold(plan)
-        journal, state = fold.journal(), fold.state
-        if plan.earlier.ends:  # what stood between several summaries belongs between their entries
-            journal = Journal(tuple(sorted(journal.entries, key=lambda entry: entry.first)))
-        task = task_lines(plan)
-        pinned, dropped = pinned_text(order.notes, plan.budget // 8, count)
-        around = count(order.marker) + count(task) + count(pinned) + 40
-        request = SummaryRequest(
-            messages=request_messages(plan.middle, services),
-            pruned=request_messages(plan.pruned, services) if asks_model(services) else (),
-            budget=max(plan.summary_budget - around, plan.summary_budget // 2),
-            previous=dict(plan.earlier.sections), task=task, focus=order.focus,
-            ids=[order.ids[at] for at in plan.covered] if order.ids else (), manual=order.manual,
-            journal=journal, state=state,
-        )  # fmt: skip
-        written = await write_summary(services, request, plan)
-        sections = dict(written.sections)
-        sections[TASK] = task
-        sections[RULES] = "\n".join(filter(None, (pinned, sections.get(RULES, ""))))
-        is_brief = services.budget.small or written.author == AUTHOR
-        text = self._render(plan, order.marker, sections, is_brief=is_brief)
-        return text, Compaction(
-            messages=[], summary="", tokens_before=0, tokens_after=0, author=written.author,
-            verification=written.verification, warnings=(*written.warnings, *dropped), usage=written.usage,
-            state=state.dump(),
-        )  # fmt: skip
-
-    def _render(self, plan: Plan, marker: str, sections: Sections, *, is_brief: bool) -> str:
-        """The whole summary message, the user's words in what room is left."""
+    def begin_writing(self, order: SummaryOrder) -> CompressorWriting:
         count = self._services.counter.text
-        around = 36 + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
-        # Twice its bytes is more than a text's tokens: where so many leave room for all words, none need be counted.
-        texts = "".join([marker, *sections, *sections.values()]).encode("utf-8", "surrogatepass")
+        plan = order.cut
+        given = order.given
+        fold = self._fold(plan, order.state)
+        journal = fold.journal()
+        facts = fold.state.finished(plan.facts)
+        if plan.earlier.ends:
+            # Messages between several summaries belong between their entries.
+            entries = sorted(journal.entries, key=lambda entry: entry.first)
+            journal = Journal(tuple(entries))
+        journal = journal.without_prefix(facts.root_prefix)
+        task = task_lines(plan)
+        pinned, warnings = pinned_text(order.state.notes, plan.budget // 8, count)
+        names = NamesSection.plan(
+            facts.names.followed_by(plan.following[0]),
+            plan.summary_budget + plan.words_shown,
+            facts.root_prefix,
+        )
+        around = count(order.marker) + count(task) + count(pinned) + names.room + 40
+        request = SummaryRequest(
+            messages=order.hide_secrets(plan.middle),
+            pruned=order.hide_secrets(plan.pruned) if given.has_model else (),
+            budget=max(plan.summary_budget - around, plan.summary_budget // 2),
+            previous=_without_names(plan.earlier.sections),
+            task=task,
+            focus=given.focus_topic,
+            ids=[given.ids[at] for at in plan.covered] if given.ids else (),
+            manual=given.manual,
+            journal=journal,
+            state=facts.at_end(*plan.following),
+        )
+        return CompressorWriting(
+            order,
+            request,
+            facts=facts,
+            names=names,
+            pinned=pinned,
+            warnings=warnings,
+            pending=PendingDraft(request) if given.has_model else None,
+        )
+
+    def continue_writing(
+        self, writing: CompressorWriting, drafts: Sequence[SummaryDraft]
+    ) -> CompressorWriting | WrittenSummary:
+        counter = self._services.counter
+        request = writing.request
+        draft = empty_draft()
+        if writing.pending is not None:
+
+            def check(draft: SummaryDraft) -> SummaryDraft | str:
+                return check_draft(draft, request, writing.order.cut, counter.text)
+
+            taken = writing.pending.take(drafts[0], check)
+            if isinstance(taken, PendingDraft):
+                return replace(writing, pending=taken)
+            draft = taken
+        if draft.author == AUTHOR:
+            draft = write_journal(draft, request, counter)
+        return self._compose(writing, draft)
+
+    def _compose(
+        self, writing: CompressorWriting, written: SummaryDraft
+    ) -> WrittenSummary:
+        """Put the sections of a draft together with the parts that the engine writes itself."""
+        rules = filter(None, (writing.pinned, written.sections.get(RULES, "")))
+        sections = {
+            **written.sections,
+            TASK: writing.request.task,
+            RULES: "\n".join(rules),
+        }
+        is_brief = self._services.budget.small or written.author == AUTHOR
+        result = Compaction(
+            messages=[],
+            summary="",
+            tokens_before=0,
+            tokens_after=0,
+            author=written.author,
+            verification=written.verification,
+            warnings=(*written.warnings, *writing.warnings),
+            usage=written.usage,
+            state=writing.facts.dump(),
+        )
+        return WrittenSummary(
+            self._render(writing, sections, is_brief=is_brief), result
+        )
+
+    def _render(
+        self, writing: CompressorWriting, sections: Sections, *, is_brief: bool
+    ) -> str:
+        """Return the whole summary message: the user's words in the room that is left, then the names in use."""
+        count = self._services.counter.text
+        plan = writing.order.cut
+        marker = writing.order.marker
+        names = writing.names
+        around = (
+            names.room
+            + 36
+            + (0 if is_brief else 4 * sum(not sections.get(name) for name in HANDOFF))
+        )
+        # A text has fewer tokens than twice its bytes. If even those leave room for all words, nothing is counted.
+        texts = "".join([marker, *sections, *sections.values()]).encode(
+            "utf-8", "surrogatepass"
+        )
         room = plan.words_room(around + 2 * len(texts) + 8 * len(sections))
-        if room < plan.word_tokens * 21 // 20 + 60 or any(entry.last for entry in plan.words):
-            room = plan.words_room(around + count(marker) + section_tokens(sections, count))
+        if room < plan.word_tokens * 21 // 20 + 60 or any(
+            entry.last for entry in plan.words
+        ):
+            room = plan.words_room(
+                around + count(marker) + section_tokens(sections, count)
+            )
             missing = plan.words_least - room
-            if missing > 0:  # the user's words are not pushed out by what was written about them
+            if missing > 0:
+                # The summary must not push out the user's own words.
                 sections = _make_room(sections, missing, count)
-                room = plan.words_room(around + count(marker) + section_tokens(sections, count))
+                room = plan.words_room(
+                    around + count(marker) + section_tokens(sections, count)
+                )
         words = render_words(plan.words, room, count)
-        shown = render_sections({**sections, WORDS: words}, template=self._template, brief=is_brief)
+        present = "\n".join([marker, *sections, *sections.values(), words])
+        listed = write_names(names, plan, present, count)
+        shown = render_sections(
+            {**sections, WORDS: words, NAMES: listed},
+            template=self._template,
+            brief=is_brief,
+        )
         return f"{marker}\n\n{shown}"
 
-    def _fold(self, plan: Plan) -> JournalFold:
-        """The journal and the state up to the cut. They continue the last ones where the history continues."""
-        facts, turns = plan.facts, plan.covered_turns
-        last = self._last[1] if self._last and self._last[0] == plan.earlier.text else None
+    def _fold(self, plan: CutPlan, state: EngineState) -> JournalFold:
+        """Return journal and facts up to the cut; they continue the last ones if the history continues."""
+        facts = plan.facts
+        turns = plan.covered_turns
+        last = None
+        if self._last and self._last[0] == plan.earlier.text:
+            last = self._last[1]
         if last is not None and last.goes_on(facts, turns):
             fold = last.copy().extend(facts, turns)
         else:
-            fold = JournalFold(plan.earlier.journal, self.state_before(plan)).extend(facts, turns)
+            fold = JournalFold(
+                plan.earlier.journal, self.facts_before(plan.earlier, state)
+            ).extend(facts, turns)
         self._last = plan.earlier.text, fold
         return fold
 
@@ -114,18 +233,32 @@ class ContextCompressor(SummaryEngine):
 
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
-    """The factory for the registry. It has one option, `template`."""
+    """Create the engine for the registry. The only option is `template`."""
     unknown = ", ".join(sorted(set(options) - {"template"}))
     if unknown:
-        raise ConfigError(f"engines.compressor: unknown option(s) {unknown}; known: template")
+        raise ConfigError(
+            f"engines.compressor: unknown option(s) {unknown}; known: template"
+        )
     template = options.get("template", "handoff")
     if template not in ("handoff", "classic"):
-        raise ConfigError(f"engines.compressor.template: {template!r} is not allowed; use handoff or classic")
+        raise ConfigError(
+            f"engines.compressor.template: {template!r} is not allowed; use handoff or classic"
+        )
     return ContextCompressor(services, template=template)
 
 
+def _without_names(sections: Mapping[str, str]) -> Sections:
+    """Return the sections that a summariser updates: the engine lists the names itself."""
+    return {name: text for name, text in sections.items() if name != NAMES}
+
+
 def _make_room(sections: Sections, tokens: int, count: Count) -> Sections:
-    """The sections shorter by so many tokens; the task and what was pinned stay."""
+    """Shorten the sections by this many tokens, except the task and the pinned notes."""
     fixed = {name: text for name, text in sections.items() if name in (TASK, RULES)}
     others = {name: text for name, text in sections.items() if name not in fixed}
-    return {**fixed, **fit_sections(others, max(sum(map(count, others.values())) - tokens, 0), count)}
+    return {
+        **fixed,
+        **fit_sections(
+            others, max(sum(map(count, others.values())) - tokens, 0), count
+        ),
+    }

@@ -1,7 +1,7 @@
-"""What a context engine is: it decides when a history is too large, and makes it smaller.
+"""The interface of a context engine, which decides when a history is too large and makes it smaller.
 
-An engine gets what it needs injected. It imports no transport and no database; `compress` changes nothing, not even
-the engine: state moves on in `on_compacted`, which is called only after the result was committed.
+Services are injected. An engine imports neither transport nor database; `compress` changes nothing, not even the
+engine: its state changes in `on_compacted`, which is called only after the result was committed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from everthread.compaction.prepared import append_since
 from everthread.compaction.summary import Compaction, CompactionLevel, Summarizer
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.search.lookup import Lookup, Passage
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -23,18 +24,18 @@ StartReason = Literal["new", "resume", "compression", "branch"]
 
 
 class Events(Protocol):
-    """Where an engine tells what it does. Front ends show it."""
+    """A listener for an engine's reports, which front ends show."""
 
     def __call__(self, kind: str, **details: Any) -> None: ...
 
 
 def silent(kind: str, **details: Any) -> None:
-    """For whoever does not listen."""
+    """Drop a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A message as it was said."""
+    """An original message, unpruned."""
 
     id: int
     message: Message
@@ -42,26 +43,29 @@ class Original:
 
 
 class Graph(Protocol):
-    """A thread's graph of summaries, and what stands under it."""
+    """A thread's graph of summaries, and the originals under it."""
 
     async def nodes(self) -> Sequence[Node]:
-        """Every summary of the thread's graph."""
+        """Return every summary of the thread's graph."""
         ...
 
     async def expand(self, wanted: str, *, offset: int, limit: int) -> Passage:
-        """A part of the originals: of a node's messages, one message or a stored output; `UnknownIdError`."""
+        """Return a part of the originals: of a node's messages, one message or a stored output.
+
+        Raise `UnknownIdError` for an unknown id.
+        """
         ...
 
 
 class Archive(Graph, Protocol):
-    """The thread as its store keeps it, whatever compactions made of it."""
+    """The original thread in its store, unchanged by compactions."""
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
-        """Messages of the thread by their ids, each as it was said; those that are not there are left out."""
+        """Return the original messages of the thread with these ids; skip unknown ids."""
         ...
 
     async def covered(self) -> list[int]:
-        """Ids of all messages that the thread's compactions stand for, oldest first."""
+        """Return the ids of all messages that the thread's compactions cover, oldest first."""
         ...
 
 
@@ -72,7 +76,7 @@ _PROGRESS = {
 
 
 def progress_text(kind: str, details: Mapping[str, Any]) -> str:
-    """What an engine or a summariser reports, as a sentence."""
+    """Return a report of an engine or a summariser as a sentence."""
     if kind in _PROGRESS:
         return _PROGRESS[kind].format_map(details)
     return f"{kind.replace('_', ' ')}: {', '.join(f'{key} {value}' for key, value in details.items())}"
@@ -80,22 +84,22 @@ def progress_text(kind: str, details: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What an engine is given."""
+    """The services injected into an engine."""
 
     summarizer: Summarizer
     counter: TokenCounter
     budget: Budget
     clock: Callable[[], float]
-    """Seconds that only grow."""
+    """A monotonic clock, in seconds."""
     events: Events = silent
     lookup: Lookup | None = None
-    """Everything that was ever said; None where no store is behind the messages."""
+    """Search in all messages of the store; None without a store."""
     archive: Archive | None = None
-    """What the store keeps of this thread; None as above."""
+    """The thread in its store; None without a store."""
     is_stored: bool = False
-    """Whether a store keeps what is taken out, so that a tool that reads it back is worth naming."""
+    """Whether a store keeps the removed texts, so that a tool that reads them back is worth naming."""
     summary_key: bytes = b""
-    """The home's key: the tag of a summary is made with it. Without one the tag is a content hash."""
+    """The home's key, used to make the tag of a summary. Without one the tag is a content hash."""
 
 
 class ContextEngine(abc.ABC):
@@ -107,14 +111,17 @@ class ContextEngine(abc.ABC):
 
     @abc.abstractmethod
     def update_from_response(self, usage: CanonicalUsage) -> None:
-        """Take note of what the provider reported for a call."""
+        """Take note of the usage that the provider reported for a call."""
 
     @abc.abstractmethod
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Whether it is time. `prompt_tokens`: the size of the next prompt; None: as last reported."""
+        """Return whether to compress now.
+
+        `prompt_tokens`: the size of the next prompt; None: the last reported size.
+        """
 
     @abc.abstractmethod
-    async def compress(  # noqa: PLR0913 - what a compaction may depend on
+    async def compress(  # noqa: PLR0913 - every input of a compaction
         self,
         messages: Messages,
         *,
@@ -127,47 +134,69 @@ class ContextEngine(abc.ABC):
         dry_run: bool = False,
         ids: Sequence[int] | None = None,
     ) -> Compaction:
-        """A smaller history. Changes neither its input nor the engine.
+        """Return a smaller history. Change neither the input nor the engine.
 
-        `current_tokens`: what the provider counts for this prompt; `level`: how hard to begin, after an overflow;
-        `manual`: a person asked; `dry_run`: only tell; `ids`: the messages' ids, for quoting them.
+        `current_tokens`: the provider's count for this prompt; `level`: how hard to begin, after an overflow; `manual`:
+        a person asked; `dry_run`: only report; `ids`: the messages' ids, for quoting them.
         """
 
-    # What an engine may do besides
+    # Optional methods of an engine
+
+    async def refit(  # noqa: PLR0913 - as `compress`
+        self,
+        prepared: Compaction,
+        since: Messages,
+        *,
+        start: int,
+        current_tokens: int | None = None,
+        system: System = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Compaction:
+        """Return a prepared compaction with the messages since then, made small enough if it is too large.
+
+        It was made from the first `start` messages of the list that `since` continue. No model is called.
+        """
+        return append_since(prepared, since, start)
 
     def has_content_to_compress(self, messages: Messages) -> bool:
-        """Whether there is anything to make smaller."""
+        """Return whether anything can be made smaller."""
         return bool(messages)
 
     def pin(self, notes: Sequence[str]) -> None:
-        """Told before `compress`: texts somebody pinned, which the summaries from now on carry word for word."""
+        """Receive the pinned texts, which later summaries carry word for word. Called before `compress`."""
 
-    def on_session_start(self, session_id: str, *, reason: StartReason = "new", previous: str | None = None) -> None:
-        """A session begins, or goes on under a new id."""
+    def on_session_start(
+        self,
+        session_id: str,
+        *,
+        reason: StartReason = "new",
+        previous: str | None = None,
+    ) -> None:
+        """Called when a session starts, or continues under a new id."""
 
     def on_session_end(self, session_id: str) -> None:
-        """The conversation ends for good."""
+        """Called when the conversation ends for good."""
 
     def on_compacted(self, compaction: Compaction) -> None:
-        """A compaction was committed."""
+        """Called after a compaction was committed."""
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        """Tools for the model."""
+        """Return the engine's tools for the model."""
         return []
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The answer of one of the engine's tools."""
+        """Return the answer of one of the engine's tools."""
         raise KeyError(name)
 
     def update_model(self, services: Services) -> None:
-        """Another model, a fallback, or a limit that was learnt."""
+        """Called after a change of model, a fallback, or a learnt limit."""
 
     def dump_state(self) -> dict[str, Any]:
-        """What another process needs to continue, as JSON."""
+        """Return the state that another process needs to continue, as JSON."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `dump_state` gave."""
+        """Restore the result of `dump_state`."""
 
 
 EngineFactory = Callable[[Services, Mapping[str, Any]], ContextEngine]

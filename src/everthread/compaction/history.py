@@ -1,7 +1,7 @@
-"""A history as a compaction reads it: every message once, and at the next compaction only the new ones.
+"""A history that a compaction reads: every message once, and at the next compaction only the new ones.
 
-`MessageFacts` is what one message holds, whatever stands around it. `Memory` keeps the history that was read last: a
-conversation grows at its end, and the facts of a message hold for every equal message.
+`MessageFacts` holds the facts of one message, independent of its neighbours. `Memory` keeps the history that was read
+last: a conversation grows at its end, and the facts of a message hold for every equal message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from everthread.compaction.tool_calls import LINE, CallFacts, Effect
-from everthread.compaction.words import UserMessage, entry_tokens, user_message
+from everthread.compaction.user_quotes import UserMessage, entry_tokens, user_message
 from everthread.core.messages import (
     RESULT_BLOCKS,
     Call,
@@ -23,6 +23,7 @@ from everthread.core.messages import (
     kind_of,
     message_key,
     results_of,
+    typed_words,
 )
 from everthread.core.redaction import find_secrets, redact
 from everthread.core.tokens import TokenCounter
@@ -37,11 +38,12 @@ from everthread.core.transcript import (
 )
 
 if TYPE_CHECKING:
-    from everthread.compaction.journal import Step
+    from everthread.compaction.journal_steps import Step
+    from everthread.compaction.names_in_use import MessageNames
 
 
 Output = tuple[str, bool]
-"""A tool's result: its text, and whether it says of itself that the call failed."""
+"""A tool's result: its text, and whether it states that the call failed."""
 
 
 class MessageFacts:
@@ -54,9 +56,9 @@ class MessageFacts:
     beginning: str | None = None
     """The beginning of these words, for the task section."""
     counted_entry: tuple[UserMessage, TokenCounter, int] | None = None
-    """The words as an entry of What the User Said, the counter, and the entry's tokens."""
+    """The entry for these words in the section of user quotes, the counter, and the entry's tokens."""
     pruned: Any = None
-    """The pruned message, and what the pruning depended on (`pruning`)."""
+    """The pruned message, and the inputs of its pruning (`pruning`)."""
     pruned_size: tuple[TokenCounter, int] | None = None
     readings: tuple[CallFacts | None, ...] = ()
     """Its results, each with the call that it answers."""
@@ -66,29 +68,35 @@ class MessageFacts:
     """The effects in words, for the journal."""
     closing: str | None = None
     """The message's text as the closing words of a turn in the journal."""
+    reply: str | None = None
+    """The words, without secrets, that the user typed into the calls that it answers."""
+    names: MessageNames | None = None
+    """The names in its calls and text (`names_in_use`)."""
 
     def __init__(self, message: Message) -> None:
         role = message.get("role")
         self.message = message
         self.is_summary = is_summary(message)
         self.rest = without_summary(message) if self.is_summary else message
-        """The message without a summary of ours; None where it is nothing else."""
+        """The message without a summary; None if it is nothing else."""
         self.calls: Sequence[Call] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[Result] = results_of(message)
-        self.outputs: Sequence[Output] = _outputs(message, self.results) if self.results else ()
+        self.outputs: Sequence[Output] = (
+            _outputs(message, self.results) if self.results else ()
+        )
         """The results as texts."""
         self.words = user_text(message) if role == "user" else ""
         """The user's words in the message."""
         self.is_user = role == "user" and (bool(self.words) or is_user_message(message))
 
     def count(self, counter: TokenCounter) -> int:
-        """Its tokens."""
+        """Count the message's tokens."""
         if self.size is None or self.size[0] is not counter:
             self.size = counter, counter.message(self.message)
         return self.size[1]
 
     def reading(self, number: int, call: Call | None) -> CallFacts:
-        """One of its results as the answer to a call."""
+        """Return one of its results as the answer to a call."""
         readings = self.readings or (None,) * len(self.results)
         facts = readings[number]
         if facts is None or facts.call is not call:
@@ -98,21 +106,35 @@ class MessageFacts:
         return facts
 
     def entry(self, number: int, counter: TokenCounter) -> tuple[UserMessage, int]:
-        """The user's words as an entry under this number, and its tokens."""
-        if self.counted_entry is None or self.counted_entry[0].number != number or self.counted_entry[1] is not counter:
+        """Return the user's words as an entry under this number, and its tokens."""
+        if (
+            self.counted_entry is None
+            or self.counted_entry[0].number != number
+            or self.counted_entry[1] is not counter
+        ):
             message = user_message(number, self.redacted_words())
             self.counted_entry = message, counter, entry_tokens(message, counter.text)
         return self.counted_entry[0], self.counted_entry[2]
 
+    def typed_reply(self, calls: Sequence[Call | None]) -> str:
+        """Return the words, without secrets, that the user typed into these calls, which it answers."""
+        if self.reply is None:
+            typed = (
+                typed_words(text, call.name if call else "", failed=failed)
+                for call, (text, failed) in zip(calls, self.outputs, strict=True)
+            )
+            self.reply = redact("\n".join(filter(None, typed)))
+        return self.reply
+
     def redacted_words(self) -> str:
-        """The user's words without secrets."""
+        """Return the user's words without secrets."""
         if self.redacted is None:
             self.redacted = redact(self.words) if self.words else ""
         return self.redacted
 
 
 def redact_words(facts: Iterable[MessageFacts]) -> None:
-    """Redact the user's words of these messages: all at once where they hold no secret, which is cheaper."""
+    """Redact the user's words of these messages; all at once if they hold no secret, which is cheaper."""
     new = [one for one in facts if one.redacted is None]
     if not find_secrets("\n\n".join(one.words for one in new)):
         for one in new:
@@ -123,8 +145,14 @@ def _outputs(message: Message, results: Sequence[Result]) -> list[Output]:
     content: Any = message.get("content")
     if message.get("role") == "tool":
         return [(result.text, message.get("is_error") is True) for result in results]
-    flags = (part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCKS)
-    return [(result.text, failed) for result, failed in zip(results, flags, strict=True)]
+    flags = (
+        part.get("is_error") is True
+        for part in content
+        if kind_of(part) in RESULT_BLOCKS
+    )
+    return [
+        (result.text, failed) for result, failed in zip(results, flags, strict=True)
+    ]
 
 
 _NOTHING: Mapping[Hashable, MessageFacts] = MappingProxyType({})
@@ -137,19 +165,27 @@ class Memory:
         self._last = CompactionHistory([])
         self._counter: TokenCounter | None = None
 
-    def read(self, messages: Messages, counter: TokenCounter, covered: tuple[int, ...]) -> CompactionHistory:
-        """The history, counted; the turns of its summaries, which end with `covered`, count too."""
-        current, last, read_before = list(messages), self._last, _NOTHING
+    def read(
+        self, messages: Messages, counter: TokenCounter, covered: tuple[int, ...]
+    ) -> CompactionHistory:
+        """Read and count the history, including the turns of its summaries, which end with `covered`."""
+        current = list(messages)
+        last = self._last
+        read_before = _NOTHING
         if current[: len(last.messages)] != last.messages:
             read_before = {message_key(one.message): one for one in last.facts}
             last = CompactionHistory([])
         history = last.extend(current, read_before)
         if counter is not self._counter:
             history.sizes = []
-        history.sizes += (one.count(counter) for one in history.facts[len(history.sizes) :])
+        history.sizes += (
+            one.count(counter) for one in history.facts[len(history.sizes) :]
+        )
         if history.covered != covered:
-            history.covered, history.turns = covered, number_turns(history.facts, covered=covered)
-        self._last, self._counter = history, counter
+            history.covered = covered
+            history.turns = number_turns(history.facts, covered=covered)
+        self._last = history
+        self._counter = counter
         return history
 
 
@@ -159,16 +195,16 @@ class CompactionHistory:
 
     messages: list[Message]
     covered: tuple[int, ...] = (0,)
-    """For each summary in the list the last turn that it stands for."""
+    """For each summary in the list, the last turn that it covers."""
     facts: list[MessageFacts] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    """Tokens of each, where they were counted."""
+    """Tokens of each message counted so far."""
     turns: list[int] = field(default_factory=list)
-    """For each message the number of the user's message it belongs to."""
+    """The number of the user message that each message belongs to."""
     users: list[int] = field(default_factory=list)
     """The indices of the user's messages."""
     summaries: list[int] = field(default_factory=list)
-    """The indices of messages with a summary of ours in them."""
+    """The indices of messages that contain a summary of this package."""
     pieces: list[Span] = field(default_factory=list)
     """The spans that must not be split."""
     head_end: int = 0
@@ -181,26 +217,49 @@ class CompactionHistory:
     _waiting: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The indices of calls without a result, by their ids."""
     _ends: dict[int, int] = field(default_factory=dict)
-    """For each message with calls, where its group ends."""
+    """The end of its group for each message with calls."""
 
     @property
     def latest_user(self) -> int | None:
         return self.users[-1] if self.users else None
 
     def extend(
-        self, messages: list[Message], read_before: Mapping[Hashable, MessageFacts] = _NOTHING
+        self,
+        messages: list[Message],
+        read_before: Mapping[Hashable, MessageFacts] = _NOTHING,
     ) -> CompactionHistory:
-        """The history of a list that goes on from this one; `read_before`: facts of messages by their keys."""
+        """Return the history of a longer list that begins with this one.
+
+        `read_before`: known facts of messages by key.
+        """
         start = len(self.messages)
         facts = [_facts_of(message, read_before) for message in messages[start:]]
         later = self.covered[len(self.summaries) :]
-        turns = number_turns(facts, before=self.turns[-1] if self.turns else 0, covered=later)
+        turns = number_turns(
+            facts, before=self.turns[-1] if self.turns else 0, covered=later
+        )
         grown = CompactionHistory(
-            messages, self.covered, [*self.facts, *facts], [*self.sizes], [*self.turns, *turns],
-            [*self.users, *(index for index, one in enumerate(facts, start) if one.is_user)],
-            [*self.summaries, *(index for index, one in enumerate(facts, start) if one.is_summary)], [*self.pieces],
-            self.head_end, {**self.calls}, {**self.answered_calls}, {**self.newest}, {**self._waiting}, {**self._ends},
-        )  # fmt: skip
+            messages,
+            self.covered,
+            facts=[*self.facts, *facts],
+            sizes=[*self.sizes],
+            turns=[*self.turns, *turns],
+            users=[
+                *self.users,
+                *(index for index, one in enumerate(facts, start) if one.is_user),
+            ],
+            summaries=[
+                *self.summaries,
+                *(index for index, one in enumerate(facts, start) if one.is_summary),
+            ],
+            pieces=[*self.pieces],
+            head_end=self.head_end,
+            calls={**self.calls},
+            answered_calls={**self.answered_calls},
+            newest={**self.newest},
+            _waiting={**self._waiting},
+            _ends={**self._ends},
+        )
         changed = grown._pair(start)
         grown._cut_pieces(changed)
         if not self.users or changed <= self.head_end or self.head_end >= start - 1:
@@ -227,7 +286,9 @@ class CompactionHistory:
                 if len(one.outputs[number][0]) > LINE:
                     self.newest[one.outputs[number][0]] = index, number
             if one.results:
-                self.answered_calls[index] = tuple(self.calls.get(result.call_id) for result in one.results)
+                self.answered_calls[index] = tuple(
+                    self.calls.get(result.call_id) for result in one.results
+                )
         return changed
 
     def _cut_pieces(self, changed: int) -> None:
@@ -236,39 +297,57 @@ class CompactionHistory:
             self.pieces.pop()
         index = self.pieces[-1].end if self.pieces else 0
         while index < len(self.messages):
-            start, end = index, index + 1
+            start = index
+            end = index + 1
             while index < end:
                 end = max(end, self._ends.get(index, 0))
                 index += 1
             self.pieces.append(Span(start, end))
 
 
-def _facts_of(message: Message, read_before: Mapping[Hashable, MessageFacts]) -> MessageFacts:
+def _facts_of(
+    message: Message, read_before: Mapping[Hashable, MessageFacts]
+) -> MessageFacts:
     one = read_before.get(message_key(message)) if read_before else None
     return one if one is not None and one.message == message else MessageFacts(message)
 
 
 def head_end_of(messages: Messages, pieces: Sequence[Span]) -> int:
-    """The end of the protected start: before an earlier summary, and never inside a group."""
+    """Return the end of the protected start: before an earlier summary, and never inside a group."""
     end = head_length(messages)
-    end = next((index for index in range(end) if without_summary(messages[index]) is None), end)
+    end = next(
+        (index for index in range(end) if _begins_with_summary(messages[index])), end
+    )
     for piece in pieces:
         if piece.end >= end:
             return piece.start if piece.end > end else end
     return end
 
 
-def number_turns(facts: Iterable[MessageFacts], *, before: int = 0, covered: Sequence[int] = ()) -> list[int]:
-    """For each message the number of the user's message it belongs to, counted on from `before`.
+def _begins_with_summary(message: Message) -> bool:
+    """Return whether a message is a summary or begins with one; its own text then belongs after the next one."""
+    if without_summary(message) is None:
+        return True
+    return is_summary(message) and summary_leads(message)
 
-    `covered`: for each summary among them the last number that it stands for.
+
+def number_turns(
+    facts: Iterable[MessageFacts], *, before: int = 0, covered: Sequence[int] = ()
+) -> list[int]:
+    """Return, for each message, the number of its user message, counted from `before`.
+
+    `covered`: the last number that each summary among them covers.
     """
     turns: list[int] = []
-    turn, ends = before, iter(covered)
+    turn = before
+    ends = iter(covered)
     for one in facts:
         if one.is_summary:
-            leads, end = summary_leads(one.message), next(ends, 0)
-            turn = max(turn, end) + one.is_user if leads else max(turn + one.is_user, end)
+            leads = summary_leads(one.message)
+            end = next(ends, 0)
+            turn = (
+                max(turn, end) + one.is_user if leads else max(turn + one.is_user, end)
+            )
         else:
             turn += one.is_user
         turns.append(turn)

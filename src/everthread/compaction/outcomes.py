@@ -1,7 +1,7 @@
-"""How a tool call went, read from its output: exit code, test figures, the line that names the error.
+"""Read the outcome of a tool call from its output: exit code, test figures, the line that names the error.
 
-Outcomes stand at the start or the end of an output, so only those are searched for them; an output may be a JSON
-object around the real one. Everything here is a guess from text: where nothing is clear, nothing is stated.
+Outcomes are at the start or the end of an output, so only those are searched; an output may be a JSON object around the
+real one. Everything here is a guess from text: if nothing is clear, nothing is stated.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ T = TypeVar("T")
 
 
 class ReadOnce(Generic[T]):
-    """`functools.cached_property` without its lock, which costs as much as such a reading."""
+    """`functools.cached_property` without its lock, which costs as much as one read."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
-        self._read, self._name = read, read.__name__
+        self._read = read
+        self._name = read.__name__
 
     def __get__(self, owner: Any, _kind: Any) -> T:
         value: T = self._read(owner)
@@ -48,7 +49,7 @@ class UnwrappedOutput:
     failed: bool = False
     """Whether the JSON says that the call failed."""
     session: str = ""
-    """The id under which the process goes on."""
+    """The id of the session in which the process continues."""
     _stated: str | None = None
 
     @ReadOnce
@@ -63,14 +64,18 @@ class UnwrappedOutput:
 
     @ReadOnce
     def tests(self) -> str:
-        """What a test run reports in it (`count_tests`)."""
+        """The test results reported in the output (`count_tests`)."""
         return count_tests(self.body)
 
     def stated_error(self, *, failed: bool) -> str:
-        """The error of a call that did not end with exit 0 (`error_line`)."""
+        """Return the error of a call that did not end with exit 0 (`error_line`)."""
         if self._stated is None:
             bad = failed or bool(self.code) or bool(self.halt)
-            self._stated = "" if self.code == 0 else self.error or error_line(self.body, failed=bad)
+            self._stated = (
+                ""
+                if self.code == 0
+                else self.error or error_line(self.body, failed=bad)
+            )
         return self._stated
 
 
@@ -81,49 +86,74 @@ _TAGGED = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
 
 
 def unwrap(text: str) -> UnwrappedOutput:
-    """A tool's output without colours and without what is put around it, and the outcome that this states."""
+    """Return a tool's output without colours and wrappers, and the outcome that these state."""
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     data = _json(text)
     if not isinstance(data, dict):
-        tagged = _TAGGED.fullmatch(text) if text.endswith(">") and text.startswith("<") else None
+        tagged = (
+            _TAGGED.fullmatch(text)
+            if text.endswith(">") and text.startswith("<")
+            else None
+        )
         text = tagged[2] if tagged else text
         body = without_header(text)
         if body is text:
             return UnwrappedOutput(text, data=data)
         header = text[: len(text) - len(body)]
         session = _SESSION.search(header)
-        return UnwrappedOutput(body, exit_code(header), data=data, session=session[1] if session else "")
+        return UnwrappedOutput(
+            body, exit_code(header), data=data, session=session[1] if session else ""
+        )
     inner = data.get("metadata")
     meta = inner if isinstance(inner, dict) else {}
-    codes = [value for source in (data, meta) for key in _EXITS if type(value := source.get(key)) is int]
+    codes = [
+        value
+        for source in (data, meta)
+        for key in _EXITS
+        if type(value := source.get(key)) is int
+    ]
     errors = [error for key in _ERRORS if (error := _error_text(data.get(key)))]
-    bodies = [value for key in _BODIES if isinstance(value := data.get(key), str) and value]
+    bodies = [
+        value for key in _BODIES if isinstance(value := data.get(key), str) and value
+    ]
     code = codes[0] if codes else None
-    failed = bool(errors and code is None) or any(data.get(key) is value for key, value in _FAILED.items())
+    failed = bool(errors and code is None) or any(
+        data.get(key) is value for key, value in _FAILED.items()
+    )
     failed = failed or data.get("status") in ("error", "failed", "failure")
-    if code or failed:  # what a program says there while all is well are warnings
-        errors += [said for key in ("stderr", "message", "reason") if (said := _error_text(data.get(key)))]
+    if code or failed:  # without a failure these fields hold warnings
+        errors += [
+            said
+            for key in ("stderr", "message", "reason")
+            if (said := _error_text(data.get(key)))
+        ]
     error = errors[0] if errors and code != 0 else ""
     return UnwrappedOutput(bodies[0] if bodies else text, code, error, data, failed)
 
 
 def _error_text(value: Any) -> str:
-    """What the field of an error says: a text, or an object with a message."""
+    """Return the text of an error field: a string, or the message of an object."""
     if isinstance(value, dict):
         value = value.get("message") or value.get("error")
     return value if isinstance(value, str) and value.strip() else ""
 
 
-_HEADER_LINE = re.compile(r"[A-Z][\w ()-]{0,40}(?::| exited with| exited| running with)[^\n]{0,200}")
+_HEADER_LINE = re.compile(
+    r"[A-Z][\w ()-]{0,40}(?::| exited with| exited| running with)[^\n]{0,200}"
+)
 
 
 def without_header(text: str) -> str:
-    """The output behind the lines some tools put in front of it: `Name: value` lines, then `Output:`."""
+    """Return the output without the header that some tools add: `Name: value` lines, then `Output:`."""
     end = text.find("\nOutput:\n", 0, 1_000)
     if end < 0:
         return text
-    return text[end + 9 :] if all(map(_HEADER_LINE.fullmatch, text[:end].split("\n"))) else text
+    return (
+        text[end + 9 :]
+        if all(map(_HEADER_LINE.fullmatch, text[:end].split("\n")))
+        else text
+    )
 
 
 _EXIT = re.compile(
@@ -135,7 +165,7 @@ _EXIT = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _GOES_ON = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
-"""Behind the number of an exit code: a sentence that speaks of one, not the statement of a tool."""
+"""Text after an exit code that makes it part of a sentence, not the statement of a tool."""
 _EXIT_WORDS = ("exit", "return", "terminated")
 _STOPPED = re.compile(
     r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
@@ -145,23 +175,37 @@ _STOPPED = re.compile(
 )
 
 
-_STOP_WORDS = ("timed", "timeout", "aborted", "interrupted", "cancel", "killed", "rejected")
+_STOP_WORDS = (
+    "timed",
+    "timeout",
+    "aborted",
+    "interrupted",
+    "cancel",
+    "killed",
+    "rejected",
+)
 
 
 def exit_code(text: str) -> int | None:
-    """The exit code a text states, in any of the usual spellings; the last one at its end counts."""
-    stated = _find_exits(text[-1_000:]) or (_find_exits(text[:300])[:1] if len(text) > 1_000 else [])
-    return int(next(group for group in stated[-1].groups() if group)) if stated else None
+    """Return the exit code that a text states, in any usual spelling; the last one at its end counts."""
+    stated = _find_exits(text[-1_000:]) or (
+        _find_exits(text[:300])[:1] if len(text) > 1_000 else []
+    )
+    return (
+        int(next(group for group in stated[-1].groups() if group)) if stated else None
+    )
 
 
 def _find_exits(text: str) -> list[re.Match[str]]:
-    """Where a text states an exit code, in order: looked for around the words that every spelling has."""
+    """Return the matches of exit codes in a text, in order; search only around words that every spelling has."""
     lowered = text.lower()
     matches: dict[int, re.Match[str]] = {}
     for word in _EXIT_WORDS:
         position = lowered.find(word)
         while position >= 0:
-            if word == "exit" or has_any(lowered[position : position + 60], ("code", "status")):
+            if word == "exit" or has_any(
+                lowered[position : position + 60], ("code", "status")
+            ):
                 match = _EXIT.search(text, max(position - 12, 0), position + 100)
                 if match and not _GOES_ON.match(text, match.end()):
                     matches[match.start()] = match
@@ -170,7 +214,7 @@ def _find_exits(text: str) -> list[re.Match[str]]:
 
 
 def find_halt(text: str) -> str:
-    """Why the call did not finish, as the start or end of its output says; empty where it did."""
+    """Return the reason why the call did not finish, from the ends of its output; empty if it finished."""
     ends = f"{text[:300]}\n{text[-300:]}"
     lowered = ends.lower()
     match = _STOPPED.search(ends) if has_any(lowered, _STOP_WORDS) else None
@@ -180,33 +224,51 @@ def find_halt(text: str) -> str:
 
 
 _WORDS = {
-    "tests": "test", "ran": "test", "tests run": "test", "examples": "test", "example": "test",
-    "passed": "passed", "passing": "passed", "pass": "passed",  # how tests ended  # nosec B105
-    "failed": "failed", "failing": "failed", "fail": "failed", "failure": "failed", "failures": "failed",
-    "error": "error", "errors": "error",
-    "skipped": "skipped", "ignored": "skipped", "pending": "skipped", "todo": "skipped",
-}  # fmt: skip
+    "tests": "test",
+    "test": "test",
+    "ran": "test",
+    "tests run": "test",
+    "examples": "test",
+    "example": "test",
+    "passed": "passed",
+    "passing": "passed",
+    "pass": "passed",  # outcomes of tests  # nosec B105
+    "failed": "failed",
+    "failing": "failed",
+    "fail": "failed",
+    "failure": "failed",
+    "failures": "failed",
+    "error": "error",
+    "errors": "error",
+    "skipped": "skipped",
+    "ignored": "skipped",
+    "pending": "skipped",
+    "todo": "skipped",
+}
 _COUNTS = re.compile(
-    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>pass(?:ed|ing)?|fail(?:ed|ing|ures?)?|errors?|skipped|ignored|pending|examples?)\b"
+    r"\b(?P<n>\d{1,7})\s{1,2}(?P<after>pass(?:ed|ing)?|fail(?:ed|ing|ures?)?|errors?|skipped|ignored|pending|examples?|tests?)\b"
     r"|\b(?P<before>tests run|passed|failed|failures?|errors?|skipped)\s{0,3}[:=]\s{0,8}(?P<m>\d{1,7})\b"
     r"|^(?P<ran>ran) (?P<k>\d{1,7}) tests?\b"
     r"|^[#ℹ] (?P<tap>tests|pass|fail|skipped|todo) (?P<j>\d{1,7})$",
     re.IGNORECASE | re.MULTILINE,
 )
-_CARGO = re.compile(r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored", re.MULTILINE)
+_CARGO = re.compile(
+    r"^test result: \w{1,10}\. (\d{1,7}) passed; (\d{1,7}) failed; (\d{1,7}) ignored",
+    re.MULTILINE,
+)
 _GO = re.compile(r"^(?:(ok) {1,4}|(FAIL))\t[\w./-]{1,200}", re.MULTILINE)
 _COUNT_WORDS = ("pass", "fail", "example", "tests run", "ran ", "# tests ", "ℹ ")
-"""What, in lower case, a report on tests has in it."""
+"""Strings, in lower case, found in a report on tests."""
 _COUNT = re.compile(
-    r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam)|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
+    r"[0-9:=#ℹRr](?:(?<=[0-9])\s{1,2}(?i:pass|fail|err|skip|ign|pend|exam|test)|(?<=[nderNDERsS\s].)(?<=[:=])\s{0,8}[0-9]"
     r"|(?<=^.)(?i:an)? )"
 )
-"""A number beside a word or a sign that makes it a count, or how a line with one begins."""
+"""A number beside a word or a sign that makes it a count, or the start of a line with one."""
 _SUITES = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNORECASE)
 
 
 def count_tests(text: str) -> str:
-    """The figures of a test run: `3 failed, 12 passed`; empty where there was none."""
+    """Return the figures of a test run: `3 failed, 12 passed`; empty without a run."""
     counts = _several_runs(text) or _last_report(text[-4_000:])
     shown = []
     for name in ("failed", "error", "passed", "skipped", "test"):
@@ -218,27 +280,42 @@ def count_tests(text: str) -> str:
 
 
 def _several_runs(text: str) -> dict[str, int]:
-    """Runners that report once a package: the sum."""
+    """Return the sums for runners that report once per package."""
     cargo = _CARGO.findall(text) if "test result: " in text else []
     if cargo:
-        passed, failed, ignored = (sum(map(int, column)) for column in zip(*cargo, strict=True))
+        passed, failed, ignored = (
+            sum(map(int, column)) for column in zip(*cargo, strict=True)
+        )
         return {"passed": passed, "failed": failed, "skipped": ignored}
     go = _GO.findall(text) if "ok  " in text or "FAIL\t" in text else []
-    return {"passed": sum(bool(ok) for ok, _ in go), "failed": sum(bool(fail) for _, fail in go)} if go else {}
+    return (
+        {
+            "passed": sum(bool(ok) for ok, _ in go),
+            "failed": sum(bool(fail) for _, fail in go),
+        }
+        if go
+        else {}
+    )
 
 
 def _last_report(text: str) -> dict[str, int]:
-    """The last few lines that state figures, where one of them is about tests, not just errors."""
+    """Return the figures in the last few lines that state any, if one of them is about tests, not just errors."""
     if not has_any(text.lower(), _COUNT_WORDS):
         return {}
     stated: list[tuple[int, dict[str, int]]] = []
     last = None
     lines = text.split("\n")
-    for line_number in range(len(lines) - 1, -1, -1):  # what stands far before the last report is not read
+    for line_number in range(
+        len(lines) - 1, -1, -1
+    ):  # do not read far before the last report
         if last is not None and line_number < last - 6:
             break
         line = lines[line_number][:500]
-        line_counts = {} if _COUNT.search(line) is None or _SUITES.match(line) else _read_counts(line)
+        line_counts = (
+            {}
+            if _COUNT.search(line) is None or _SUITES.match(line)
+            else _read_counts(line)
+        )
         if line_counts:
             stated.insert(0, (line_number, line_counts))
         if last is None and line_counts.keys() - {"error", "skipped"}:
@@ -254,7 +331,9 @@ def _read_counts(line: str) -> dict[str, int]:
     counts = {}
     for match in _COUNTS.finditer(line):
         word = match["after"] or match["before"] or match["ran"] or match["tap"]
-        counts[_WORDS[word.lower()]] = int(match["n"] or match["m"] or match["k"] or match["j"])
+        counts[_WORDS[word.lower()]] = int(
+            match["n"] or match["m"] or match["k"] or match["j"]
+        )
     return counts
 
 
@@ -264,35 +343,64 @@ _CLEAR = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _VAGUE = re.compile(
-    r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b", re.IGNORECASE
+    r"\b(?:error|failed|failure|cannot|denied|invalid|not found|unexpected|undefined|refused)\b",
+    re.IGNORECASE,
 )
 _CLEAR_WORDS = (
-    "error", "fatal", "panic", "npm err", "uncaught", "exception", "command not found", "no such file",
-    "permission denied", "segmentation fault", "*** [", "e   ",
-)  # fmt: skip
-_VAGUE_WORDS = ("error", "fail", "cannot", "denied", "invalid", "not found", "unexpected", "undefined", "refused")
+    "error",
+    "fatal",
+    "panic",
+    "npm err",
+    "uncaught",
+    "exception",
+    "command not found",
+    "no such file",
+    "permission denied",
+    "segmentation fault",
+    "*** [",
+    "e   ",
+)
+_VAGUE_WORDS = (
+    "error",
+    "fail",
+    "cannot",
+    "denied",
+    "invalid",
+    "not found",
+    "unexpected",
+    "undefined",
+    "refused",
+)
 _LEADS = re.compile(
     r"\W{0,3}(?:<\w{1,40}>\s?)?(?:\w{0,40}error|\w{0,40}exception|failed|failure|traceback|fatal|ran into|invalid|"
     r"[\w.-]{1,40} failed for|cannot|could not|unable to|no such|permission denied)\b",
     re.IGNORECASE,
 )
 _WHOLE_LINE = 2_000
-"""Characters of a line that are given: whoever cuts it sees a secret whole."""
+"""Characters of a line to return, so that a caller that clips it sees a secret whole."""
 _SEARCHED = 100_000
-"""How much of the start and of the end of an output is searched for an error."""
+"""Characters to search for an error at each end of an output."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 def error_line(text: str, *, failed: bool = False) -> str:
-    """The line that names the error. Where it is not known that the call failed, only a clear one counts."""
+    """Return the line that names the error; only a clear one if it is not known that the call failed."""
     start = text.rfind(_TRACEBACK)
     if start >= 0:
         lines = text[start : start + 20_000].split("\n")[1:]
         named = next((line for line in lines if line[:1].strip()), "")
         if named:
             return named.strip()
-    parts = (text,) if len(text) <= _SEARCHED else (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:])
-    for pattern, words in ((_CLEAR, _CLEAR_WORDS), (_VAGUE, _VAGUE_WORDS)) if failed else ((_CLEAR, _CLEAR_WORDS),):
+    parts = (
+        (text,)
+        if len(text) <= _SEARCHED
+        else (text[:_SEARCHED], text[_SEARCHED:][-_SEARCHED:])
+    )
+    for pattern, words in (
+        ((_CLEAR, _CLEAR_WORDS), (_VAGUE, _VAGUE_WORDS))
+        if failed
+        else ((_CLEAR, _CLEAR_WORDS),)
+    ):
         for part in parts:
             for start in sorted(_lines_with(part, words)):
                 end = part.find("\n", start)
@@ -303,30 +411,38 @@ def error_line(text: str, *, failed: bool = False) -> str:
 
 
 def _line_at(text: str, position: int) -> str:
-    """The line around a place; of a very long one what is near it, from the beginning of a word on."""
+    """Return the line around a position; for a very long line the part near it, from the beginning of a word."""
     start = text.rfind("\n", 0, position) + 1
     if start < position - 100:
         start = text.find(" ", position - 100, position) + 1 or position
-    return text[start : start + _WHOLE_LINE].split("\n", 1)[0].removeprefix("E  ").strip()
+    return (
+        text[start : start + _WHOLE_LINE].split("\n", 1)[0].removeprefix("E  ").strip()
+    )
 
 
 def leading_error(text: str) -> str:
-    """The first line, where it says that the call failed. The lines after it may be any text that mentions errors."""
+    """Return the first line if it says that the call failed. Later lines may be any text that mentions errors."""
     first = text.lstrip()[:_WHOLE_LINE].split("\n", 1)[0]
     return first.strip() if _LEADS.match(first) else ""
 
 
-_OWN = re.compile(r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL|panic)\b ?[:!\[]")
+_OWN = re.compile(
+    r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL|panic)\b ?[:!\[]"
+)
 
 
 def own_error(text: str) -> str:
-    """The error that a program states: in the first or last line of its output, or in a traceback near its end."""
+    """Return the error that a program states: in its first or last line, or in a traceback near its end."""
     end = text[-4_000:].rstrip()
     last = end.rpartition("\n")[2].strip()
     if _OWN.match(last) or _TRACEBACK in end[-2_000:]:
         return error_line(end) or last
     first = text.lstrip()[:_WHOLE_LINE].split("\n", 1)[0].strip()
-    return first if _OWN.match(first) or "command not found" in first or " failed for " in first else ""
+    return (
+        first
+        if _OWN.match(first) or "command not found" in first or " failed for " in first
+        else ""
+    )
 
 
 def _json(text: str) -> Any:
@@ -338,17 +454,38 @@ def _json(text: str) -> Any:
 # Lines that name an error
 
 MAX_ERRORS = 8
-"""So many different error lines are taken from one output."""
+"""Maximum of different error lines to take from one output."""
 MAX_LINE = 300
-"""Characters of a line in which an error is looked for."""
+"""Characters of a line to search for an error."""
 
 _SUSPECT_WORDS = (
-    "err", "exception", "fail", "fatal", "panic", "critical", "command not found", "no such file",
-    "permission denied", "refused", "killed", "cannot find module", "no module named", "enoent", "eacces",
-    "eaddrinuse", "aborted", "fault", "undefined reference", "not recognized as", " code", " status", "\ne  ", "***",
-)  # fmt: skip
+    "err",
+    "exception",
+    "fail",
+    "fatal",
+    "panic",
+    "critical",
+    "command not found",
+    "no such file",
+    "permission denied",
+    "refused",
+    "killed",
+    "cannot find module",
+    "no module named",
+    "enoent",
+    "eacces",
+    "eaddrinuse",
+    "aborted",
+    "fault",
+    "undefined reference",
+    "not recognized as",
+    " code",
+    " status",
+    "\ne  ",
+    "***",
+)
 _SUSPECT_SIGNS = (*_SUSPECT_WORDS, "✗", "✘", "×", "✖", "❌")
-"""What, in lower case, a line that states an error has in it."""
+"""Strings, in lower case, found in a line that states an error."""
 _STARTS_ERROR = re.compile(
     r"\s*(?:E {2,}\S|\[?(?:error|fatal|panic|critical)\b(?:\[\w+\])?(?: ?[\]:!]| - )|npm (?:ERR!|error)|FAILED\b|"
     r"FAIL[: \t]|--- FAIL|[✗✘×✖❌] |Uncaught |Unhandled |thread '.{1,80}' panicked|Segmentation fault|"
@@ -363,8 +500,8 @@ _STATES_ERROR = re.compile(
     r"|(?:exit(?:ed)?|return(?:ed)?)(?: with)?(?: non-zero)?(?: exit)? (?:code|status)[: ]+[1-9]"
     r"|[1-9](?<!\w.)\d* (?:failed|failures?|errors?)\b"
 )
-"""Every way begins with letters or a sign, so that few places of a line are looked at closely."""
-# Source code that speaks of errors, counts of none, what npm prints around the error.
+"""Every alternative begins with letters or a sign, so that few positions of a line need a closer look."""
+# Source code that mentions errors, counts of zero errors, npm's output around the error.
 _STARTS_CODE = re.compile(
     r"npm (?:ERR!|error) (?:path|location|workspace|command|code|errno|A complete log|    )"
     r"|\s*(?:\d+[:|→\t ]\s*)?(?://|/\*|\*|#(?!#)|<!--|\}|@|\.(?!\.?/)|- |\+ |(?:import|from|def|class|return|throw|"
@@ -383,18 +520,24 @@ _DIAGNOSTIC = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
 _NUMBERS = re.compile(r"[\d\s]+(?:(?<=0)[xX][0-9a-fA-F]+)?")
 
 
-def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) -> list[str]:
-    """The lines that state an error, in order: no source code, each once (numbers aside), the first and last ones.
+def error_lines(
+    text: str, *, failed: bool = False, enough: int = MAX_ERRORS
+) -> list[str]:
+    """Return the lines that state an error, in order: the first and last ones, without source code.
 
-    Where a call `failed` and no line says why in the usual words, the last line with words comes first. Reading ends
-    with `enough` lines that say more than that there was an error.
+    Lines that differ only in numbers count once. If a call `failed` and no line gives the reason in the usual words,
+    the last line with words comes first. Reading ends with `enough` lines that say more than that there was an error.
     """
     stated: dict[str, str] = {}
     telling = 0
     starts = _lines_with(text, _SUSPECT_WORDS if text.isascii() else _SUSPECT_SIGNS)
-    for whole in dict.fromkeys(text[start : start + _WHOLE_LINE].split("\n", 1)[0] for start in sorted(starts)):
+    for whole in dict.fromkeys(
+        text[start : start + _WHOLE_LINE].split("\n", 1)[0] for start in sorted(starts)
+    ):
         line = whole[:MAX_LINE]
-        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(line):
+        if not (_STARTS_ERROR.match(line) or _STATES_ERROR.search(line)) or _is_code(
+            line
+        ):
             continue
         key = _NUMBERS.sub("", line)
         if key not in stated:
@@ -410,7 +553,7 @@ def error_lines(text: str, *, failed: bool = False, enough: int = MAX_ERRORS) ->
 
 
 def find_failure(text: str) -> str:
-    """The first line that states an error; of npm any line that begins as its errors do."""
+    """Return the first line that states an error, or any line that begins like an npm error."""
     lines = [line for line in error_lines(text, enough=1) if not says_nothing(line)]
     npm = _NPM_ERROR.search(text) if not lines else None
     return lines[0] if lines else npm[0] if npm else ""
@@ -420,8 +563,12 @@ _NPM_ERROR = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
 
 
 def _is_code(line: str) -> bool:
-    """Whether a line that speaks of an error is source code, or what npm prints around the error."""
-    is_code = line.rstrip().endswith((";", "{")) or "=>" in line or _STARTS_CODE.match(line) is not None
+    """Return whether a line that mentions an error is source code, or npm's output around the error."""
+    is_code = (
+        line.rstrip().endswith((";", "{"))
+        or "=>" in line
+        or _STARTS_CODE.match(line) is not None
+    )
     if not is_code and has_any(line.lower(), _CODE_WORDS):
         is_code = _SOURCE_CODE.search(line) is not None
     return is_code and _DIAGNOSTIC.search(line) is None
@@ -440,24 +587,25 @@ _TELLS_WHY = re.compile(
     re.IGNORECASE,
 )
 _END_CHARS = 2_000
-"""So many characters of the end are looked at for the last words."""
+"""Characters at the end to search for the last words."""
 
 
 def says_nothing(line: str) -> bool:
-    """Whether an error line only states that there was one, or how many."""
+    """Return whether an error line only states that errors occurred, or their number."""
     return _SAYS_NOTHING.fullmatch(line) is not None
 
 
 def _last_words(text: str) -> list[str]:
-    """The last line that tells of a failure, or the last at all."""
+    """Return the last line that reports a failure. A single line counts too, unless make printed it as a command."""
     rows = [row.strip() for row in text[-_END_CHARS:].split("\n")]
     rows = [row for row in rows if any(map(str.isalpha, row)) and not says_nothing(row)]
     telling = [row for row in rows if _TELLS_WHY.search(row) and not _is_code(row)]
-    return (telling or rows)[-1:]
+    is_only = len(rows) == 1 and "*** [" not in text[-_END_CHARS:]
+    return telling[-1:] or (rows if is_only else [])
 
 
 def has_any(text: str, words: Iterable[str]) -> bool:
-    """Whether a text holds one of the words."""
+    """Return whether a text holds one of the words."""
     for word in words:  # noqa: SIM110 - called for every output, and far quicker than a generator
         if word in text:
             return True
@@ -465,7 +613,7 @@ def has_any(text: str, words: Iterable[str]) -> bool:
 
 
 def _lines_with(text: str, words: Iterable[str]) -> set[int]:
-    """Where the lines start that hold one of the words, whatever its case: far quicker than a pattern on every line."""
+    """Return the starts of lines that hold one of the words in any case: far quicker than a pattern on every line."""
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = text

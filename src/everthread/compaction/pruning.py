@@ -1,8 +1,8 @@
-"""A smaller transcript, without a model: old tool output, long arguments and old images give way to a few words.
+"""Make a transcript smaller without a model: replace old tool output, long arguments and old images by a few words.
 
-Only what stands in `[start, protect_from)` is touched; the latest user message and open calls never are. Nothing gets
-longer, a message that needs no change stays the same object, and pruning again changes nothing. A changed message is
-no longer what was on the wire; reasoning in it stays as it is.
+Only messages in `[start, protect_from)` change, never the latest user message or open calls. Nothing gets longer, a
+message that needs no change stays the same object, and pruning again changes nothing. A changed message is no longer
+the one on the wire; its reasoning stays unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from itertools import islice
 from typing import Any, cast
 
 from everthread.compaction.history import CompactionHistory
-from everthread.compaction.tool_calls import CUT_MARK, LINE, PATCHED, Action, CallFacts, action_of, describe
+from everthread.compaction.tool_calls import (
+    CUT_MARK,
+    LINE,
+    PATCHED,
+    Action,
+    CallFacts,
+    action_of,
+    describe,
+)
 from everthread.core.messages import (
     CALL_BLOCKS,
     IMAGE_BLOCKS,
@@ -36,30 +44,38 @@ from everthread.core.messages import (
     with_text,
 )
 from everthread.core.outputs import is_persisted
-from everthread.core.redaction import clip_words, redact, redact_value
+from everthread.core.redacted_values import redact_value
+from everthread.core.redaction import clip_words, redact
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import gist, is_lookup
+from everthread.wire.definitions import loads_tools
 
 CLEARED = "[Old tool output cleared to save context space]"
 LONG = LINE
 """A tool result, or a string in a call's arguments, of more characters is long."""
 _STRING = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*:)?', re.DOTALL)
 _NAMES = 8
-"""Files of a patch that are named where its text is cut."""
+"""Files of a patch to name if its text is cut."""
 _LONE = re.compile("[\ud800-\udfff]")
-"""Half a character: it has no bytes of its own."""
+"""A lone surrogate, which cannot be encoded."""
 _DATA_IMAGE = re.compile(r"data:image/([\w.+-]{1,40});base64,([A-Za-z0-9+/=_-]{100,})")
 
 
-def prune(messages: Messages, *, protect_from: int, start: int = 0, results: bool = True) -> list[Message]:
-    """The transcript with what is old in `[start, protect_from)` made small; without `results`, not tools' results."""
+def prune(
+    messages: Messages, *, protect_from: int, start: int = 0, results: bool = True
+) -> list[Message]:
+    """Return the transcript with old parts in `[start, protect_from)` reduced; keep tool results unless `results`."""
     work = Pruner(CompactionHistory([]).extend(list(messages)), results=results)
     end = min(protect_from, len(messages))
-    return [*messages[:start], *map(work.message, range(start, end)), *messages[max(start, end) :]]
+    return [
+        *messages[:start],
+        *map(work.message, range(start, end)),
+        *messages[max(start, end) :],
+    ]
 
 
 class Pruner:
-    """Prunes the messages of a history, each when it is first asked for."""
+    """A lazy pruner for the messages of a history."""
 
     def __init__(self, history: CompactionHistory, *, results: bool = True) -> None:
         self.history = history
@@ -69,7 +85,7 @@ class Pruner:
         self._pruned: dict[int, Message] = {}
 
     def message(self, index: int) -> Message:
-        """The pruned message."""
+        """Return the pruned message."""
         pruned = self._pruned.get(index)
         if pruned is None:
             pruned = self._pruned[index] = self._prune(index)
@@ -78,13 +94,20 @@ class Pruner:
     def _prune(self, index: int) -> Message:
         history = self.history
         one = history.facts[index]
-        around: tuple[Any, ...] = (self._with_results, index == self._unanswered, index == self._latest_user)
+        around: tuple[Any, ...] = (
+            self._with_results,
+            index == self._unanswered,
+            index == self._latest_user,
+        )
         if one.results:
-            later = [self._find_later(index, number, text) for number, (text, _) in enumerate(one.outputs)]
+            later = [
+                self._find_later(index, number, text)
+                for number, (text, _) in enumerate(one.outputs)
+            ]
             around = (*around, history.answered_calls[index], *later)
         if one.pruned is None or one.pruned[0] != around:
             message = one.message
-            if one.results and self._with_results:
+            if one.results and self._with_results and not loads_tools(message):
                 message = self.results(index, message)
             if one.calls and index != self._unanswered:
                 message = self.arguments(message)
@@ -96,8 +119,9 @@ class Pruner:
         return pruned
 
     def tokens(self, index: int, counter: TokenCounter) -> int:
-        """Tokens of the pruned message."""
-        message, one = self.message(index), self.history.facts[index]
+        """Count the tokens of the pruned message."""
+        message = self.message(index)
+        one = self.history.facts[index]
         if message is one.message:
             return self.history.sizes[index]
         if one.pruned_size is None or one.pruned_size[0] is not counter:
@@ -105,20 +129,36 @@ class Pruner:
         return one.pruned_size[1]
 
     def _find_later(self, index: int, number: int, text: str) -> str | None:
-        """The id of the last call with the same output; None where this is the last."""
-        newest = self.history.newest.get(text, (index, number)) if len(text) > LONG else (index, number)
-        return None if newest == (index, number) else self.history.facts[newest[0]].results[newest[1]].call_id
+        """Return the id of the last call with the same output, or None if this is the last."""
+        newest = (
+            self.history.newest.get(text, (index, number))
+            if len(text) > LONG
+            else (index, number)
+        )
+        return (
+            None
+            if newest == (index, number)
+            else self.history.facts[newest[0]].results[newest[1]].call_id
+        )
 
     def results(self, index: int, message: Message) -> Message:
-        """Long tool results become one line, images in them a placeholder."""
+        """Replace long tool results by one line, and images in them by a placeholder."""
         numbers = itertools.count()
-        return edit_results(message, lambda *result: self._result(index, next(numbers), *result))
+        return edit_results(
+            message, lambda *result: self._result(index, next(numbers), *result)
+        )
 
-    def _result(self, index: int, number: int, result: Result, holder: Mapping[str, Any]) -> Any:
-        content, removed = _drop_media(result.content)
+    def _result(
+        self, index: int, number: int, result: Result, holder: Mapping[str, Any]
+    ) -> Any:
+        content, removed = drop_media(result.content)
         text = content_text(content)
         call = self.history.answered_calls[index][number]
-        if len(text) <= LONG or (text[:1] == "[" and self.history.facts[index].reading(number, call).is_line):
+        if self.history.facts[index].typed_reply(self.history.answered_calls[index]):
+            return content  # the user's own words
+        if len(text) <= LONG or (
+            text[:1] == "[" and self.history.facts[index].reading(number, call).is_line
+        ):
             return content
         later = None if removed else self._find_later(index, number, text)
         say: Callable[..., str | None]
@@ -126,15 +166,28 @@ class Pruner:
             say = partial(gist, text)
         elif later is not None:
             action = action_of(call, name=result.name) or Action("tool")
-            say = partial(action.line, f"same output as the later call {clip(later, 40)}".rstrip())
+            say = partial(
+                action.line, f"same output as the later call {clip(later, 40)}".rstrip()
+            )
         elif removed:
-            say = partial(describe, call, text, name=result.name, failed=holder.get("is_error") is True)
+            say = partial(
+                describe,
+                call,
+                text,
+                name=result.name,
+                failed=holder.get("is_error") is True,
+            )
         else:
-            return with_text(content, _append_errors(text, self.history.facts[index].reading(number, call)))
-        return with_text(content, _fit_line(text, say, f" [{removed} removed]" if removed else ""))
+            return with_text(
+                content,
+                _append_errors(text, self.history.facts[index].reading(number, call)),
+            )
+        return with_text(
+            content, _fit_line(text, say, f" [{removed} removed]" if removed else "")
+        )
 
     def arguments(self, message: Message) -> Message:
-        """Long strings in the arguments of calls are cut; JSON stays JSON."""
+        """Cut long strings in the arguments of calls; JSON stays JSON."""
         fields: dict[str, Any] = {}
         if message.get("role") == "assistant":
             for name, change in (("tool_calls", _cut_call), ("content", _cut_block)):
@@ -148,7 +201,7 @@ class Pruner:
         return cast("Message", {**off_the_wire(message), **fields})
 
     def images(self, message: Message) -> Message:
-        """Images outside tool results become a placeholder, also those written into the text."""
+        """Replace images outside tool results by a placeholder, including those written into the text."""
         content: Any = message.get("content")
         slim: Any = content
         if message.get("role") not in ("user", "assistant"):
@@ -161,41 +214,58 @@ class Pruner:
 
 
 def open_group(messages: Messages) -> int | None:
-    """The assistant message whose calls may still be answered: some are not, and no assistant message follows it."""
-    last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "assistant"), None)
+    """Return the index of the last assistant message if some of its calls are still unanswered."""
+    last = next(
+        (
+            at
+            for at in range(len(messages) - 1, -1, -1)
+            if messages[at].get("role") == "assistant"
+        ),
+        None,
+    )
     if last is None:
         return None
     waiting = [call.id for call in calls_of(messages[last])]
-    for result in (result for message in messages[last + 1 :] for result in results_of(message)):
+    for result in (
+        result for message in messages[last + 1 :] for result in results_of(message)
+    ):
         if result.call_id in waiting:
             waiting.remove(result.call_id)
     return last if waiting else None
 
 
 def _append_errors(text: str, reading: CallFacts) -> str:
-    """A line for an output; behind it, word for word, the errors of a call that failed.
+    """Return a line for an output, followed by the errors of a failed call, word for word.
 
-    The short output of such a call stays as it is where that would hardly be smaller.
+    Keep the short output of such a call unchanged if that would save little.
     """
     errors = reading.errors()
     if is_persisted(text) or sum(map(len, errors)) <= LONG:
         line = _fit_line(text, reading.line, "")
         if is_persisted(text) or all(error in line for error in errors):
             return line
-    both = "\n".join([_fit_line(text, partial(reading.line, with_error=False), ""), *errors])
-    if 4 * len(both.encode("utf-8", "surrogatepass")) <= 3 * len(text.encode("utf-8", "surrogatepass")):
+    both = "\n".join(
+        [_fit_line(text, partial(reading.line, with_error=False), ""), *errors]
+    )
+    if 4 * len(both.encode("utf-8", "surrogatepass")) <= 3 * len(
+        text.encode("utf-8", "surrogatepass")
+    ):
         return both
     return text if len(text) <= 3 * LONG else _fit_line(text, reading.line, "")
 
 
 def _fit_line(text: str, say: Callable[..., str | None], end: str) -> str:
-    """The line for an output, in at most half its bytes: shorter by any measure.
+    """Return the line for an output, in at most half its bytes: shorter by any measure.
 
-    A citation of stored output is kept whole, whatever it takes.
+    Keep a citation of stored output whole, whatever its size.
     """
     if is_persisted(text):
         return say(limit=LONG) or CLEARED
-    half = len(text) // 2 if len(text) > 10 * LONG else len(text.encode("utf-8", "surrogatepass")) // 2
+    half = (
+        len(text) // 2
+        if len(text) > 10 * LONG
+        else len(text.encode("utf-8", "surrogatepass")) // 2
+    )
     for limit in (LONG, LONG // 2, LONG // 4):
         line = say(limit=limit - len(end))
         if line and len(f"{line}{end}".encode("utf-8", "surrogatepass")) <= half:
@@ -203,8 +273,8 @@ def _fit_line(text: str, say: Callable[..., str | None], end: str) -> str:
     return CLEARED
 
 
-def _drop_media(content: Any) -> tuple[Any, int]:
-    """A result's content with a placeholder for every image and every large part without words; how many."""
+def drop_media(content: Any) -> tuple[Any, int]:
+    """Replace every image and every large part without text in a result's content. Return it and the number."""
     if not isinstance(content, list):
         return content, 0
     slim = [part if part_text(part) else _slim_media(part) for part in content]
@@ -222,7 +292,7 @@ def _slim_media(part: Any) -> Any:
 
 
 def _slim_part(part: Any) -> Any:
-    """A part of a message without the image that it is or that its text holds."""
+    """Return a part of a message without its image, or without images in its text."""
     if kind_of(part) in IMAGE_BLOCKS:
         placeholder = {"type": "text", "text": _image_label(part)}
         return placeholder if len(str(placeholder)) < len(str(part)) else part
@@ -233,7 +303,7 @@ def _slim_part(part: Any) -> Any:
 
 
 def _image_label(part: Mapping[str, Any]) -> str:
-    """A label for an image: its link, or its format and size."""
+    """Return a label for an image: its link, or its format and size."""
     source = part.get("image_url") or part.get("source")
     fields = source if isinstance(source, dict) else {"url": source}
     url, data, media = (fields.get(key) for key in ("url", "data", "media_type"))
@@ -256,7 +326,7 @@ def _drop_data_images(text: str) -> str:
 
 
 def _cut_call(call: Any) -> Any:
-    """An OpenAI tool call with long strings in its arguments cut."""
+    """Cut long strings in the arguments of an OpenAI tool call."""
     if not isinstance(call, dict):
         return call
     for holder, key in (("function", "arguments"), ("custom", "input")):
@@ -271,7 +341,7 @@ def _cut_call(call: Any) -> Any:
 
 
 def _cut_block(part: Any) -> Any:
-    """An Anthropic `tool_use` block with long strings in its input cut."""
+    """Cut long strings in the input of an Anthropic `tool_use` block."""
     if kind_of(part) not in CALL_BLOCKS:
         return part
     cut = _cut_value(part.get("input"))
@@ -279,20 +349,25 @@ def _cut_block(part: Any) -> Any:
 
 
 def _cut_value(value: Any, depth: int = 100) -> Any:
-    """A JSON value with long strings cut, down to this depth; the same object where there is none."""
+    """Cut long strings in a JSON value, down to this depth. Return the same object if it has none."""
     if isinstance(value, str):
         return _cut_text(value)
     if not depth or not isinstance(value, dict | list):
         return value
     items = value.items() if isinstance(value, dict) else enumerate(value)
     cut = {key: _cut_value(item, depth - 1) for key, item in items}
-    if all(cut[key] is item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))):
+    if all(
+        cut[key] is item
+        for key, item in (
+            value.items() if isinstance(value, dict) else enumerate(value)
+        )
+    ):
         return value
     return cut if isinstance(value, dict) else list(cut.values())
 
 
 def _cut_json(text: str) -> str:
-    """JSON text with long strings cut, the rest byte for byte. What is no JSON becomes a JSON object that says so."""
+    """Cut long strings in JSON text and keep the rest byte for byte. Wrap other text in a JSON object."""
     if len(text) <= LONG:
         return text
     if json_value(text) is None:
@@ -311,19 +386,33 @@ def _cut_literal(match: re.Match[str]) -> str:
 
 
 def _cut_text(text: str) -> str:
-    """The beginning of a long text; of a patch the names of its files too."""
-    if len(text) <= LONG or (len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)):  # it was cut before
+    """Cut a long text to its beginning; for a patch keep the names of its files too."""
+    if len(text) <= LONG or (
+        len(text) <= 2_000 and CUT_MARK.search(text, 0, 2 * LONG)
+    ):  # it was cut before
         return text
-    names = [match[0] for match in islice(PATCHED.finditer(text, 150), _NAMES)] if " File: " in text else []
-    return "\n".join([f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names])
+    names = (
+        [match[0] for match in islice(PATCHED.finditer(text, 150), _NAMES)]
+        if " File: " in text
+        else []
+    )
+    return "\n".join(
+        [f"{clip_words(text, 151)} [cut: {len(text):,} characters in all]", *names]
+    )
 
 
 def redact_message(message: Message) -> Message:
-    """The message with every secret in its words, arguments and results taken out; itself where it holds none."""
+    """Redact every secret in a message's text, arguments and results. Return the same object if it has none."""
     changes: dict[str, Any] = {}
     for name in ("content", "reasoning_content", "refusal"):
         value: Any = message.get(name)
-        clean = redact(value) if isinstance(value, str) else redact_value(value) if isinstance(value, list) else value
+        clean = (
+            redact(value)
+            if isinstance(value, str)
+            else redact_value(value)
+            if isinstance(value, list)
+            else value
+        )
         if clean is not value:
             changes[name] = clean
     old_calls = message.get("tool_calls")
@@ -340,4 +429,8 @@ def _redact_call(call: Any) -> Any:
     if not isinstance(function, Mapping) or not isinstance(arguments, str):
         return redact_value(call)
     clean = redact(arguments)
-    return call if clean is arguments else {**call, "function": {**function, "arguments": clean}}
+    return (
+        call
+        if clean is arguments
+        else {**call, "function": {**function, "arguments": clean}}
+    )

@@ -1,4 +1,4 @@
-"""Summaries: their sections, what a summariser is asked and answers, and what a compaction is."""
+"""Summaries and compactions: sections, requests to a summariser, drafts and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everthread.core.types import Node
 
 if TYPE_CHECKING:
     from everthread.compaction.journal import Journal
-    from everthread.compaction.state import ThreadState
+    from everthread.compaction.thread_facts import ThreadState
 
 # Sections
 
@@ -33,12 +33,27 @@ DECISIONS = "Key Decisions"
 ANSWERED = "Resolved Questions"
 ASKS = "Pending User Asks"
 FILES = "Relevant Files"
+NAMES = "Names in Use"
 REMAINING = "Remaining Work"
 CRITICAL = "Critical Context"
 
 HANDOFF = (
-    TASK, WORDS, GOAL, RULES, DONE, STATE, PROGRESS, BLOCKED, DECISIONS, ANSWERED, ASKS, FILES, REMAINING, CRITICAL,
-)  # fmt: skip
+    TASK,
+    WORDS,
+    GOAL,
+    RULES,
+    DONE,
+    STATE,
+    PROGRESS,
+    BLOCKED,
+    DECISIONS,
+    ANSWERED,
+    ASKS,
+    FILES,
+    NAMES,
+    REMAINING,
+    CRITICAL,
+)
 """Every section a summary has, in order. The classic layout shows the same content under fewer headings."""
 
 CLASSIC = (
@@ -47,27 +62,41 @@ CLASSIC = (
     (RULES, (RULES,)),
     ("Progress", (DONE, STATE, PROGRESS, BLOCKED)),
     (DECISIONS, (DECISIONS, ANSWERED)),
-    (FILES, (FILES,)),
+    (FILES, (FILES, NAMES)),
     ("Next Steps", (ASKS, REMAINING)),
     (CRITICAL, (CRITICAL,)),
 )
-_CLASSIC_NAMES = {DONE: "Done", PROGRESS: "In Progress", BLOCKED: "Blocked", STATE: "State"}
+_CLASSIC_NAMES = {
+    DONE: "Done",
+    PROGRESS: "In Progress",
+    BLOCKED: "Blocked",
+    STATE: "State",
+}
 _KNOWN = {name.casefold(): name for name in HANDOFF} | {
-    "done": DONE, "state": STATE, "progress": PROGRESS, "next steps": REMAINING, "constraints": RULES,
-}  # fmt: skip
+    "done": DONE,
+    "state": STATE,
+    "progress": PROGRESS,
+    "next steps": REMAINING,
+    "constraints": RULES,
+}
 
 Sections = dict[str, str]
-"""Section name -> its text. A missing or empty one is `None.` where a model wrote, and left out where none did."""
+"""Section name -> its text. If empty or missing, `None.` in a model's summary and left out of a journal."""
 
 
-def render_sections(sections: Mapping[str, str], *, template: TemplateName = "handoff", brief: bool = False) -> str:
-    """The sections as Markdown, headings in English. `brief` leaves empty ones out."""
+def render_sections(
+    sections: Mapping[str, str],
+    *,
+    template: TemplateName = "handoff",
+    brief: bool = False,
+) -> str:
+    """Render the sections as Markdown, headings in English. `brief` leaves out empty ones."""
     if template == "classic":
         return _render_classic(sections, brief=brief)
     blocks = []
     for name in HANDOFF:
         text = sections.get(name, "").strip()
-        if text or not (brief or name == WORDS):
+        if text or not (brief or name in (WORDS, NAMES)):
             blocks.append(f"## {name}\n{text or NONE}")
     return "\n\n".join(blocks)
 
@@ -75,9 +104,13 @@ def render_sections(sections: Mapping[str, str], *, template: TemplateName = "ha
 def _render_classic(sections: Mapping[str, str], *, brief: bool) -> str:
     blocks = []
     for heading, names in CLASSIC:
-        filled = [(name, text) for name in names if (text := sections.get(name, "").strip())]
+        filled = [
+            (name, text) for name in names if (text := sections.get(name, "").strip())
+        ]
         if heading == "Progress":
-            body = "\n\n".join(f"### {_CLASSIC_NAMES[name]}\n{text}" for name, text in filled)
+            body = "\n\n".join(
+                f"### {_CLASSIC_NAMES[name]}\n{text}" for name, text in filled
+            )
         else:
             body = "\n\n".join(text for _, text in filled)
         if body or not (brief or heading == WORDS):
@@ -85,17 +118,20 @@ def _render_classic(sections: Mapping[str, str], *, brief: bool) -> str:
     return "\n\n".join(blocks)
 
 
-_HEADING = re.compile(r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})\*{0,3}:?[ \t]*$", re.MULTILINE)
+_HEADING = re.compile(
+    r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})\*{0,3}:?[ \t]*$",
+    re.MULTILINE,
+)
 
 
 def section_name(line: str) -> str | None:
-    """The section a line is the heading of."""
+    """Return the section that this heading line begins, or None."""
     heading = _HEADING.match(line)
     return _KNOWN.get(heading[1].strip().rstrip(":").casefold()) if heading else None
 
 
 def parse_sections(text: str) -> Sections:
-    """The sections of a summary, in either layout. Unknown headings stay in the section they stand in."""
+    """Parse the sections of a summary, in either layout. Unknown headings are part of the section around them."""
     before, _, last = text.rstrip().rpartition("\n")
     text = before if last.startswith(SUMMARY_END) else text
     sections: Sections = {}
@@ -107,22 +143,26 @@ def parse_sections(text: str) -> Sections:
             continue
         if current is not None:
             _add(sections, current, text[position : match.start()])
-        current, position = name, match.end()
+        current = name
+        position = match.end()
     if current is not None:
         _add(sections, current, text[position:])
     return sections
 
 
-_NODE = re.compile(r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE)
+_NODE = re.compile(
+    r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE
+)
 _END_OF_NODES = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 
 
 def nodes_end(summary: str) -> int:
-    """Where the nodes of a graph end in a summary, behind the line that says so; 0 where it has none.
+    """Return the end of the graph's nodes in a summary, after the line that marks it; 0 if it has none.
 
-    They stand before every section; what looks like their lines further down is somebody's words.
+    They come before every section; similar lines further down are quoted words.
     """
-    first, heading = _NODE.search(summary), _HEADING.search(summary)
+    first = _NODE.search(summary)
+    heading = _HEADING.search(summary)
     if first is None or (heading is not None and heading.start() < first.start()):
         return 0
     end = _END_OF_NODES.search(summary)
@@ -130,7 +170,7 @@ def nodes_end(summary: str) -> int:
 
 
 def without_node_lines(summary: str) -> str:
-    """The summary without the lines around the nodes of a graph: sections alone."""
+    """Return the summary without the lines around the nodes of a graph: sections alone."""
     end = nodes_end(summary)
     return _NODE.sub("", summary[:end]) + summary[end:]
 
@@ -141,7 +181,18 @@ def _add(sections: Sections, name: str, text: str) -> None:
         sections[name] = f"{sections[name]}\n{text}" if name in sections else text
 
 
-# What a summariser is asked, and what it answers
+# Requests to a summariser, and its drafts
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedDraft:
+    """A draft of this compaction that could not be used."""
+
+    route: str
+    """The summariser that wrote it."""
+    reason: str
+    is_final: bool
+    """Whether its route used both attempts and is not tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +200,9 @@ class SummaryRequest:
     """The middle of a conversation, to be written down within a budget."""
 
     messages: Sequence[Message]
-    """What the summary will stand for, unpruned. Earlier summaries are not among them."""
+    """The messages that the summary will replace, unpruned and without earlier summaries."""
     pruned: Sequence[Message]
-    """The same messages as a model is given them: old outputs are one line each, secrets are gone."""
+    """The same messages for a model: old outputs are one line each, secrets are redacted."""
     budget: int
     """Tokens for the sections."""
     previous: Sections = field(default_factory=dict)
@@ -160,64 +211,72 @@ class SummaryRequest:
     """The user's unfulfilled requests, word for word: already known, for context."""
     focus: str | None = None
     ids: Sequence[int | None] = ()
-    """Ids of the messages, where they have any."""
+    """Ids of the messages, if they have any."""
     manual: bool = False
-    """A person asked for it and waits."""
+    """Whether a person requested it and waits."""
     journal: Journal | None = None
-    """What was done, turn by turn, earlier compactions included."""
+    """The work so far, turn by turn, earlier compactions included."""
     state: ThreadState | None = None
-    """How things stand at the end of the messages."""
+    """The thread's state at the end of the messages."""
     stretch: bool = False
-    """The messages are a stretch of the conversation; what stands before them is told elsewhere."""
+    """The messages are a stretch of the conversation; earlier ones are summarised elsewhere."""
+    refused: tuple[RefusedDraft, ...] = ()
+    """Drafts that were refused before, oldest first."""
     notes: Sequence[Sections] = ()
-    """Summaries of successive stretches, oldest first, to be joined into one: then there are no messages, and
-    `previous` says the same in one piece."""
+    """Summaries of successive stretches, oldest first, to be joined into one.
+
+    Then `messages` is empty, and `previous` says the same in one piece.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How a summary was checked against its sources."""
+    """The result of checking a summary against its sources."""
 
     facts: int = 0
     """Files and open errors that a summary should name."""
     present: int = 0
-    """Of those, in the summary as it was written."""
+    """Number of those in the original summary."""
     added: int = 0
-    """Of those, added by the engine."""
+    """Number of those added by the engine."""
     checked: int = 0
     """Names and figures in the summary that can be looked up in the sources."""
     unverified: int = 0
-    """Of those, in no source: marked."""
+    """Number of those in no source; they are marked."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryDraft:
-    """What a summariser wrote. `author` tells who: `journal`, or a model's name."""
+    """A summariser's draft. `author`: `journal`, or a model's name."""
 
     sections: Sections
     author: str
     warnings: tuple[str, ...] = ()
     usage: tuple[Mapping[str, Any], ...] = ()
-    """What each call to a model reported, with its model under `model`."""
+    """The usage of each call to a model, with its model under `model`."""
     verification: Verification = Verification()
+    route: str = ""
+    """The summariser of a chain that wrote it."""
+    was_repeated: bool = False
+    """Whether the summariser was already called again, because its first answer was unusable."""
 
 
 class Summarizer(Protocol):
-    """Who writes a summary."""
+    """An author of summaries."""
 
     @property
     def name(self) -> str: ...
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        """The sections, or `SummaryError` when it cannot be done."""
+        """Return the draft, or raise `SummaryError` if it cannot be written."""
         ...
 
 
-# What a compaction is
+# Compactions
 
 
 class CompactionLevel(IntEnum):
-    """How hard a compaction begins: after an overflow each attempt is stronger than the one before."""
+    """The strength of a compaction: after an overflow each attempt is stronger than the one before."""
 
     NORMAL = 0
     HALF_TAIL = 1
@@ -226,7 +285,7 @@ class CompactionLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one phase did: tokens before and after, and a sentence."""
+    """One phase of a compaction: tokens before and after, and a note."""
 
     name: str
     before: int
@@ -244,26 +303,28 @@ class Compaction:
     tokens_before: int
     tokens_after: int
     covered: tuple[int, ...] = ()
-    """Indices of the input's messages that the summary stands for."""
+    """Indices of the input's messages that the summary covers."""
     kept: tuple[int | None, ...] = ()
-    """For each message of the result the index of the input message it is, None for one made here."""
+    """The input index of each message of the result; None for a new one."""
     changed: bool = True
     reason: str = ""
-    """Why nothing changed, or what made it happen."""
+    """The reason why nothing changed, or the trigger of the compaction."""
     author: str = ""
     phases: tuple[Phase, ...] = ()
     verification: Verification = Verification()
     to_store: tuple[Any, ...] = ()
     """Outputs the result cites (`outputs.ToStore`): to be stored before the result is used."""
+    boundaries: tuple[str, ...] = ()
+    """The end of the head and the start of the tail, with reasons."""
     steps: tuple[str, ...] = ()
-    """What had to be given up for the tail to fit."""
+    """The reductions needed for the tail to fit."""
     warnings: tuple[str, ...] = ()
     system_note: str = ""
-    """For a thread's first compaction: what the system prompt gains, as a block of its own."""
+    """A block to add to the system prompt at a thread's first compaction."""
     usage: tuple[Mapping[str, Any], ...] = ()
     duration: float = 0.0
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What the engine will know once this is committed."""
+    """The engine's state once this is committed."""
     nodes: tuple[Node, ...] = ()
     """Summaries of a graph that the result cites: stored with it, in one transaction."""
 

@@ -1,269 +1,42 @@
-"""Verification of a model's summary against its sources: names and figures that no source has are marked.
+"""Check a model's summary against its sources, and mark the lines that no source supports.
 
-Names are URLs, paths, hashes, identifiers and quoted errors. To find them a text is cut into chunks (runs of the
-characters such names are made of), and each chunk is looked at once: most are plain words, and the same names come
-again and again, so results are cached. A figure is true or false only together with what it measures: it counts as
-found where it stands in a source near half of the line's other words. Prose is never marked.
+A name (URL, path, hash, identifier, quoted error) is known if a source holds it. A figure is true or false only
+together with the thing it measures: it counts as found if it is beside its unit or name ("3 failed", "line 82"), or
+else near half of the other words of its sentence. A known name, figure or negation is still marked if the closest
+statement of the sources says otherwise (`contradictions`).
 """
 
 from __future__ import annotations
 
-import functools
-import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib import resources
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
+from everthread.compaction.checkable_names import ERROR, HASH, Name
+from everthread.compaction.claims import Claim, Figure, read_claims, says_something
+from everthread.compaction.contradictions import count_contradictions
+from everthread.compaction.source_index import SourceIndex, tokens_of
 from everthread.compaction.summary import Sections
-from everthread.compaction.words import words_of
 from everthread.core.messages import Message, calls_of, results_of, strings_in, text_of
+from everthread.core.search.terms import stop_words
 from everthread.core.transcript import without_summary
 
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
-URL, PATH, HASH, IDENTIFIER, VALUE, ERROR = "url", "path", "hash", "identifier", "value", "error"
-CHECKABLE = frozenset({URL, PATH, HASH, IDENTIFIER, ERROR})
-"""Kinds that are true or made up; a number or a word of prose is neither."""
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name in a text, with its kind and span."""
-
-    kind: str
-    value: str
-    start: int
-    end: int
-
-
-def checkable_names(text: str) -> list[Name]:
-    """The URLs, rooted or extension-bearing paths, hashes, identifiers and quoted errors of a text, in order.
-
-    Overlapping ones are left out: a path inside a URL is no path of its own.
-    """
-    if not isinstance(text, str):
-        return []
-    names: list[Name] = []
-    taken = 0
-    for name in sorted(_names(text), key=lambda name: (name.start, -name.end)):
-        if name.start >= taken and name.kind in CHECKABLE:
-            names.append(name)
-            taken = name.end
-    return names
-
-
-_URL = re.compile(
-    r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}\[\]，。；、）】」』》\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]+"
-)
-_CHUNK = re.compile(r"[A-Za-z0-9_$@~./\\#%+=&?:*À-ɏ-]{3,}(?:\(\))?")
-_QUOTED_PATH = re.compile(r"([\"'])((?:/|~/|[A-Za-z]:\\)[^\"'\n]{1,400}\.[A-Za-z0-9]{1,6})\1")
-# Taken pair by pair from the left, so that what stands between two quotations is none.
-_QUOTATION = re.compile(
-    r"`([^`\n]{1,400})`|\"([^\"\n]{1,400})\"|“([^”\n]{1,400})”|«([^»\n]{1,400})»|「([^」\n]{1,400})」"
-)
-_ERROR_WORD = re.compile(r"[Ee]rror\b|Exception\b|\b(?:failed|denied|not found|No such|cannot|refused)\b")
-_NAME = re.compile(r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}")
-
-
-def _names(text: str) -> Iterator[Name]:
-    for match in _URL.finditer(text):
-        url = _trim_url(match[0])
-        yield Name(URL, url, match.start(), match.start() + len(url))
-    for match in _QUOTED_PATH.finditer(text):
-        yield Name(PATH, match[2], *match.span(2))
-    for match in _CHUNK.finditer(text):
-        for kind, value, offset in _classify(match[0]):
-            start = match.start() + offset
-            yield Name(kind, value, start, start + len(value))
-    for match in _QUOTATION.finditer(text):
-        start, end = match.start() + 1, match.end() - 1
-        quoted = text[start:end]
-        name = quoted.removesuffix("()")
-        if " " in quoted and _ERROR_WORD.search(quoted):
-            yield Name(ERROR, quoted, start, end)
-        elif match[1] and _NAME.fullmatch(name):
-            yield Name(IDENTIFIER, name, start, start + len(name))
-
-
-def _trim_url(url: str) -> str:
-    """A URL without the punctuation of the sentence around it."""
-    unopened = url.count(")") - url.count("(")
-    end = len(url)
-    while url[end - 1] in ".,:;!?*_~'" or (url[end - 1] == ")" and unopened > 0):
-        unopened -= url[end - 1] == ")"
-        end -= 1
-    return url[:end]
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
-    """The names in a chunk: (kind, value, offset); a function without its parentheses."""
-    if len(chunk) > 300 or "://" in chunk:
-        return ()
-    value = chunk.lstrip("*=+&?:%").rstrip(".:!?*=+&\\-%#@")
-    offset = chunk.find(value)
-    key, equals, right = value.partition("=")
-    if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
-        named = [(kind, name, offset + position + len(key) + 1) for kind, name, position in _classify(right)]
-        own = _kind(key)
-        return (*([(own, key, offset)] if own else []), *named)
-    path = _LINE_NUMBER.sub("", value)
-    if path != value and _kind(path) == PATH:
-        return ((PATH, path, offset),)
-    kind = _kind(value)
-    return ((kind, value.removesuffix("()"), offset),) if kind else ()
-
-
-_KEY = re.compile(r"-{0,2}[A-Za-z_][\w.-]{0,60}")
-_LINE_NUMBER = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)?)$")
-
-
-def _kind(value: str) -> str:
-    """The kind of name this is; empty for none."""
-    if len(value) < 3:
-        return ""
-    if _is_hash(value):
-        return HASH
-    if _VALUE_SHAPE.fullmatch(value):
-        return VALUE
-    if _is_path(value):
-        return PATH
-    return IDENTIFIER if _is_identifier(value) else ""
-
-
-_HEX = re.compile(
-    r"(?:sha\d{1,3}:)?(?:[0-9a-f]{7,16}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|"
-    r"[0-9a-f]{128})"
-)
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_VALUE_SHAPE = re.compile(
-    r"v?\d{1,5}\.\d{1,5}(?:\.\d{1,7}){0,3}(?:[-+.]?(?:a|b|rc|alpha|beta|dev|post)[\w.+-]{0,20})?"  # a version
-    r"|#[0-9a-fA-F]{6}(?:[0-9a-fA-F]{2})?"  # a colour
-    r"|(?:localhost|[\w-]{1,60}(?:\.[\w-]{1,60}){1,5}|\d{1,3}(?:\.\d{1,3}){3}):\d{2,5}"  # host and port
-    r"|\d{4}-\d\d-\d\d(?:T[\d:.+Z-]{4,30})?"  # a date
-)
-
-
-def _is_hash(value: str) -> bool:
-    lowered = value.lower()
-    if _UUID.fullmatch(lowered):
-        return True
-    return (
-        _HEX.fullmatch(lowered) is not None
-        and any(char.isdigit() for char in value)
-        and any(char.isalpha() for char in value)
-        and (value.islower() or value.isupper())
-    )
-
-
-_DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_ROOT = re.compile(r"~?/|\.{1,2}/")
-_PATH = re.compile(r"[\w.@~+%À-ɏ\\/-]+")
-_SUFFIX = re.compile(r"(?<=[^.])\.([A-Za-z][A-Za-z0-9]{0,10})$")
-
-
-def _is_path(value: str) -> bool:
-    """Rooted, or with a file's extension."""
-    drive = _DRIVE.match(value)
-    body = value[drive.end() :] if drive else value
-    segments = [segment for segment in re.split(r"[\\/]", body) if segment not in ("", ".", "..", "~")]
-    if not _PATH.fullmatch(body) or "//" in body or not any(map(str.isalpha, "".join(segments))):
-        return False
-    if drive or (value[0] in "~." and _ROOT.match(value)):
-        return True
-    if value[0] == "/":
-        return len(segments) > 1 or segments[0] in _data()["roots"] or _has_extension(segments)
-    return _has_extension(segments)
-
-
-def _has_extension(segments: list[str]) -> bool:
-    """Whether the last segment is a file's name. Without a folder only a known extension counts."""
-    data = _data()
-    name = segments[-1]
-    suffix = _SUFFIX.search(name)
-    if name in data["files"] or not suffix:
-        return name in data["files"]
-    extension, stem = suffix[1].lower(), name[: suffix.start()].lower()
-    if len(segments) > 1 and "." not in segments[0]:
-        return len(extension) < 7
-    if extension not in data["extensions"] or stem in data["products"]:
-        return False
-    return extension not in data["methods"] or any(char in "-_0123456789" for char in stem)
-
-
-_SNAKE = re.compile(r"[$@]?_{0,2}[A-Za-z][A-Za-z0-9$]*(?:_+[A-Za-z0-9$]+)+_{0,2}(?:\(\))?|__\w+__(?:\(\))?")
-_CAMEL = re.compile(r"[$@]?[A-Za-z][A-Za-z0-9]{2,60}(?:\(\))?")
-_HUMPS = re.compile(r"[a-z0-9][A-Z][a-z]|[a-z]{2}[A-Z]{2}|[A-Z]{2}[a-z]{2}")
-_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)")
-_SCOPED = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
-_DOTTED = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
-_TICKET = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
-_CODE = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
-_SHAPED = re.compile(
-    r"--[a-z][\w-]{1,60}"  # a flag
-    r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
-    r"|\$[A-Za-z_]\w{1,60}"  # a variable
-    r"|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63})+"  # an address
-    r"|@[\w-]{1,60}/[\w.-]{1,60}"  # a scoped package
-    r"|E(?:NOENT|ACCES|CONN\w+|ADDRINUSE|PERM|EXIST|PIPE|TIMEDOUT|ISDIR|NOTDIR|INVAL|MFILE|NOSPC|AGAIN)"
-)
-
-
-def _is_identifier(value: str) -> bool:
-    data = _data()
-    if _SNAKE.fullmatch(value) or _SHAPED.fullmatch(value) or _SCOPED.fullmatch(value) or _CALL.fullmatch(value):
-        return True
-    if _CAMEL.fullmatch(value):
-        return (_HUMPS.search(value) is not None and value not in data["names"]) or _is_code(value)
-    if ticket := _TICKET.fullmatch(value):
-        return ticket[1] not in data["units"]
-    if _DOTTED.fullmatch(value):
-        return any(_SNAKE.fullmatch(part) or _HUMPS.search(part) for part in value.split(".")) and not any(
-            part in data["names"] for part in value.split(".")
-        )
-    return _is_code(value)
-
-
-def _is_code(value: str) -> bool:
-    """Capitals and digits together: a booking, a flight, an error's number; not a unit, not a standard."""
-    if not (_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)):
-        return False
-    letters = value.rstrip("0123456789")
-    return letters not in _data()["units"] and not re.fullmatch(r"\d+[A-Z]{1,3}", value)
-
-
-@functools.cache
-def _data() -> dict[str, frozenset[str]]:
-    text = resources.files("everthread.compaction").joinpath("data/names.toml").read_text("utf-8")
-    return {name: frozenset(words.split()) for name, words in tomllib.loads(text).items()}
-
-
-# --- verification -----------------------------------------------------------------------------------------------------
-
-
 UNVERIFIED = "(unverified)"
-REFUSED_SHARE, REFUSED_LEAST = 0.25, 3
-"""A summary of whose checked names more than this share, and at least so many, are unverified is refused."""
-_NEAR = 400
-"""Characters before and after a figure in which the line's other words are looked for."""
-_LOOKED_AT, _WORDS, _FIGURES, _LINE = 50, 40, 12, 1_000
-"""What is looked at: places of a figure in the sources, words and figures of a line, characters of a line. A longer
-line is no sentence about a figure."""
-_FIGURE = re.compile(
-    r"(?<![\w.,:/#-])(?:[$€£¥]\s?)?(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(\s?(?:%|‰|°C|°F|[A-Za-zµ]{1,12}\b)?)(?![\w/:-])"
-)
-_NUMBERING = re.compile(r"^\s*(?:[-*]\s+)?(?:\d{1,4}[.)]\s+|\[\d[^\]]{0,40}\]\s*)?")
+REFUSED_SHARE = 0.25
+REFUSED_LEAST = 3
+"""A summary is refused if more than this share of its checked names, and at least this many, are unverified."""
 
 
 def source_text(messages: Iterable[Message], earlier: str) -> str:
-    """The text of all sources, to look names up in.
+    """Return the text of all sources, to look names up in.
 
-    Lines of an earlier summary that are marked as unverified do not count as a source, so they are marked again.
+    Lines of an earlier summary that are marked as unverified are left out, so they are marked again.
     """
-    verified = "\n".join(line for line in earlier.split("\n") if not line.endswith(UNVERIFIED))
-    spoken = (rest for message in messages if (rest := without_summary(message)) is not None)
+    verified = "\n".join(
+        line for line in earlier.split("\n") if not line.endswith(UNVERIFIED)
+    )
+    spoken = (
+        rest for message in messages if (rest := without_summary(message)) is not None
+    )
     return "\n".join([verified, *map(_message_text, spoken)])
 
 
@@ -271,97 +44,106 @@ def _message_text(message: Message) -> str:
     parts = [text_of(message)]
     for call in calls_of(message):
         parts.append(call.name)
-        parts += strings_in(call.parsed, keys=True) if "\\" in call.arguments else (call.arguments,)
+        parts += (
+            strings_in(call.parsed, keys=True)
+            if "\\" in call.arguments
+            else (call.arguments,)
+        )
     return "\n".join([*parts, *(result.text for result in results_of(message))])
 
 
-def mark_sections(sections: Mapping[str, str], sources: str) -> tuple[Sections, int, int]:
-    """The sections with a mark at the end of each line that names what no source says; how many were checked, and
-    how many of those are in no source."""
-    checker = _Checker(sources)
-    marked = {name: "\n".join(map(checker.line, text.split("\n"))) for name, text in sections.items()}
+def mark_sections(
+    sections: Mapping[str, str], sources: str
+) -> tuple[Sections, int, int]:
+    """Mark each line that no source supports.
+
+    Return the sections, the number of names and figures checked, and the number that no source confirms.
+    """
+    checker = _Checker(sources, "\n".join(sections.values()))
+    marked = {
+        name: "\n".join(map(checker.line, text.split("\n")))
+        for name, text in sections.items()
+    }
     return marked, checker.checked, checker.unknown
 
 
 def is_refused(checked: int, unknown: int) -> bool:
-    """Whether too much of a summary is unverified, so that it is not used."""
+    """Return whether too much of a summary is unverified to use it."""
     return unknown >= REFUSED_LEAST and unknown > REFUSED_SHARE * checked
 
 
 class _Checker:
-    def __init__(self, sources: str) -> None:
+    """A checker for the lines of a summary."""
+
+    def __init__(self, sources: str, summary: str) -> None:
         self._sources = sources
-        self._lowered = sources.casefold()
+        tokens = tokens_of(summary)
+        self._stop_words = stop_words(tokens)
+        words = {token for token in tokens if says_something(token, self._stop_words)}
+        self._index = SourceIndex(sources, words, self._stop_words)
         self._verdicts: dict[str, bool] = {}
-        self.checked = self.unknown = 0
+        self.checked = 0
+        self.unknown = 0
 
     def line(self, line: str) -> str:
-        """The line, marked where it names what the sources do not hold."""
-        if line.startswith("#") or not line.strip():
+        """Return the line, with a mark at its end if no source confirms it."""
+        body = line.rstrip().removesuffix(UNVERIFIED).rstrip()
+        if line.startswith("#") or not body:
             return line
-        names = checkable_names(line)
-        bad = 0
-        for name in names:
-            if name.value not in self._verdicts:
-                self._verdicts[name.value] = self._is_in_sources(name)
-            bad += not self._verdicts[name.value]
-        figures = self._figures(line, names)
-        bad += sum(not self._is_near(figure, line) for figure in figures)
-        self.checked += len(names) + len(figures)
-        self.unknown += bad
-        return f"{line.rstrip()} {UNVERIFIED}" if bad and not line.rstrip().endswith(UNVERIFIED) else line
+        unknown = 0
+        for claim in read_claims(body, self._stop_words):
+            self.checked += len(claim.names) + len(claim.figures)
+            missing = sum(not self._is_known(name) for name in claim.names)
+            missing += sum(
+                not self._is_found(figure, claim) for figure in claim.figures
+            )
+            unknown += missing or count_contradictions(claim, self._index)
+        self.unknown += unknown
+        return f"{body} {UNVERIFIED}" if unknown else line
+
+    def _is_known(self, name: Name) -> bool:
+        if name.value not in self._verdicts:
+            self._verdicts[name.value] = self._is_in_sources(name)
+        return self._verdicts[name.value]
 
     def _is_in_sources(self, name: Name) -> bool:
-        """Whether the sources hold the name itself, not only a longer one that it is a part of; a hash may be short."""
+        """Return whether the sources hold the name itself, not only as part of a longer one.
+
+        A hash may be shortened.
+        """
         sources = self._sources
         start = sources.find(name.value)
         while start >= 0:
             end = start + len(name.value)
             if name.kind == ERROR or not (
-                _continues(sources, start - 1) or (name.kind != HASH and _continues(sources, end))
+                _continues(sources, start - 1)
+                or (name.kind != HASH and _continues(sources, end))
             ):
                 return True
             start = sources.find(name.value, start + 1)
         return False
 
-    def _figures(self, line: str, names: Iterable[Name]) -> list[str]:
-        """Numbers that say something: with a unit, a currency or a word behind them, or of several digits."""
-        if len(line) > _LINE:
-            return []
-        body = _NUMBERING.sub("", line, count=1)
-        offset = len(line) - len(body)
-        taken = [(name.start, name.end) for name in names]
-        figures = []
-        for match in _FIGURE.finditer(body):
-            start, end = match.start() + offset, match.end(1) + offset
-            if any(begin < end and start < stop for begin, stop in taken):
-                continue
-            if match[2].strip() or len(match[1]) > 1 or match[0][0] in "$€£¥":
-                figures.append(match[1])
-        return figures[:_FIGURES]
-
-    def _is_near(self, figure: str, line: str) -> bool:
-        """Whether the figure stands somewhere in the sources near half of the line's other words."""
-        words = (word for word in words_of(line) if len(word) > 2 and not word[0].isdigit())
-        others = list(dict.fromkeys(words))[:_WORDS]
-        forms = {figure, figure.replace(",", "")}
-        for form in forms:
-            start, looked = self._lowered.find(form), 0
-            while start >= 0 and looked < _LOOKED_AT:
-                looked += 1
-                if not _digit(self._lowered, start - 1) and not _digit(self._lowered, start + len(form)):
-                    around = self._lowered[max(start - _NEAR, 0) : start + len(form) + _NEAR]
-                    if not others or 2 * sum(word in around for word in others) >= len(others):
-                        return True
-                start = self._lowered.find(form, start + 1)
-        return False
-
-
-def _digit(text: str, index: int) -> bool:
-    return 0 <= index < len(text) and text[index].isdigit()
+    def _is_found(self, figure: Figure, claim: Claim) -> bool:
+        """Return whether the figure is found beside its unit or name, or near half of the claim's other words."""
+        places = self._index.places_of(figure.value)
+        if not places:
+            return False
+        if any(self._index.is_beside(figure.value, word) for word in figure.beside):
+            return True
+        stated = self._index.statements_with(figure.value)
+        if any(stated & self._index.statements_naming(name) for name in figure.names):
+            return True
+        others = [self._index.near_word(word) for word in claim.words]
+        others += [self._index.near_name(name.value) for name in claim.names]
+        held = Counter(place for near in others for place in near & places)
+        return not others or 2 * max(held.values(), default=0) >= len(others)
 
 
 def _continues(text: str, index: int) -> bool:
-    """Whether a name goes on here: a letter, digit or underscore, unless it is part of an escape (`\\n`)."""
+    """Return whether a name continues here: a letter, digit or underscore, unless it is part of an escape (`\\n`)."""
     char = text[index] if 0 <= index < len(text) else ""
-    return char.isascii() and (char.isalnum() or char == "_") and (index == 0 or text[index - 1] != "\\")
+    return (
+        char.isascii()
+        and (char.isalnum() or char == "_")
+        and (index == 0 or text[index - 1] != "\\")
+    )

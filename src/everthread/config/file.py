@@ -14,62 +14,70 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from everthread.config import drop_removed, parse_config, remove_key
+from everthread.config import parse_config
+from everthread.config.yaml_text import MAX_LINE_CHARS, parse_yaml
 from everthread.errors import ConfigError
 
 _BOM = "\ufeff"
 
 
-def set_keys(path: Path, values: Mapping[str, Any]) -> bool:
-    """Set keys by their full path, such as `context.engine`; the file need not exist. False: nothing changed."""
+Key = str | tuple[str, ...]
+"""The full path of a key, such as `context.engine`; a tuple if a step has a dot in it."""
+
+
+def set_keys(
+    path: Path, values: Mapping[str, Any] | Mapping[tuple[str, ...], Any]
+) -> bool:
+    """Set keys by their full path; the file need not exist. False: nothing changed."""
     old = _read_text(path)
     before = parse_config(old, source=str(path)).model_dump()
     document = _load(old, path)
     for key, value in values.items():
-        _set_value(document, key.split("."), value, path)
+        _set_value(document, _steps(key), value, path)
     new = _dump(document, old)
     try:
         after = parse_config(new, source=str(path)).model_dump()
     except ConfigError as error:
         lines = str(error).splitlines()[1:]
-        raise ConfigError("\n".join(line.strip() for line in lines) or str(error)) from error
+        raise ConfigError(
+            "\n".join(line.strip() for line in lines) or str(error)
+        ) from error
     if after == before and old:
         return False
     for key in values:
-        remove_key(before, key)
-        remove_key(after, key)
+        _remove_key(before, key)
+        _remove_key(after, key)
     if before != after or not _keeps_comments(old, new):
-        raise ConfigError(f"{path}: is written in a way that cannot be changed safely; edit {', '.join(values)} there")
+        names = ", ".join(".".join(_steps(key)) for key in values)
+        raise ConfigError(
+            f"{path}: is written in a way that cannot be changed safely; edit {names} there"
+        )
     _replace_file(path, new)
     return True
 
 
-def drop_removed_keys(path: Path) -> list[str]:
-    """Remove the keys that this version no longer has; return their full paths."""
-    old = _read_text(path)
-    try:
-        values = yaml.safe_load(old) or {}
-    except yaml.YAMLError:
-        return []  # loading the file reports the error
-    keys = drop_removed(values)
-    if not keys:
-        return []
-    document = _load(old, path)
-    drop_removed(document)
-    new = _dump(document, old)
-    if yaml.safe_load(new) != values:
-        raise ConfigError(f"{path}: is written in a way that cannot be changed safely; take {', '.join(keys)} out")
-    _replace_file(path, new)
-    return keys
+def _steps(key: Key) -> list[str]:
+    return key.split(".") if isinstance(key, str) else list(key)
+
+
+def _remove_key(values: Any, key: Key) -> None:
+    """Remove a key by its full path, in place, if it is there."""
+    *sections, last = _steps(key)
+    for section in sections:
+        values = values.get(section) if isinstance(values, dict) else None
+    if isinstance(values, dict):
+        values.pop(last, None)
 
 
 def _keeps_comments(old: str, new: str) -> bool:
-    return all(comment.strip() in new for comment in re.findall(r"(?:^|\s)#[^\r\n]*", old, re.MULTILINE))
+    return all(
+        comment.strip() in new
+        for comment in re.findall(r"(?:^|\s)#[^\r\n]*", old, re.MULTILINE)
+    )
 
 
 def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
@@ -78,16 +86,26 @@ def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
             document[step] = {}
         document = document[step]
         if not isinstance(document, dict):
-            raise ConfigError(f"{path}: {'.'.join(steps)} cannot be set: {step} is not a section there")
-    if isinstance(value, str) and yaml.safe_load(value) != value:
-        value = DoubleQuotedScalarString(value)  # unquoted it would be read as another type
+            raise ConfigError(
+                f"{path}: {'.'.join(steps)} cannot be set: {step} is not a section there"
+            )
+    if isinstance(value, str) and _changes_unquoted(value):
+        value = DoubleQuotedScalarString(value)
     document[steps[-1]] = value
+
+
+def _changes_unquoted(value: str) -> bool:
+    """Tell whether a text without quotes would be read as another value."""
+    try:
+        return bool(parse_yaml(value) != value)
+    except ValueError:
+        return True
 
 
 def _make_yaml() -> YAML:
     yaml_file = YAML()
     yaml_file.preserve_quotes = True
-    yaml_file.width = 4_096
+    yaml_file.width = MAX_LINE_CHARS
     return yaml_file
 
 
@@ -95,7 +113,9 @@ def _load(text: str, path: Path) -> Any:
     try:
         document = _make_yaml().load(text.removeprefix(_BOM))
     except YAMLError as error:
-        raise ConfigError(f"{path}: cannot be changed: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{path}: cannot be changed: {' '.join(str(error).split())}"
+        ) from error
     return {} if document is None else document
 
 

@@ -9,14 +9,21 @@ import math
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from everthread import agent
-from everthread.conversation import options as recall
-from everthread.conversation.toolbox import TOOLS_SHARE
 from everthread.core.tokens import budget
 from everthread.gateway import api as native
-from everthread.gateway.base import Auth, Limits, Mode
+from everthread.gateway.contracts import Auth, Limits, Mode
+from everthread.thread import options as recall
+from everthread.thread.options import TOOLS_SHARE
 
 
 def _environment_name(value: str) -> str:
@@ -37,7 +44,9 @@ def _http_url(value: str) -> str:
 def _origin(value: str) -> str:
     scheme, separator, host = value.partition("://")
     is_any = host == "*" and scheme not in ("http", "https")
-    if value != "null" and not (scheme and separator and host and (is_any or not set(host) & set("/*?#@ "))):
+    if value != "null" and not (
+        scheme and separator and host and (is_any or not set(host) & set("/*?#@ "))
+    ):
         raise ValueError(
             "an origin without a path, such as https://app.example or http://localhost:3000; null; or a scheme of apps "
             "or extensions, such as chrome-extension://*"
@@ -54,14 +63,18 @@ def _host_name(value: str) -> str:
 def store_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("sqlite", "postgres", "postgresql"):
-        raise ValueError("null (SQLite in the home), sqlite:///path or postgresql://user@host/database")
+        raise ValueError(
+            "null (SQLite in the home), sqlite:///path or postgresql://user@host/database"
+        )
     if parts.password:
-        raise ValueError("a URL without a password: put that into PGPASSWORD or ~/.pgpass")
+        raise ValueError(
+            "a URL without a password: put that into PGPASSWORD or ~/.pgpass"
+        )
     return value
 
 
 def within(key: str) -> Any:
-    """The allowed range of a setting, defined where the setting is used."""
+    """Return the allowed range of a setting, which is defined in the module that uses it."""
     low, high = budget.LIMITS[key]
     return Field(ge=low, le=None if math.isinf(high) else high)
 
@@ -72,7 +85,9 @@ Origin = Annotated[str, AfterValidator(_origin)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Window = Annotated[int, Field(ge=1_000)]
 """Tokens. A smaller number is a mistake: 128 for 128,000."""
-GatewayMode = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
+GatewayMode = Annotated[
+    Mode, BeforeValidator(lambda value: "off" if value is False else value)
+]
 """YAML reads a bare `off` as false."""
 Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
 
@@ -80,7 +95,9 @@ Seconds = Annotated[float, Field(ge=0.01, le=86_400, strict=False)]
 class Options(BaseModel):
     """A section of the configuration: strict, complete, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -88,8 +105,16 @@ class Options(BaseModel):
         """A section with nothing under it, or with comments only, sets nothing."""
         if not isinstance(values, dict):
             return values
-        sections = {name for name, field in cls.model_fields.items() if _is_section(field.annotation)}
-        return {name: value for name, value in values.items() if value is not None or name not in sections}
+        sections = {
+            name
+            for name, field in cls.model_fields.items()
+            if _is_section(field.annotation)
+        }
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None or name not in sections
+        }
 
 
 def _is_section(annotation: Any) -> bool:
@@ -100,11 +125,15 @@ class ModelEndpoint(Options):
     """How a model is reached."""
 
     base_url: HttpUrl | None = Field(
-        None, description="Where the API is, for `custom` or to override the provider's own."
+        None,
+        description="Where the API is, for `custom` or to override the provider's own.",
     )
-    api_key_env: EnvironmentName | None = Field(None, description="The environment variable that holds the API key.")
+    api_key_env: EnvironmentName | None = Field(
+        None, description="The environment variable that holds the API key."
+    )
     context_length: Window | None = Field(
-        None, description="The window in tokens, when you know better than the catalogue."
+        None,
+        description="The window in tokens, when you know better than the catalogue.",
     )
 
     @model_validator(mode="after")
@@ -117,9 +146,14 @@ class ModelEndpoint(Options):
 class ModelOptions(ModelEndpoint):
     """The model that answers."""
 
-    default: str | None = Field(None, min_length=1, description="The model's name at its provider.")
-    provider: Literal["auto", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
-        "auto", description="Who serves it. `auto` decides by the model's name and the keys that are present."
+    default: str | None = Field(
+        None, min_length=1, description="The model's name at its provider."
+    )
+    provider: Literal[
+        "auto", "openai", "anthropic", "openrouter", "gemini", "local", "custom"
+    ] = Field(
+        "auto",
+        description="Who serves it. `auto` decides by the model's name and the keys that are present.",
     )
     max_tokens: Annotated[int, within("model.max_tokens")] | None = Field(
         None, description="Cap on one answer, in tokens. Null: the model's own."
@@ -129,10 +163,12 @@ class ModelOptions(ModelEndpoint):
 class SummaryModelOptions(ModelEndpoint):
     """The model that writes summaries. `context_length` also bounds the input of one summary call."""
 
-    model: str | None = Field(None, min_length=1, description="Its name. Null: chosen by the configuration.")
-    provider: Literal["auto", "main", "openai", "anthropic", "openrouter", "local", "custom"] = Field(
-        "auto", description="Who serves it. `main` is the main model's route."
+    model: str | None = Field(
+        None, min_length=1, description="Its name. Null: chosen by the configuration."
     )
+    provider: Literal[
+        "auto", "main", "openai", "anthropic", "openrouter", "gemini", "local", "custom"
+    ] = Field("auto", description="Who serves it. `main` is the main model's route.")
 
 
 class AuxiliaryOptions(Options):
@@ -144,34 +180,50 @@ class AuxiliaryOptions(Options):
 class EngineOptions(Options):
     """Which engine decides what stays in the context."""
 
-    engine: str = Field("compressor", min_length=1, description="The engine's name; `everthread plugins` lists them.")
+    engine: str = Field(
+        "compressor",
+        min_length=1,
+        description="The engine's name; `everthread plugins` lists them.",
+    )
 
 
 class ModelCompression(Options):
     """When one model's history counts as too large; null values are those of every model."""
 
     threshold: Annotated[float, within("compression.threshold")] | None = None
-    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = None
+    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = (
+        None
+    )
     target_ratio: Annotated[float, within("compression.target_ratio")] | None = None
 
 
 class CompressionOptions(Options):
     """When the history counts as too large, and how much of it stays."""
 
-    enabled: bool = Field(default=True, description="False: nothing is rewritten; overflow is reported, not repaired.")
+    enabled: bool = Field(
+        default=True,
+        description="False: nothing is rewritten; overflow is reported, not repaired.",
+    )
     threshold: Annotated[float, within("compression.threshold")] = Field(
         budget.THRESHOLD, description="Share of the window at which compaction starts."
     )
     target_ratio: Annotated[float, within("compression.target_ratio")] = Field(
-        budget.TARGET_RATIO, description="Share of the threshold kept as the recent tail."
+        budget.TARGET_RATIO,
+        description="Share of the threshold kept as the recent tail.",
     )
     protect_last_n: Annotated[int, within("compression.protect_last_n")] = Field(
-        budget.PROTECT_LAST_N, description="The number of recent messages that are kept, where they fit."
+        budget.PROTECT_LAST_N,
+        description="The number of recent messages that are kept, where they fit.",
     )
-    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = Field(
-        None, description="Upper bound of the threshold, in tokens."
+    threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = (
+        Field(
+            budget.THRESHOLD_TOKENS,
+            description="Upper bound of the threshold, in tokens; null turns it off.",
+        )
     )
-    template: Literal["handoff", "classic"] = Field("handoff", description="The layout of a summary.")
+    template: Literal["handoff", "classic"] = Field(
+        "handoff", description="The layout of a summary."
+    )
     user_words: Annotated[float, within("compression.user_words")] = Field(
         budget.USER_WORDS, description="Share of the threshold for the user's words."
     )
@@ -180,7 +232,14 @@ class CompressionOptions(Options):
         description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
         "are left out and found by `find_tools`.",
     )
-    background: bool = Field(default=True, description="Prepare summaries while the conversation goes on.")
+    background: bool = Field(
+        default=True, description="Prepare summaries while the conversation goes on."
+    )
+    idle: bool = Field(
+        default=False,
+        description="Compact shortly before the provider's cache expires, if the context "
+        "is over half of the threshold.",
+    )
     economics: bool = Field(
         default=True,
         description="Weigh in dollars, where prices are known, when to compact and who writes the summary.",
@@ -191,10 +250,21 @@ class CompressionOptions(Options):
     )
 
 
+class ModelPrices(Options):
+    """Prices of a model in dollars per million tokens."""
+
+    input: Annotated[float, Field(ge=0, strict=False)]
+    output: Annotated[float, Field(ge=0, strict=False)]
+    cache_read: Annotated[float, Field(ge=0, strict=False)] | None = None
+    cache_write: Annotated[float, Field(ge=0, strict=False)] | None = None
+
+
 class PromptCachingOptions(Options):
     """The provider's prompt cache."""
 
-    cache_ttl: Literal["5m", "1h"] = Field("5m", description="How long Anthropic keeps a cached prefix.")
+    cache_ttl: Literal["5m", "1h"] = Field(
+        "5m", description="Lifetime of the cache marks that are set for Claude."
+    )
 
 
 class ToolOutputOptions(Options):
@@ -204,23 +274,25 @@ class ToolOutputOptions(Options):
         budget.RESULT_CHARS, description="Largest single result, in characters."
     )
     turn_chars: Annotated[int, within("tool_output.turn_chars")] = Field(
-        budget.TURN_CHARS, description="Largest sum of the results of one assistant turn."
+        budget.TURN_CHARS,
+        description="Largest sum of the results of one assistant turn.",
     )
     preview_chars: Annotated[int, within("tool_output.preview_chars")] = Field(
         budget.PREVIEW_CHARS, description="How much of a stored result is shown."
     )
-    per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = Field(
-        default_factory=dict, description="`result_chars` for single tools; null means no limit."
-    )
-    tables: bool = Field(
-        default=False,
-        description="Give the model a JSON list of objects with the same keys as a table, where that saves a third.",
+    per_tool: dict[str, Annotated[int, within("tool_output.result_chars")] | None] = (
+        Field(
+            default_factory=dict,
+            description="`result_chars` for single tools; null means no limit.",
+        )
     )
 
     @model_validator(mode="after")
     def _preview_fits(self) -> ToolOutputOptions:
         if self.preview_chars > self.result_chars:
-            raise ValueError(f"preview_chars ({self.preview_chars}) must not exceed result_chars ({self.result_chars})")
+            raise ValueError(
+                f"preview_chars ({self.preview_chars}) must not exceed result_chars ({self.result_chars})"
+            )
         return self
 
 
@@ -228,27 +300,36 @@ class AgentOptions(Options):
     """The agent of `chat` and `run`. `approvals.txt` in the home lists what it may do without asking."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        agent.MAX_ROUNDS, description="Rounds of tool calls in one turn; then the model must answer."
+        agent.MAX_ROUNDS,
+        description="Rounds of tool calls in one turn; then the model must answer.",
     )
-    parallel: Annotated[int, Field(ge=1, le=64)] = Field(agent.PARALLEL, description="Tools that run at the same time.")
+    parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        agent.PARALLEL, description="Tools that run at the same time."
+    )
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        agent.INSTRUCTIONS_CHARS, description="How much of the project's AGENTS.md enters the system prompt."
+        agent.INSTRUCTIONS_CHARS,
+        description="How much of the project's AGENTS.md enters the system prompt.",
     )
 
 
 class RecallSettings(Options):
     """Recall of earlier messages that are no longer in the context, injected for one call."""
 
-    enabled: bool = Field(default=True, description="False: the model finds earlier things with its tools only.")
+    enabled: bool = Field(
+        default=True,
+        description="False: the model finds earlier things with its tools only.",
+    )
     scope: recall.RecallScope = Field(
-        "thread", description="`thread`: this conversation; `tenant`: every conversation of the same tenant."
+        "thread",
+        description="`thread`: this conversation; `tenant`: every conversation of the same tenant.",
     )
     max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
         recall.MAX_TOKENS,
         description="Most tokens of the injected text, and never more than a twentieth of the window.",
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
-        recall.CLOSENESS, description="Share of the question's words that a passage must hold to be shown."
+        recall.CLOSENESS,
+        description="Share of the question's words that a passage must hold to be shown.",
     )
 
 
@@ -256,22 +337,28 @@ class StoreOptions(Options):
     """Where conversations live."""
 
     url: Annotated[str, AfterValidator(store_url)] | None = Field(
-        None, description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways."
+        None,
+        description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways.",
     )
 
 
 class UpstreamOptions(Options):
     """A provider behind the gateway."""
 
-    name: str = Field(min_length=1, description="What it is called in logs and figures.")
+    name: str = Field(
+        min_length=1, description="What it is called in logs and figures."
+    )
     url: Literal["local"] | HttpUrl = Field(
         description="Where it is, with or without `/v1`. `local`: the small model on this machine."
     )
     models: tuple[str, ...] = Field(
-        (), strict=False, description="Patterns of the model names that go there, such as `claude-*`."
+        (),
+        strict=False,
+        description="Patterns of the model names that go there, such as `claude-*`.",
     )
-    protocol: Literal["openai", "anthropic"] | None = Field(
-        None, description="It also gets what no pattern decides, in this protocol. Null: in any."
+    protocol: Literal["openai", "anthropic", "gemini"] | None = Field(
+        None,
+        description="It also gets what no pattern decides, in this protocol. Null: in any.",
     )
     api_key_env: EnvironmentName | None = Field(
         None,
@@ -282,10 +369,11 @@ class UpstreamOptions(Options):
 
 
 class GatewayLimits(Options):
-    """What one client can ask of the gateway."""
+    """Limits for one client of the gateway."""
 
     body_bytes: Annotated[int, Field(ge=1_000)] = Field(
-        Limits.body_bytes, description="Largest request body, as it comes and once decoded."
+        Limits.body_bytes,
+        description="Largest request body, as it comes and once decoded.",
     )
     header_bytes: Annotated[int, Field(ge=1_000)] = Field(
         Limits.header_bytes, description="Largest headers of a request, in all."
@@ -294,19 +382,33 @@ class GatewayLimits(Options):
         Limits.concurrent,
         description="Requests answered at the same time; further ones get a 503 and a time to retry.",
     )
-    header_seconds: Seconds = Field(Limits.header_seconds, description="Until a request's headers are complete.")
-    body_seconds: Seconds = Field(Limits.body_seconds, description="Until a request's body is complete.")
-    connect_seconds: Seconds = Field(Limits.connect_seconds, description="Until an upstream takes the connection.")
-    answer_seconds: Seconds = Field(Limits.answer_seconds, description="Between two pieces of an upstream's answer.")
-    write_seconds: Seconds = Field(Limits.write_seconds, description="Until a client has read a piece of its answer.")
+    header_seconds: Seconds = Field(
+        Limits.header_seconds, description="Until a request's headers are complete."
+    )
+    body_seconds: Seconds = Field(
+        Limits.body_seconds, description="Until a request's body is complete."
+    )
+    connect_seconds: Seconds = Field(
+        Limits.connect_seconds, description="Until an upstream takes the connection."
+    )
+    answer_seconds: Seconds = Field(
+        Limits.answer_seconds, description="Between two pieces of an upstream's answer."
+    )
+    write_seconds: Seconds = Field(
+        Limits.write_seconds,
+        description="Until a client has read a piece of its answer.",
+    )
     manage_seconds: Seconds = Field(
-        Limits.manage_seconds, description="For a rewrite with its summary; after that the original is forwarded."
+        Limits.manage_seconds,
+        description="For a rewrite with its summary; after that the original is forwarded.",
     )
     hold_seconds: Seconds = Field(
-        Limits.hold_seconds, description="How long the first events of a nearly full request's stream are held."
+        Limits.hold_seconds,
+        description="How long the first events of a nearly full request's stream are held.",
     )
     keepalive_seconds: Seconds = Field(
-        Limits.keepalive_seconds, description="Between two comments to a client that waits for a stream."
+        Limits.keepalive_seconds,
+        description="Between two comments to a client that waits for a stream.",
     )
     silence_seconds: Seconds = Field(
         Limits.silence_seconds,
@@ -322,30 +424,43 @@ class NativeApiOptions(Options):
 
     enabled: bool = Field(default=True, description="Serve them.")
     tools: bool = Field(
-        default=False, description="Terminal and files also for clients without a key, on this machine."
+        default=False,
+        description="Terminal and files also for clients without a key, on this machine.",
     )
     workspace: str | None = Field(
-        None, description="Where tools work. Null: a folder in the home, of its own for each tenant."
+        None,
+        description="Where tools work. Null: a folder in the home, of its own for each tenant.",
     )
     models: tuple[str, ...] = Field(
-        ("*",), strict=False, description="Patterns of the models that clients may choose. Empty: none but the default."
+        ("*",),
+        strict=False,
+        description="Patterns of the models that clients may choose. Empty: none but the default.",
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        QUEUE.queue, description="Messages of one thread that wait for their turn; further ones are refused."
+        QUEUE.queue,
+        description="Messages of one thread that wait for their turn; further ones are refused.",
     )
-    running: Annotated[int, Field(ge=1, le=10_000)] = Field(QUEUE.running, description="Turns at the same time.")
+    running: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        QUEUE.running, description="Turns at the same time."
+    )
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
         QUEUE.agents, description="Threads kept in memory between turns."
     )
-    idle_seconds: Seconds = Field(QUEUE.idle_seconds, description="Seconds after which an unused thread leaves memory.")
+    idle_seconds: Seconds = Field(
+        QUEUE.idle_seconds,
+        description="Seconds after which an unused thread leaves memory.",
+    )
     lease_seconds: Seconds = Field(
-        QUEUE.lease_seconds, description="Seconds after which another process takes over the thread of a silent one."
+        QUEUE.lease_seconds,
+        description="Seconds after which another process takes over the thread of a silent one.",
     )
     poll_seconds: Seconds = Field(
-        QUEUE.poll_seconds, description="How often the store is polled for the work of other processes."
+        QUEUE.poll_seconds,
+        description="How often the store is polled for the work of other processes.",
     )
     heartbeat_seconds: Seconds = Field(
-        native.HEARTBEAT_SECONDS, description="Seconds between two heartbeats of an idle stream."
+        native.HEARTBEAT_SECONDS,
+        description="Seconds between two heartbeats of an idle stream.",
     )
 
 
@@ -368,9 +483,12 @@ class GatewayOptions(Options):
         min_length=1,
         description="Where it listens: an address of this machine only, as long as clients need no key.",
     )
-    port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
+        8484, description="0 finds a free one."
+    )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
-        1, description="Processes that answer behind the one port; about one for each core that is free for it."
+        1,
+        description="Processes that answer behind the one port; about one for each core that is free for it.",
     )
     auth: Auth = Field(
         "none",
@@ -390,34 +508,27 @@ class GatewayOptions(Options):
         "proxy's paths with `auth: keys`.",
     )
     mode: GatewayMode = Field(
-        "managed", description="`managed` rewrites where needed, `observe` only records, `off` neither."
+        "managed",
+        description="`managed` rewrites where needed, `observe` only records, `off` neither.",
     )
     cache_marks: bool = Field(
         default=True,
-        description="Set cache marks for Claude where a client sets none, the prompt is long enough to be cached and "
-        "a next call is likely.",
+        description="Set cache marks for Claude, and a breakpoint for OpenAI models from GPT-5.6 on, if a client sets "
+        "none, the prompt is long enough to be cached and a next call is likely.",
     )
     include_usage: bool = Field(
-        default=True, description="Ask for the usage on OpenAI chat streams where the client does not say."
-    )
-    notice: bool = Field(
-        default=False,
-        description="End the first answer after a compaction with one line for the person.",
+        default=True,
+        description="Ask for the usage on OpenAI chat streams where the client does not say.",
     )
     recall: bool = Field(
         default=True,
-        description="Offer the tool `recall` to a model once its thread was compacted, and answer its calls here.",
+        description="Offer the tool `recall`: to clients with tools at once, to others after a compaction.",
     )
     upstreams: tuple[UpstreamOptions, ...] = Field(
         (),
         strict=False,
         description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
-        "`api_key_env`, `mode`. Empty: OpenAI and Anthropic.",
-    )
-    responses_state: Literal["pass", "emulate"] = Field(
-        "pass",
-        description="`emulate`: resolve `previous_response_id` here and send the whole input, for upstreams that keep "
-        "no state. `pass`: such requests go as they come.",
+        "`api_key_env`, `mode`. Empty: OpenAI, Anthropic and Google.",
     )
     limits: GatewayLimits = GatewayLimits()
     native: NativeApiOptions = NativeApiOptions()
@@ -427,5 +538,7 @@ class GatewayOptions(Options):
     def _names_differ(self) -> GatewayOptions:
         names = [upstream.name for upstream in self.upstreams]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"every upstream needs a name of its own; {', '.join(twice)} occurs twice")
+            raise ValueError(
+                f"every upstream needs a name of its own; {', '.join(twice)} occurs twice"
+            )
         return self

@@ -1,1 +1,1 @@
-"""The heart: prepare, send, record; what happens between a message and its answer."""
+"""The core of a conversation: prepare, send and record."""

@@ -7,49 +7,67 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from everthread.compaction.engine import Original, Services, StartReason, progress_text
-from everthread.compaction.summary import Compaction
-from everthread.context.accounting import Accounting
-from everthread.context.policy import GRACE, CallPrices, CompactionPolicy, ContextState, PromptSize
-from everthread.context.recovery import LimitKey, ModelLimits
-from everthread.context.worker import LoopSummarizer, SafeEngine, report_in_loop
-from everthread.conversation import events
-from everthread.conversation.lookup import StoreLookup
-from everthread.conversation.options import Route, Setup, SummarizerContext
-from everthread.conversation.toolbox import Toolbox
+from everthread.compaction.engine import Original, Services, StartReason
+from everthread.conversation.offered_tools import Toolbox
 from everthread.core.messages import Call, Message, calls_of, results_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import mark_summary
 from everthread.core.types import Request, System
 from everthread.errors import InputError
-from everthread.store.models import NewMessage, NewSession, NewUsage, Session, StoredMessage
-from everthread.wire.anthropic.messages import EncodedHistory
+from everthread.store.records import (
+    NewMessage,
+    NewSession,
+    Session,
+    StoredMessage,
+)
+from everthread.thread import events
+from everthread.thread.accounting import Accounting
+from everthread.thread.guards import SafeEngine
+from everthread.thread.lookup import StoreLookup
+from everthread.thread.model_limits import LimitKey, ModelLimits
+from everthread.thread.options import Route, Setup, SummarizerContext
+from everthread.thread.plugin_engines import LoopSummarizer, report_in_loop
+from everthread.thread.policy import (
+    CallPrices,
+    CompactionPolicy,
+    ContextState,
+    PromptSize,
+)
+from everthread.wire.anthropic.message_codec import EncodedHistory
 
-ENGINE, CALIBRATION, TOOLS = "engine", "calibration", "tools"
+ENGINE = "engine"
+CALIBRATION = "calibration"
+TOOLS = "tools"
 LEFT_OUT = "tools_left_out"
 """A key of a compaction's figures: the tools left out are committed in one transaction with the new session."""
 
 
 class ConversationState:
-    """A session in memory. What it holds was read from the store or confirmed by it."""
+    """A session in memory. Its messages were read from the store or confirmed by it."""
 
-    def __init__(self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self, setup: Setup, session: Session, tools: Sequence[dict[str, Any]] = ()
+    ) -> None:
         self.setup = setup
         self.session = session
         self.route = setup.route
         self.window = setup.route.window
         self.output_cap: int | None = None
-        """The largest answer the provider was found to allow."""
+        """The maximum output that the provider stated for the model."""
+        self.learnt_window: int | None = None
+        """The window learnt from a refusal; prompt and output share it."""
         self.budget = self.nominal_budget
         self.counter = TokenCounter(self.route.name)
-        self.context = ContextState()
+        self.state = ContextState()
         self.policy = CompactionPolicy(setup.options, setup.wall)
         self.limits = setup.limits or ModelLimits(setup.store, setup.clock)
-        self.accounting = Accounting(setup.store, setup.wall, self._report_usage)
+        self.accounting = Accounting(setup.store, setup.wall, setup.listener)
         self.last_request: Request | None = None
         self.marked: int | None = None
-        """Which message the last request had its last cache mark on."""
+        """The message with the last cache mark of the last request."""
+        self.last_answer_id = ""
+        """The provider's id of the last answer, to ask why the cache missed."""
         self.written = EncodedHistory()
         self.compactions = 0
         self.toolbox = Toolbox(self, tools)
@@ -59,7 +77,10 @@ class ConversationState:
         self.open_calls: dict[str, Call] = {}
         self.summarizer = self._make_summarizer()
         self._report = report_in_loop(self.tell)
-        self.engine = SafeEngine(setup.engine(self._services()), lambda text: self._report("notice", text=text))
+        self.engine = SafeEngine(
+            setup.engine(self._services()),
+            lambda text: self._report("notice", text=text),
+        )
         self.tools = self.toolbox.schemas
         self._total = self.counter.request((), system=self.system, tools=self.tools)
         self._fit_budget()
@@ -72,31 +93,37 @@ class ConversationState:
         self.setup.listener(event)
 
     def notify(self, text: str, *, passing: bool = False) -> None:
-        """A sentence for the person."""
+        """Emit a notice for the user."""
         self.emit(events.Notice(self.session.id, text, passing))
 
+    def report_size(self) -> None:
+        """Emit how full the next request is."""
+        size = self.size
+        estimated = events.Estimated(
+            self.session.id,
+            size.tokens,
+            window=self.window,
+            threshold=size.budget.threshold,
+            reported=self.reported,
+        )
+        self.emit(estimated)
+
     def report_failure(self, error: object) -> None:
-        """A compaction failed; the conversation goes on."""
+        """Report that a compaction failed; the conversation continues."""
         self.emit(events.CompactionFailed(self.session.id, str(error)))
 
-    def _report_usage(self, record: NewUsage) -> None:
-        self.emit(
-            events.UsageRecorded(record.session, record.model, record.task, record.usage, record.cost, record.estimated)
-        )
-
     def tell(self, kind: str, **details: Any) -> None:
-        """Emit what an engine or a summariser reports as an event of the session."""
-        if kind == "notice":
-            self.notify(str(details.get("text", "")))
-        else:
-            self.emit(events.CompactionProgress(self.session.id, progress_text(kind, details)))
+        """Emit a report of an engine or a summariser as an event of the session."""
+        self.emit(events.engine_event(self.session.id, kind, details))
 
-    # What is in view
+    # Messages in view
 
     def show(self, session: Session, stored: Sequence[StoredMessage]) -> None:
         """Take a session and its messages into view, instead of the present ones."""
         self.session = session
-        self.stored, self.bodies, self.open_calls = [], [], {}
+        self.stored = []
+        self.bodies = []
+        self.open_calls = {}
         self.ids_in_view.clear()
         self._recount()
         for message in stored:
@@ -106,7 +133,11 @@ class ConversationState:
         self.stored.append(message)
         self.ids_in_view.add(message.id)
         body = message.body
-        self.bodies.append(mark_summary(body, self.setup.summary_key) if message.kind == "summary" else body)
+        self.bodies.append(
+            mark_summary(body, self.setup.summary_key)
+            if message.kind == "summary"
+            else body
+        )
         self._total += self.counter.message(message.body)
         for result in results_of(message.body):
             self.open_calls.pop(result.call_id, None)
@@ -115,8 +146,10 @@ class ConversationState:
             self.toolbox.note_call(call.name)
 
     async def append(self, new: Sequence[NewMessage]) -> list[StoredMessage]:
-        """Store messages and take them into view; also what others stored meanwhile."""
-        counted = [replace(item, tokens=self.counter.message(item.body)) for item in new]
+        """Store messages and take them into view, including those that other writers stored since."""
+        counted = [
+            replace(item, tokens=self.counter.message(item.body)) for item in new
+        ]
         stored = await self.setup.store.append(self.session.id, counted)
         for message in stored:
             if message.session == self.session.id and message.seq == len(self.stored):
@@ -136,19 +169,22 @@ class ConversationState:
         records = await self.setup.store.compactions(self.session.thread)
         self.compactions = sum(record.reverted is None for record in records)
         await self.restore()
-        self.engine.on_session_start(self.session.id, reason="compression", previous=old)
+        self.engine.on_session_start(
+            self.session.id, reason="compression", previous=old
+        )
 
     async def move_to_tip(self) -> None:
-        """Show the thread's tip; what was known of the last request means nothing in another session."""
+        """Show the thread's tip. In another session, forget the facts about the last request."""
         store = self.setup.store
         tip = await store.get_compression_tip(self.session.id)
         session, stored = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
-            self.context.calibration.reset()
-            self.marked, self.last_request = None, None
+            self.state.calibration.reset()
+            self.marked = None
+            self.last_request = None
         self.show(session, stored)
 
-    # How large it is
+    # Sizes
 
     @property
     def estimate(self) -> int:
@@ -156,13 +192,13 @@ class ConversationState:
 
     @property
     def tokens(self) -> int:
-        """The next prompt: what the provider counted last, and the estimate of what came since."""
-        return self.context.calibration.project(self.route.name, self.estimate)
+        """Tokens of the next prompt: the provider's last count, and an estimate of the messages since."""
+        return self.state.calibration.project(self.route.name, self.estimate)
 
     @property
     def reported(self) -> bool:
-        """Whether `tokens` builds on what this model's provider counted."""
-        return self.context.calibration.reported(self.route.name)
+        """Whether `tokens` is based on the count of this model's provider."""
+        return self.state.calibration.reported(self.route.name)
 
     @property
     def answering(self) -> str:
@@ -173,22 +209,26 @@ class ConversationState:
     def fixed(self) -> int:
         """System prompt and tools, by the same measure."""
         bare = self.counter.request((), system=self.system, tools=self.tools)
-        return round(bare * self.context.calibration.factor(self.route.name))
+        return round(bare * self.state.calibration.factor(self.route.name))
 
     @property
     def size(self) -> PromptSize:
         """The next prompt, for the policy."""
-        return PromptSize(self.tokens, self.fixed, self.budget, self.setup.options.max_tokens)
+        return PromptSize(
+            self.tokens, self.fixed, self.budget, self.setup.options.max_tokens
+        )
 
     @property
     def prices(self) -> CallPrices:
         route = self.route
-        return CallPrices(route.name, route.provider, route.caches_by_marks, self.summarizer.inner)
+        return CallPrices(
+            route.name, route.provider, route.caches_by_marks, self.summarizer.inner
+        )
 
     @property
     def cold(self) -> str:
-        """Why the provider's cache does not hold the next prompt; empty where it may."""
-        return self.policy.cold(self.context)
+        """Why the provider's cache does not hold the next prompt; empty if it may."""
+        return self.policy.cold(self.state)
 
     @property
     def nominal_budget(self) -> Budget:
@@ -201,116 +241,145 @@ class ConversationState:
             self.fit(self.window)
 
     def _fitting_budget(self) -> Budget:
-        return self.setup.options.for_model(self.route.name).budget(self.window, fixed=self.fixed)
+        return self.setup.options.for_model(self.route.name).budget(
+            self.window, fixed=self.fixed
+        )
 
     def _recount(self) -> None:
         self._total = self.counter.request((), system=self.system, tools=self.tools)
         for body in self.bodies:
             self._total += self.counter.message(body)
 
-    # Who works on it
+    # Model, engine and summariser
 
     def use(self, route: Route) -> None:
-        """Another model: its window, its way of counting."""
-        self.context.changed = f"the model is {route.name} now"
-        self.context.pause.relieved = 0
+        """Switch to another model, with its window and token counter."""
+        self.state.changed = f"the model is {route.name} now"
+        self.state.pause.relieved = 0
         self.route = route
         self.counter = TokenCounter(route.name)
         self.summarizer = self._make_summarizer()
-        self.marked, self.last_request = None, None
-        self.context.calibration.reset()
+        self.marked = None
+        self.last_request = None
+        self.state.calibration.reset()
         self._recount()
         self.fit(route.window)
 
     def fit(self, window: int) -> None:
-        """Another window."""
+        """Apply another window."""
         self.window = window
         self.budget = self._fitting_budget()
         self.engine.update_model(self._services())
 
     @property
     def limit_key(self) -> LimitKey:
-        """What is learnt of the model is kept under this."""
-        return LimitKey(self.session.tenant, self.route.base_url, self.route.name, self.route.headers)
+        """The key under which limits of the model are kept."""
+        return LimitKey(
+            self.session.tenant,
+            self.route.base_url,
+            self.route.name,
+            self.route.headers,
+        )
 
     async def load_limits(self) -> None:
         """Apply the limits that were learnt for the model."""
         window = await self.limits.window(self.limit_key, self.route.window)
-        self.output_cap = await self.limits.output_cap(self.limit_key)
+        await self.load_caps()
         if window != self.window:
             self.fit(window)
 
+    async def load_caps(self) -> None:
+        """Load the output limits learnt from earlier refusals."""
+        self.output_cap = await self.limits.output_cap(self.limit_key)
+        self.learnt_window = await self.limits.learnt_window(self.limit_key)
+
     def take_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.context.changed = "other tools are offered"
+        self.state.changed = "other tools are offered"
         self.toolbox.take(tools)
         self.offer(self.toolbox.schemas)
 
     def offer(self, tools: list[dict[str, Any]]) -> None:
-        """What the model is shown of them."""
+        """Offer these tools to the model."""
         self.tools = tools
         self._recount()
         self._fit_budget()
 
     def _make_summarizer(self) -> LoopSummarizer:
-        return LoopSummarizer(self.setup.summarizer(self._summarizer_context()), self.counter, patience=GRACE)
-
-    async def has_content_to_compress(self) -> bool:
-        """Whether the engine finds anything to make smaller; it is asked in a thread, as it may plan for that."""
-        return await asyncio.to_thread(self.engine.has_content_to_compress, list(self.bodies))
-
-    async def compress(self, messages: Sequence[Message], **how: Any) -> Compaction:
-        """The engine's compaction, made in a thread: its summariser and its events stay in this loop."""
-        return await self.summarizer.run(lambda: self.engine.compress(messages, **how))
+        return LoopSummarizer(
+            self.setup.summarizer(self._summarizer_context()), self.counter
+        )
 
     def _summarizer_context(self) -> SummarizerContext:
         return SummarizerContext(
             self.route,
             self.counter,
-            lambda: self.last_request,
-            self.tell,
-            lambda request: self.accounting.lose(self.session.id, request),
-            lambda: not self.cold,
+            live=lambda: self.last_request,
+            events=self.tell,
+            lost=lambda request: self.accounting.lose(self.session.id, request),
+            warm=lambda: not self.cold,
         )
 
     def _services(self) -> Services:
         archive = SessionArchive(self)
         return Services(
-            self.summarizer, self.counter, self.budget, self.setup.clock, self._report, archive, archive,
-            is_stored=True, summary_key=self.setup.summary_key,
-        )  # fmt: skip
+            self.summarizer,
+            self.counter,
+            budget=self.budget,
+            clock=self.setup.clock,
+            events=self._report,
+            lookup=archive,
+            archive=archive,
+            is_stored=True,
+            summary_key=self.setup.summary_key,
+        )
 
-    # Saved, for another process
+    # Saved state
 
     async def save(self) -> None:
-        """Engine, calibration, rhythm, tools: kept with the session they describe; an undo finds the parent's own."""
-        store, session = self.setup.store, self.session.id
-        measured = self.context.dump()
+        """Save engine, calibration, rhythm and tools with their session, so that an undo finds the parent's."""
+        store = self.setup.store
+        session = self.session.id
+        measured = self.state.dump()
         if self.toolbox.given:
             measured[TOOLS] = self.toolbox.dump()
-        await asyncio.gather(self._save_engine(session), store.put_state(session, CALIBRATION, measured))
+        await asyncio.gather(
+            self._save_engine(session), store.put_state(session, CALIBRATION, measured)
+        )
 
     async def _save_engine(self, session: str) -> None:
         state = {"name": self.engine.name, "state": self.engine.dump_state()}
         try:
             await self.setup.store.put_state(session, ENGINE, state)
-        except InputError as error:  # it is no JSON
+        except InputError as error:  # not JSON
             self.engine.failed("dump_state", error)
 
     async def restore(self) -> None:
-        """Go on from what was saved; of a continuation that came to no save, from its parent's.
+        """Resume from the saved state; for a continuation without one, from its parent's.
 
-        A branch begins with its parent's context, so with what the engine knew of it.
+        A branch begins with its parent's context, so it also begins with the engine's state.
         """
-        store, session = self.setup.store, self.session
+        store = self.setup.store
+        session = self.session
         engine, calibration = await asyncio.gather(
-            store.get_state(session.id, ENGINE), store.get_state(session.id, CALIBRATION)
+            store.get_state(session.id, ENGINE),
+            store.get_state(session.id, CALIBRATION),
         )
-        self.context = ContextState.load(calibration)
-        if engine is None and session.parent is not None and session.kind in ("continuation", "branch"):
+        self.state = ContextState.load(calibration)
+        if (
+            engine is None
+            and session.parent is not None
+            and session.kind in ("continuation", "branch")
+        ):
             engine = await store.get_state(session.parent, ENGINE)
-        if calibration is None and session.parent is not None and session.kind == "continuation":
-            self.context = ContextState.load(await store.get_state(session.parent, CALIBRATION))
-            self.context.calibration.reset()
+        if (
+            calibration is None
+            and session.parent is not None
+            and session.kind == "continuation"
+        ):
+            self.state = ContextState.load(
+                await store.get_state(session.parent, CALIBRATION)
+            )
+            self.state.calibration.reset()
         await self.restore_tools()
         if isinstance(engine, dict) and engine.get("name") == self.engine.name:
             self.engine.load_state(engine.get("state") or {})
@@ -319,17 +388,31 @@ class ConversationState:
         """Offer the tools that were saved with the session; without a save, those of its parent."""
         if not self.toolbox.given:
             return
-        store, session = self.setup.store, self.session
+        store = self.setup.store
+        session = self.session
         own = await store.get_state(session.id, CALIBRATION)
         if own is None and self.toolbox.settled and session.kind != "continuation":
-            return  # nobody has saved anything: what was chosen here holds
-        if own is not None or session.parent is None or session.kind not in ("continuation", "branch"):
+            return  # no process has saved a state: keep the choice made here
+        if (
+            own is not None
+            or session.parent is None
+            or session.kind not in ("continuation", "branch")
+        ):
             self.toolbox.load(_tools_in(own))
             return
-        parents, out = await store.get_state(session.parent, CALIBRATION), None
+        parents = await store.get_state(session.parent, CALIBRATION)
+        out = None
         if session.kind == "continuation":
-            records = [record for record in await store.compactions(session.thread) if record.session == session.id]
-            out = [name for record in records for name in record.record.figures.get(LEFT_OUT, ())]
+            records = [
+                record
+                for record in await store.compactions(session.thread)
+                if record.session == session.id
+            ]
+            out = [
+                name
+                for record in records
+                for name in record.record.figures.get(LEFT_OUT, ())
+            ]
         self.toolbox.load(_tools_in(parents), out=out)
 
 
@@ -344,11 +427,16 @@ class SessionArchive(StoreLookup):
     """`Lookup` and `Archive` of one conversation, for its engine."""
 
     def __init__(self, live: ConversationState) -> None:
-        super().__init__(live.setup.store, live.session.tenant, live.session.thread, reach="all")
+        super().__init__(
+            live.setup.store, live.session.tenant, live.session.thread, reach="all"
+        )
         self._live = live
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
-        """What is in view is at hand; of a smaller form the message it stands for is given."""
+        """Return the originals of these messages; messages in view are not read again.
+
+        For a message in a smaller form, return the message it replaces.
+        """
         in_view = {stored.id: stored for stored in self._live.stored}
         originals: list[Original] = []
         for number in ids:
@@ -361,32 +449,45 @@ class SessionArchive(StoreLookup):
 
     async def covered(self) -> list[int]:
         records = await self.store.compactions(self._live.session.thread)
-        return sorted({number for record in records if record.reverted is None for number in record.record.covered})
+        return sorted(
+            {
+                number
+                for record in records
+                if record.reverted is None
+                for number in record.record.covered
+            }
+        )
 
 
 # Opening
 
 
 async def create_session(setup: Setup, new: NewSession) -> Session:
-    """A new session, with the system prompt written for it."""
+    """Create a session, with a system prompt written for it."""
     model = new.model or setup.route.name
     system = setup.written_system() if new.system is None else new.system
     return await setup.store.create_session(replace(new, model=model, system=system))
 
 
 async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
-    """Where the thread of any id, or of how one begins, goes on."""
+    """Return the tip of the thread with this id or id prefix."""
     session = await setup.store.resolve(prefix, tenant=tenant)
     return await setup.store.session(await setup.store.get_compression_tip(session.id))
 
 
 async def load_state(
-    setup: Setup, session: Session, tools: Sequence[dict[str, Any]], *, reason: StartReason
+    setup: Setup,
+    session: Session,
+    tools: Sequence[dict[str, Any]],
+    *,
+    reason: StartReason,
 ) -> ConversationState:
-    """The session in memory: its messages, what the engine knew, what was learnt of the model's window."""
+    """Load a session: its messages, the engine's state, and the limits learnt of the model."""
     live = ConversationState(setup, session, tools)
     store = setup.store
-    messages, records = await asyncio.gather(store.messages(session.id), store.compactions(session.thread))
+    messages, records = await asyncio.gather(
+        store.messages(session.id), store.compactions(session.thread)
+    )
     live.show(session, messages)
     live.compactions = sum(record.reverted is None for record in records)
     await live.restore()

@@ -1,12 +1,13 @@
-"""Where the prompt cache's breakpoints go, and how much of one request the next one can read from the cache.
+"""Set cache marks for Claude, and compare the prefixes of two requests.
 
-A provider caches a request's prefix (tools, system, messages, in that order) up to each marked block. Claude allows
-four marks: one stays on the system prompt, three move with the end of the conversation, so that the next request
-finds a prefix this one wrote.
+A provider caches the prefix of a request (tools, system, messages, in that order) up to each
+marked block. Claude allows four marks: one stays on the system prompt, three move with the
+end of the conversation, so that the next request finds a prefix that this one wrote.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -24,15 +25,39 @@ Where = Literal["tools", "system", "messages"]
 CACHE_SECONDS = {"5m": 300.0, "1h": 3_600.0}
 """How long a provider keeps a cached prefix that is not asked for, by its `cache_ttl`."""
 
-SHORTEST_CACHED = 1024
+AUTOMATIC_SECONDS = 1_800.0
+"""How long OpenAI keeps a prefix of the models that bill cache writes."""
+_OPENAI_MODEL = re.compile(
+    r"(?:^|/)gpt-(?P<major>\d+)(?:[.-](?P<minor>\d{1,2})(?!\d))?"
+)
+_FIRST_BILLED = (5, 6)
+
+MIN_CACHED = 1024
 """Tokens: no Claude model caches a shorter prompt."""
 LOOKBACK = 20
 """How many blocks before a mark the provider looks for an earlier cached prefix."""
 
 _NEAR_END = 60
-"""More messages than a client adds between two calls: marks stand among the last of them."""
+"""More messages than a client adds between two calls; marks are among the last of them."""
 _DEEPEST_MARKER = 16
 """No protocol nests blocks deeper than this."""
+
+
+def bills_writes(model: str) -> bool:
+    """Return whether OpenAI bills what it writes to the cache for this model: from GPT-5.6 on."""
+    version = _OPENAI_MODEL.search(model.lower())
+    return (
+        version is not None
+        and (int(version["major"]), int(version["minor"] or 0)) >= _FIRST_BILLED
+    )
+
+
+def cache_lifetime(model: str, ttl: str) -> float:
+    """Return how many seconds a provider keeps an unused prefix, before any call has shown it.
+
+    `ttl`: of the marks that we set.
+    """
+    return AUTOMATIC_SECONDS if bills_writes(model) else CACHE_SECONDS[ttl]
 
 
 def apply_cache_control(
@@ -58,7 +83,9 @@ def apply_cache_control(
     previous = last_marker(messages) if previous is None else previous
     marked = [without_cache_control(message) for message in messages]
     route = {"native_anthropic": native_anthropic, "wordless_results": wordless_results}
-    for index, message in place_marks(marked, ttl=ttl, previous=previous, most=len(marked), **route).items():
+    for index, message in place_marks(
+        marked, ttl=ttl, previous=previous, most=len(marked), **route
+    ).items():
         marked[index] = message
     return marked
 
@@ -73,32 +100,44 @@ def place_marks(  # noqa: PLR0913  which messages, and what of the route and the
     leading: int | None = None,
     most: int = _NEAR_END,
 ) -> dict[int, Message]:
-    """The messages that get a mark, with it, by their place: of messages that carry none.
+    """Return the messages to mark, with their marks, by index; the given messages carry none.
 
-    `leading`: how many of the first ones are the system's, where that is known. `most`: of the others no more than so
-    many are looked at, from the end.
+    `leading`: the number of leading system messages, if known. `most`: the number of other messages examined, from the
+    end.
     """
     carriers = _Carriers(native_anthropic, wordless_results)
     if leading is None:
-        leading = next((index for index, m in enumerate(messages) if _role(m) not in SYSTEM_ROLES), len(messages))
+        leading = next(
+            (index for index, m in enumerate(messages) if _role(m) not in SYSTEM_ROLES),
+            len(messages),
+        )
     places = _last_carriers(messages, max(leading, len(messages) - most), carriers)
-    if previous is not None and len(places) == 3 and _is_far_back(messages, previous, places[0]):
-        places = [previous, *places[1:]] if carriers.can_carry(messages, previous) else places
+    if (
+        previous is not None
+        and len(places) == 3
+        and _is_far_back(messages, previous, places[0])
+    ):
+        places = (
+            [previous, *places[1:]]
+            if carriers.can_carry(messages, previous)
+            else places
+        )
     places = [leading - 1, *places] if leading else places
     return {index: carriers.mark(messages[index], ttl) for index in places}
 
 
 def marks_begin(count: int, previous: int | None) -> int:
-    """From which of so many messages on marks can stand; `previous` is where the last call had its last one.
+    """Return the index of the first message that may carry a mark, of `count` messages.
 
-    Whoever knows that the messages before carry none need not look at them.
+    `previous`: the index of the last mark of the previous call. A caller whose earlier
+    messages carry no mark can skip them.
     """
     end = count - _NEAR_END
     return max(0, end if previous is None else min(previous, end))
 
 
 def mark_system(system: System, *, ttl: str = "5m") -> System:
-    """A system prompt kept apart, as blocks, with the mark on its last one; itself where there is nothing to mark."""
+    """Return a separate system prompt as blocks, the last one marked; unchanged if there is nothing to mark."""
     cache_marker(ttl)
     clean = without_cache_control(system)
     marked = _mark_content(clean, ttl)
@@ -106,27 +145,36 @@ def mark_system(system: System, *, ttl: str = "5m") -> System:
 
 
 def cache_marker(ttl: str) -> dict[str, str]:
-    """What marks a block. Five minutes is the provider's own default and is not spelt out."""
+    """Return the mark of a block. Five minutes is the default and is not spelt out."""
     if ttl not in ("5m", "1h"):
-        raise InputError(f"prompt_caching.cache_ttl: {ttl!r} is not allowed; it must be 5m or 1h.")
+        raise InputError(
+            f"prompt_caching.cache_ttl: {ttl!r} is not allowed; it must be 5m or 1h."
+        )
     return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
 
 
 def without_cache_control(value: T) -> T:
-    """The value without any mark; the same object if it had none. Tool arguments and schemas are left alone."""
+    """Return the value without marks; the same object if it had none.
+
+    Tool arguments and schemas are left alone.
+    """
     return cast("T", _unmark(value, 0))
 
 
 def last_marker(messages: Messages) -> int | None:
-    """The index of the last message that carries a mark."""
+    """Return the index of the last message that carries a mark."""
     for index in range(len(messages) - 1, -1, -1):
         if without_cache_control(messages[index]) is not messages[index]:
             return index
     return None
 
 
-def cache_route(model: str, provider: str = "auto", base_url: str | None = None) -> str | None:
-    """By which route marks are understood: `Anthropic` or `OpenRouter`, for Claude models; None by any other.
+def cache_route(
+    model: str, provider: str = "auto", base_url: str | None = None
+) -> str | None:
+    """Return the route on which a Claude model takes marks: `Anthropic` or `OpenRouter`.
+
+    None for any other route or model.
 
     A provider that names the route decides, else the address. Without either, OpenRouter's names have a vendor in
     front (`anthropic/claude-…`), Anthropic's own have not.
@@ -137,8 +185,15 @@ def cache_route(model: str, provider: str = "auto", base_url: str | None = None)
     if provider in _ROUTES:
         return _ROUTES[provider]
     if base_url:
-        host = _host(base_url)
-        return next((_ROUTES[key] for key, end in _HOSTS.items() if f".{host}".endswith(f".{end}")), None)
+        host = host_of(base_url)
+        return next(
+            (
+                _ROUTES[key]
+                for key, end in _HOSTS.items()
+                if f".{host}".endswith(f".{end}")
+            ),
+            None,
+        )
     if provider != "auto":
         return None
     if name.startswith("claude"):
@@ -146,15 +201,19 @@ def cache_route(model: str, provider: str = "auto", base_url: str | None = None)
     return "OpenRouter" if name.startswith("anthropic/") else None
 
 
-def caching_line(model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m") -> str | None:
-    """What the command line says at its start; None where nothing is marked."""
+def caching_line(
+    model: str, provider: str = "auto", base_url: str | None = None, *, ttl: str = "5m"
+) -> str | None:
+    """Return the line that the command line prints at its start; None if nothing is marked."""
     route = cache_route(model, provider, base_url)
-    return f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
+    return (
+        f"💾 Prompt caching: ENABLED (Claude via {route}, {ttl} TTL)" if route else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixDiff:
-    """How much of a request the next one repeats. Where it does not, the first difference."""
+    """The part of a request that the next one repeats, and their first difference."""
 
     shared_messages: int
     """Messages repeated byte for byte; none when the tools or the system prompt before them changed."""
@@ -172,18 +231,28 @@ class PrefixDiff:
         if self.extends:
             return f"extends it: all {self.shared_messages} messages are shared"
         index = "" if self.index is None else f"[{self.index}]"
-        path = f".{self.path}" if self.path and not self.path.startswith("[") else self.path
+        path = (
+            f".{self.path}"
+            if self.path and not self.path.startswith("[")
+            else self.path
+        )
         return f"{self.where}{index}{path}: {self.before} became {self.after}"
 
 
 def shared_prefix(a: Request, b: Request) -> PrefixDiff:
-    """How far `b` extends `a` byte for byte, marks aside and a string equal to one text block."""
+    """Compare two requests byte for byte, without marks; a string equals one text block."""
     for where, index, old, new in _stages(a, b):
         difference = _difference(old, new)
         if difference:
             path, before, after = difference
             return PrefixDiff(
-                index or 0, extends=False, where=where, index=index, path=path, before=before, after=after
+                index or 0,
+                extends=False,
+                where=where,
+                index=index,
+                path=path,
+                before=before,
+                after=after,
             )
     return PrefixDiff(len(a.messages), extends=True)
 
@@ -195,7 +264,7 @@ _ABSENT: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class _Carriers:
-    """Which messages may carry a mark on a route, and where in them.
+    """Decides which messages may carry a mark on a route, and on which block.
 
     OpenRouter takes a mark on a text block of a tool's message (its SDK gives such a message `string | content
     items`; measured in github.com/earendil-works/pi issue 6940, mended there by pull request 6941). On the message
@@ -214,10 +283,12 @@ class _Carriers:
             return True
         if carrier_block(_as_blocks(message.get("content"))) is None:
             return False
-        return role != "tool" or (self.wordless_results and self._ends_wordless_calls(messages, index))
+        return role != "tool" or (
+            self.wordless_results and self._ends_wordless_calls(messages, index)
+        )
 
     def _ends_wordless_calls(self, messages: Sequence[Any], index: int) -> bool:
-        """Whether it is the last result of calls that came without a word."""
+        """Return whether it is the last result of calls that came without text."""
         if index + 1 < len(messages) and _role(messages[index + 1]) == "tool":
             return False
         caller = index - 1
@@ -226,7 +297,7 @@ class _Carriers:
         return caller >= 0 and not self.can_carry(messages, caller)
 
     def mark(self, message: Message, ttl: str) -> Message:
-        """On a block of the content, else on the message: the encoder finds it a block among calls or results there."""
+        """Mark a block of the content, else the message: the encoder then chooses a block."""
         if message["role"] != "tool" or not self.native_anthropic:
             content = _mark_content(message.get("content"), ttl)
             if content is not None:
@@ -238,8 +309,10 @@ def _role(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _last_carriers(messages: Sequence[Any], first: int, carriers: _Carriers) -> list[int]:
-    """The last three messages that can carry a mark; where they are fewer, the last others too."""
+def _last_carriers(
+    messages: Sequence[Any], first: int, carriers: _Carriers
+) -> list[int]:
+    """Return the last three messages that can carry a mark, filled up with the last others."""
     carrying: list[int] = []
     others: list[int] = []
     for index in range(len(messages) - 1, first - 1, -1):
@@ -253,7 +326,7 @@ def _last_carriers(messages: Sequence[Any], first: int, carriers: _Carriers) -> 
 
 
 def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
-    """Whether more blocks came since than the provider looks back."""
+    """Return whether more blocks came since than the provider looks back."""
     if not 0 <= previous < last:
         return False
     blocks = 0
@@ -265,21 +338,30 @@ def _is_far_back(messages: Sequence[Any], previous: int, last: int) -> bool:
 
 
 def _blocks(message: Any) -> int:
-    """How many blocks the message is to the provider: its parts and calls; a tool's result is one."""
+    """Count the blocks of a message: its parts and calls; a tool's result is one."""
     if not isinstance(message, dict):
         return 0
-    content, calls = message.get("content"), message.get("tool_calls")
-    parts = len(content) if isinstance(content, list) and message.get("role") != "tool" else int(bool(content))
+    content = message.get("content")
+    calls = message.get("tool_calls")
+    parts = (
+        len(content)
+        if isinstance(content, list) and message.get("role") != "tool"
+        else int(bool(content))
+    )
     return parts + (len(calls) if isinstance(calls, list) else 0)
 
 
 def _mark_content(content: Any, ttl: str) -> list[Any] | None:
-    """The content as blocks, the last that may carry a mark carrying it; None when none may."""
+    """Return the content as blocks with a mark on the last possible one; None if none is."""
     blocks = _as_blocks(content)
     index = carrier_block(blocks)
     if index is None:
         return None
-    return [*blocks[:index], {**blocks[index], "cache_control": cache_marker(ttl)}, *blocks[index + 1 :]]
+    return [
+        *blocks[:index],
+        {**blocks[index], "cache_control": cache_marker(ttl)},
+        *blocks[index + 1 :],
+    ]
 
 
 def _as_blocks(content: Any) -> list[Any]:
@@ -289,15 +371,23 @@ def _as_blocks(content: Any) -> list[Any]:
 
 
 def carrier_block(blocks: list[Any]) -> int | None:
-    """The last block that may carry a mark."""
-    return next((index for index in range(len(blocks) - 1, -1, -1) if _can_carry(blocks[index])), None)
+    """Return the index of the last block that may carry a mark; None if none may."""
+    return next(
+        (
+            index
+            for index in range(len(blocks) - 1, -1, -1)
+            if _can_carry(blocks[index])
+        ),
+        None,
+    )
 
 
 def _can_carry(block: Any) -> bool:
-    """Providers refuse a mark on reasoning and on empty text."""
+    """Return whether a block may carry a mark; reasoning and empty text may not."""
     if not isinstance(block, dict):
         return False
-    kind, text = block.get("type"), block.get("text")
+    kind = block.get("type")
+    text = block.get("text")
     if kind == "text":
         return isinstance(text, str) and bool(text.strip())
     return isinstance(kind, str) and kind not in REASONING_BLOCKS
@@ -312,23 +402,32 @@ def _unmark(value: Any, depth: int) -> Any:
             for key, item in value.items()
             if key != "cache_control"
         }
-        same = len(fields) == len(value) and all(fields[key] is value[key] for key in fields)
+        same = len(fields) == len(value) and all(
+            fields[key] is value[key] for key in fields
+        )
         return value if same else fields
     if isinstance(value, list):
         items = [_unmark(item, depth + 1) for item in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        return (
+            value
+            if all(new is old for new, old in zip(items, value, strict=True))
+            else items
+        )
     return value
 
 
-def _host(base_url: str) -> str:
+def host_of(base_url: str) -> str:
+    """Return the host of an address, which may lack a scheme; empty if it has none."""
     try:
-        return urlsplit(base_url if "//" in base_url else f"//{base_url}").hostname or ""
+        return (
+            urlsplit(base_url if "//" in base_url else f"//{base_url}").hostname or ""
+        )
     except ValueError:
         return ""
 
 
 def _stages(a: Request, b: Request) -> Iterator[tuple[Where, int | None, Any, Any]]:
-    """What to compare, in the order in which a provider reads a request. Only what `a` holds must be repeated."""
+    """Yield the parts to compare, in the order in which a provider reads a request."""
     yield "tools", None, byte_form(a.tools), byte_form(b.tools)
     yield "system", None, _system_form(a.system), _system_form(b.system)
     for index, old in enumerate(a.messages):
@@ -342,32 +441,42 @@ def _system_form(system: System) -> Any:
 
 
 def _difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
-    """The path of the first difference, with what stands there before and after; None when the bytes are equal."""
+    """Return the path of the first difference and both values; None if the bytes are equal."""
     if old is _ABSENT or new is _ABSENT:
         return path, _excerpt(old), _excerpt(new)
     if byte_text(old) == byte_text(new):
         return None
     for step, x, y in _children(old, new):
-        difference = _difference(x, y, f"{path}{step}" if path or step.startswith("[") else step[1:])
+        difference = _difference(
+            x, y, f"{path}{step}" if path or step.startswith("[") else step[1:]
+        )
         if difference:
             return difference
-    at = _common_length(old, new) if isinstance(old, str) and isinstance(new, str) else 0
+    at = (
+        _common_length(old, new) if isinstance(old, str) and isinstance(new, str) else 0
+    )
     return path, _excerpt(old, at), _excerpt(new, at)
 
 
 def _children(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-    """The values to compare one by one, each with its step in the path. If all are equal, the keys' order is not."""
+    """Return the values to compare one by one, each with its step in the path.
+
+    If all are equal, the order of the keys differs.
+    """
     if isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
         return [(f"[{index}]", x, y) for index, (x, y) in enumerate(pairs)]
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(key for key in new if key not in old)]
-        return [(f".{key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys]
+        return [
+            (f".{key}", old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys
+        ]
     return []
 
 
 def _common_length(a: str, b: str) -> int:
-    low, high = 0, min(len(a), len(b))
+    low = 0
+    high = min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
@@ -381,6 +490,7 @@ def _excerpt(value: Any, at: int = 0) -> str:
     if value is _ABSENT:
         return "nothing"
     text = value if isinstance(value, str) else byte_text(value)
-    start, end = max(0, at - 20), at + 40
+    start = max(0, at - 20)
+    end = at + 40
     shown = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
     return byte_text(shown) if isinstance(value, str) else shown

@@ -1,12 +1,12 @@
-"""Two hash chains over messages.
+"""Two forms in which messages are compared.
 
-*Canonical* is identity: is this the same conversation, whatever the client did to its looks? Cache markers, key
-order, surrounding whitespace, reminders that clients inject for the moment, our own `_` keys and empty optional fields
-do not count, and a string is one text block. A message with nothing left still counts, by its role and ids.
+The *canonical* form is identity: is this the same conversation, whatever the client did to its looks? Cache markers,
+key order, surrounding whitespace, reminders that clients inject for the moment, our own `_` keys and empty optional
+fields do not count, and a string is one text block. A message with nothing left still counts, by its role and ids.
 
-*Byte order* is what a provider's prefix cache sees: key order and every character count. Only cache markers do not
-(they say where the cached prefix ends, not what is in it), nor our own `_` keys (they are never sent), and a string
-is one text block. To compare what is really sent, give it messages as the wire carries them.
+The *byte* form is the view of a provider's prefix cache: key order and every character count. Only cache markers do not
+(they mark the end of the cached prefix and are not part of it), nor Everthread's own `_` keys (they are never sent),
+and a string is one text block. To compare the bytes that are really sent, pass messages in wire form.
 
 A digest is stored, so it must stay the same across processes and Python versions. Each chain link hashes two digests
 of fixed length, each message digest hashes JSON text: no two different histories can run together into one input.
@@ -25,8 +25,11 @@ from everthread.core.messages import json_value, strip_surroundings
 OPAQUE = frozenset({"input", "arguments", "parameters", "input_schema"})
 """Fields that hold a tool's data or schema, not protocol: a `cache_control` or `_id` in there is content."""
 
+CACHE_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
+"""Fields that mark the end of a cached prefix and are not part of its content."""
+
 _DEEPEST = 64
-"""Nesting beyond this is no message; it counts by its size only, so that no input exhausts the stack."""
+"""Deeper nesting is hashed by its size only, so that no input exhausts the stack."""
 
 _GONE: Any = object()
 _Field = Callable[[str, Any, int], Any]
@@ -42,13 +45,8 @@ def message_fingerprint(message: Any) -> str:
     return _hash(_SORTED_JSON.encode(canonical_form(message)), b"canonical")
 
 
-def byte_fingerprint(message: Any) -> str:
-    """What a prefix cache sees of one message."""
-    return _hash(byte_text(byte_form(message)), b"bytes")
-
-
 def canonical_form(message: Any) -> Any:
-    """What of a message makes its identity. Nobody injects into the assistant's own words: those are only trimmed."""
+    """Return the parts of a message that make its identity. The assistant's own words are only trimmed."""
     role = message.get("role") if isinstance(message, dict) else None
     clean = str.strip if role == "assistant" else strip_surroundings
     return _rebuild(message, functools.partial(_canonical_field, clean), 0)
@@ -65,11 +63,15 @@ def byte_text(form: Any) -> str:
 
 
 def _hash(text: str, person: bytes) -> str:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20, person=person).hexdigest()
+    return blake2b(
+        text.encode("utf-8", "surrogatepass"), digest_size=20, person=person
+    ).hexdigest()
 
 
 _JSON, _SORTED_JSON = (
-    json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted, default=repr)
+    json.JSONEncoder(
+        ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted, default=repr
+    )
     for is_sorted in (False, True)
 )
 
@@ -104,12 +106,16 @@ def _byte_field(key: str, value: Any, depth: int) -> Any:
     return _rebuild(value, _byte_field, depth)
 
 
-def _canonical_field(clean: Callable[[str], str], key: str, value: Any, depth: int) -> Any:
+def _canonical_field(
+    clean: Callable[[str], str], key: str, value: Any, depth: int
+) -> Any:
     if _is_ours(key):
         return _GONE
     if key in OPAQUE:
         # Clients write the JSON of one call with other spaces and key order: arguments are the object they spell.
-        spelt = json_value(value) if key == "arguments" and isinstance(value, str) else None
+        spelt = (
+            json_value(value) if key == "arguments" and isinstance(value, str) else None
+        )
         return _rebuild(spelt if isinstance(spelt, dict) else value, _data_field, depth)
     if key == "content":
         value = _canonical_parts(clean, value)
@@ -120,14 +126,18 @@ def _canonical_field(clean: Callable[[str], str], key: str, value: Any, depth: i
 
 
 def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
-    """Content with every text cleaned; text of which nothing is left is no part."""
+    """Return the content with every text cleaned, without empty parts."""
     parts = [content] if isinstance(content, str) else content
     if not isinstance(parts, list):
         return content
     canonical: list[Any] = []
     for part in parts:
         block = {"type": "text", "text": part} if isinstance(part, str) else part
-        if not (isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)):
+        if not (
+            isinstance(block, dict)
+            and block.get("type") == "text"
+            and isinstance(block.get("text"), str)
+        ):
             canonical.append(block)
         elif text := clean(block["text"]):
             canonical.append({**block, "text": text})
@@ -135,4 +145,4 @@ def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:
 
 
 def _is_ours(key: str) -> bool:
-    return key == "cache_control" or key.startswith("_")
+    return key in CACHE_MARKS or key.startswith("_")

@@ -1,7 +1,7 @@
 """The message shape, and small helpers on it.
 
 A message is a plain OpenAI chat dict: that is what users already have. Content blocks in Anthropic's form
-(`tool_use`, `tool_result`, `thinking`, `image` …) are understood wherever a content list may stand, so a history
+(`tool_use`, `tool_result`, `thinking`, `image` …) are understood wherever a content list is allowed, so a history
 in that form needs no conversion to be inspected, counted, cut or repaired. Messages are treated as immutable.
 
 Every helper takes whatever real transcripts contain (missing content, numbers for strings, parts without a type)
@@ -35,7 +35,7 @@ class ToolCall(TypedDict, total=False):
 
 
 class Native(TypedDict, total=False):
-    """What a decoded message was on the wire, so that encoding it back returns it verbatim (see `wire`)."""
+    """The original wire value of a decoded message, so that encoding it back is verbatim (see `wire`)."""
 
     api: Required[str]
     """`openai_chat`, `openai_responses` or `anthropic`."""
@@ -60,7 +60,7 @@ class Message(TypedDict, total=False):
     cache_control: dict[str, Any]
     _native: Native
     _summary: bool
-    """The message is, or holds, a summary of ours (`transcript`)."""
+    """Marks a message that is, or holds, an Everthread summary (`transcript`)."""
 
 
 Messages = Sequence[Message]
@@ -101,18 +101,21 @@ class Result(NamedTuple):
 
 
 def parts_of(message: Mapping[str, Any]) -> list[Part]:
-    """The content as a list of parts; a string is one text part, nothing is no part."""
+    """Return the content as a list of parts; a string is one text part, empty content none."""
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     if isinstance(content, list):
         parts = (part for part in content if part is not None)
-        return [part if isinstance(part, dict) else {"type": "text", "text": str(part)} for part in parts]
+        return [
+            part if isinstance(part, dict) else {"type": "text", "text": str(part)}
+            for part in parts
+        ]
     return []
 
 
 def kind_of(part: Any) -> str:
-    """The type of a part; empty where it has none."""
+    """Return the type of a part; empty if it has none."""
     kind = part.get("type") if isinstance(part, dict) else None
     return kind if isinstance(kind, str) else ""
 
@@ -123,7 +126,8 @@ def part_text(part: Any) -> str:
         return part
     if not isinstance(part, dict) or kind_of(part) in _WORDLESS_BLOCKS:
         return ""
-    text, refusal = part.get("text"), part.get("refusal")
+    text = part.get("text")
+    refusal = part.get("refusal")
     return text if isinstance(text, str) else as_text(refusal)
 
 
@@ -137,7 +141,7 @@ def content_text(content: Any) -> str:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """What the message says, without calls, results and reasoning."""
+    """Return the text of a message, without calls, results and reasoning."""
     return content_text(message.get("content"))
 
 
@@ -145,17 +149,36 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
     """The tool calls of an assistant message, in order."""
     if message.get("role") != "assistant":
         return []
-    content, raw = message.get("content"), message.get("tool_calls")
+    content = message.get("content")
+    raw = message.get("tool_calls")
     calls: list[Call] = []
     if isinstance(content, list):
         blocks = (part for part in parts_of(message) if kind_of(part) in CALL_BLOCKS)
-        calls += (Call(as_text(b.get("id")), as_text(b.get("name")), json_text(b.get("input"))) for b in blocks)
+        calls += (
+            Call(
+                as_text(b.get("id")), as_text(b.get("name")), json_text(b.get("input"))
+            )
+            for b in blocks
+        )
     for item in raw if isinstance(raw, list) else ():
         if isinstance(item, dict):
-            function, custom = item.get("function"), item.get("custom")
-            inner: Any = function if isinstance(function, dict) else custom if isinstance(custom, dict) else {}
+            function = item.get("function")
+            custom = item.get("custom")
+            inner: Any = (
+                function
+                if isinstance(function, dict)
+                else custom
+                if isinstance(custom, dict)
+                else {}
+            )
             arguments = inner.get("arguments", inner.get("input"))
-            calls.append(Call(as_text(item.get("id")), as_text(inner.get("name")), json_text(arguments)))
+            calls.append(
+                Call(
+                    as_text(item.get("id")),
+                    as_text(inner.get("name")),
+                    json_text(arguments),
+                )
+            )
     return calls
 
 
@@ -169,7 +192,9 @@ def tool_names(tool: Mapping[str, Any]) -> list[str]:
     function = tool.get("function") or tool
     name = as_text(function.get("name")) if isinstance(function, Mapping) else ""
     if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
-        inner = (tool_names(part) for part in tool["tools"] if isinstance(part, Mapping))
+        inner = (
+            tool_names(part) for part in tool["tools"] if isinstance(part, Mapping)
+        )
         return [join_name(name, inner_name) for names in inner for inner_name in names]
     return [name] if name else []
 
@@ -178,7 +203,9 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
     """The tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
     if message.get("role") == "tool":
         name = as_text(message.get("name"))
-        return [Result(as_text(message.get("tool_call_id")), name, message.get("content"))]
+        return [
+            Result(as_text(message.get("tool_call_id")), name, message.get("content"))
+        ]
     if not isinstance(message.get("content"), list):
         return []
     return [
@@ -192,16 +219,25 @@ def message_key(message: Any) -> Hashable:
     """A cheap key that equal messages share, to find a message again. Two messages with one key may still differ."""
     if not isinstance(message, dict):
         return None
-    content, calls = message.get("content"), message.get("tool_calls")
+    content = message.get("content")
+    calls = message.get("tool_calls")
     parts = (
-        tuple(map(_part_key, content)) if isinstance(content, list) else content if isinstance(content, str) else None
+        tuple(map(_part_key, content))
+        if isinstance(content, list)
+        else content
+        if isinstance(content, str)
+        else None
     )
     call_keys = tuple(map(_part_key, calls)) if isinstance(calls, list) else None
     return str(message.get("role")), parts, str(message.get("tool_call_id")), call_keys
 
 
 def _part_key(part: Any) -> str | None:
-    named = (part.get("text") or part.get("id") or part.get("tool_use_id")) if isinstance(part, dict) else part
+    named = (
+        (part.get("text") or part.get("id") or part.get("tool_use_id"))
+        if isinstance(part, dict)
+        else part
+    )
     return named if isinstance(named, str) else None
 
 
@@ -211,15 +247,17 @@ def as_text(value: Any) -> str:
 
 
 def simplest(parts: list[Part]) -> Content:
-    """The parts as plain text where they are one text, None where there is none."""
+    """Return the parts as plain text if they are one text; None if there are none."""
     if not parts:
         return None
     only = parts[0]
-    return only["text"] if len(parts) == 1 and only.keys() == {"type", "text"} else parts
+    return (
+        only["text"] if len(parts) == 1 and only.keys() == {"type", "text"} else parts
+    )
 
 
 def json_value(text: str) -> Any:
-    """What JSON text says, None where it is none. Line breaks in strings, which models write, do no harm."""
+    """Parse JSON text; None if it is not JSON. Accepts line breaks in strings, which models write."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -262,14 +300,18 @@ def off_the_wire(message: Mapping[str, Any]) -> Message:
     copy = {key: value for key, value in message.items() if key != "_native"}
     native = message.get("_native")
     if isinstance(native, dict):
-        copy["_native"] = {key: native[key] for key in ("api", "model") if key in native}
+        copy["_native"] = {
+            key: native[key] for key in ("api", "model") if key in native
+        }
     return cast("Message", copy)
 
 
-def edit_results(message: Message, edit: Callable[[Result, Mapping[str, Any]], Any]) -> Message:
-    """The message with the content of its tool results edited; the same object where nothing changes.
+def edit_results(
+    message: Message, edit: Callable[[Result, Mapping[str, Any]], Any]
+) -> Message:
+    """Return the message with the content of its tool results edited; the same object if nothing changes.
 
-    `edit` gets each result and the message or block that holds it, and answers with the content it shall have.
+    `edit` gets each result and the message or block that holds it, and returns the new content.
     """
     if message.get("role") == "tool":
         result = results_of(message)[0]
@@ -294,7 +336,9 @@ def with_text(content: Any, text: str) -> Content:
             parts.append(part)
         elif not placed:
             other = part.items() if isinstance(part, dict) else ()
-            fields = {key: value for key, value in other if key not in ("text", "refusal")}
+            fields = {
+                key: value for key, value in other if key not in ("text", "refusal")
+            }
             parts.append({**fields, "type": "text", "text": text})
             placed = True
     return parts
@@ -320,26 +364,91 @@ def images_in(content: Any) -> Iterator[Part]:
 
 
 def users_words(texts: Sequence[str]) -> list[str]:
-    """What the user says in the texts of one message, text by text."""
+    """Return the user's own words in each text of one message."""
     enclosed = [inner for text in texts for inner in _read_envelopes(text)]
-    return [words for text in enclosed or texts if (words := strip_injected(text))]
+    spoken = enclosed or _without_expansion(texts)
+    return [words for text in spoken if (words := strip_injected(text))]
+
+
+def _without_expansion(texts: Sequence[str]) -> Sequence[str]:
+    """Return the texts without the prompt that a client adds for a slash command.
+
+    A command that the client answers itself adds none: texts after it are the user's.
+    """
+    patterns = _client_patterns()
+    at = (
+        next(
+            (at for at, text in enumerate(texts) if patterns.commands.search(text)),
+            None,
+        )
+        if len(texts) > 1
+        else None
+    )
+    if at is None or any(map(patterns.local.search, texts)):
+        return texts
+    return texts[: at + 1]
+
+
+def typed_words(result: str, tool: str, *, failed: bool) -> str:
+    """Return what the user typed into a call: when refusing it, or as the answer to a question. Empty if nothing."""
+    patterns = _client_patterns()
+    words = ""
+    if failed and (refusal := patterns.find_refusal(result)):
+        words = result.partition(refusal.line)[2]
+    for asks, beginning in patterns.answered:
+        if tool == asks and result.startswith(beginning):
+            words = result.removeprefix(beginning)
+    for note in patterns.no_words:
+        words = f"\n{words.lstrip()}".partition(f"\n{note}")[0]
+    return strip_injected(words)
+
+
+def is_refused_call(result: str) -> bool:
+    """Whether a result says, as a client writes it, that the user refused the call."""
+    return _client_patterns().find_refusal(result) is not None
 
 
 def strip_injected(text: str) -> str:
     """The text without what clients inject around the user's words, trimmed. A tag never closed is text."""
-    patterns = _injected_patterns()
+    patterns = _client_patterns()
+    text = _reveal_queued(text)
     if patterns.beginning.match(text.lstrip()):
-        text = "\n".join(text[element.inner : element.close] for element in _elements(text, patterns.speech))
-    return _remove_elements(_remove_elements(text, patterns.injected), patterns.speech, content=False).strip()
+        spoken = [
+            text[element.inner : element.close]
+            for element in _elements(text, patterns.speech)
+        ]
+        text = "\n".join(
+            [*spoken, *(text.partition(mark)[2] for mark in patterns.after)]
+        )
+    return _remove_elements(
+        _remove_elements(text, patterns.injected), patterns.speech, content=False
+    ).strip()
 
 
 def strip_surroundings(text: str) -> str:
     """The text without what may differ in the next request though the user said the same, trimmed."""
-    return _remove_elements(text, _injected_patterns().surroundings).strip()
+    return _remove_elements(text, _client_patterns().surroundings).strip()
+
+
+def _reveal_queued(text: str) -> str:
+    """Return the text with words typed while the agent worked freed from the client's note around them."""
+    patterns = _client_patterns()
+    for note in patterns.queued:
+        match = note.opening.search(text) if note.line in text else None
+        while match:
+            inner = match.end()
+            ends = [place for end in note.ends if (place := text.find(end, inner)) >= 0]
+            tag = match[1]
+            close = text.find(f"</{tag}>", inner) if tag else -1
+            stop = close + len(tag) + 3 if close >= 0 else len(text)
+            words = text[inner : min([*ends, close if close >= 0 else stop])]
+            text = f"{text[: match.start()]}{words}{text[stop:]}"
+            match = note.opening.search(text, match.start() + len(words))
+    return text
 
 
 class _Element(NamedTuple):
-    """`<tag …>…</tag>`: where it starts, where its content starts and ends, where it ends."""
+    """Positions of `<tag …>…</tag>`: its start, the start and end of its content, its end."""
 
     start: int
     inner: int
@@ -347,7 +456,9 @@ class _Element(NamedTuple):
     end: int
 
 
-def _remove_elements(text: str, opening: re.Pattern[str], *, content: bool = True) -> str:
+def _remove_elements(
+    text: str, opening: re.Pattern[str], *, content: bool = True
+) -> str:
     """The text without these elements; or only without their tags, with their content kept."""
     parts: list[str] = []
     position = 0
@@ -364,7 +475,8 @@ def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
     unclosed: set[str] = set()
     match = opening.search(text) if "<" in text else None
     while match:
-        tag, after = match[1], match.end()
+        tag = match[1]
+        after = match.end()
         close = -1 if tag in unclosed else text.find(f"</{tag}>", after)
         if close < 0:
             unclosed.add(tag)
@@ -376,7 +488,7 @@ def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
 
 def _read_envelopes(text: str) -> Iterator[str]:
     """The texts inside envelopes. One without an end reaches to the end of the text."""
-    for start, end in _injected_patterns().envelopes:
+    for start, end in _client_patterns().envelopes:
         at = text.find(start)
         while at >= 0:
             inner = at + len(start)
@@ -387,19 +499,66 @@ def _read_envelopes(text: str) -> Iterator[str]:
             at = text.find(start, close)
 
 
-class _InjectedPatterns:
+class _Refusal(NamedTuple):
+    """How the result of a refused call begins, and the line before the user's words in it."""
+
+    beginning: str
+    line: str
+
+
+class _QueuedNote(NamedTuple):
+    """Match the line before words typed while the agent worked, with or without a tag, and the text after them."""
+
+    line: str
+    opening: re.Pattern[str]
+    ends: tuple[str, ...]
+
+
+class _ClientPatterns:
+    """What all clients write around the user's words (`data/clients.json`)."""
+
     def __init__(self) -> None:
-        data = json.loads(resources.files("everthread.core").joinpath("data/injected.json").read_text("utf-8"))
-        self.envelopes: list[tuple[str, str]] = data["envelopes"]
-        self.speech = _opening_pattern(data["speech"])
-        self.surroundings = _opening_pattern(data["surroundings"])
-        self.injected = _opening_pattern([*data["surroundings"], *data["records"]])
-        self.beginning = re.compile("|".join(data["beginnings"]))
+        data = json.loads(
+            resources.files("everthread.core")
+            .joinpath("data/clients.json")
+            .read_text("utf-8")
+        )
+        self._clients: list[dict[str, list[Any]]] = list(data["clients"].values())
+        self.envelopes: list[tuple[str, str]] = self._all("envelopes")
+        self.speech = _opening_pattern(self._all("speech"))
+        self.surroundings = _opening_pattern(self._all("surroundings"))
+        self.injected = _opening_pattern(
+            [*self._all("surroundings"), *self._all("records")]
+        )
+        self.beginning = re.compile("|".join(self._all("beginnings")))
+        self.after: list[str] = self._all("after")
+        self.commands = _opening_pattern(self._all("commands"))
+        self.local = _opening_pattern(self._all("local"))
+        self.answered: list[tuple[str, str]] = self._all("answered")
+        self.no_words = tuple(self._all("no_words"))
+        self.queued = [
+            _QueuedNote(
+                line,
+                re.compile(rf"(?:<([\w-]{{1,40}})>\s*)?{re.escape(line)}"),
+                tuple(ends),
+            )
+            for line, ends in self._all("queued")
+        ]
+        self._refusals = [_Refusal(*pair) for pair in self._all("rejected")]
+
+    def _all(self, name: str) -> list[Any]:
+        return [item for client in self._clients for item in client.get(name, ())]
+
+    def find_refusal(self, result: str) -> _Refusal | None:
+        start = result[:200].lstrip()
+        return next(
+            (one for one in self._refusals if start.startswith(one.beginning)), None
+        )
 
 
 @functools.cache
-def _injected_patterns() -> _InjectedPatterns:
-    return _InjectedPatterns()
+def _client_patterns() -> _ClientPatterns:
+    return _ClientPatterns()
 
 
 def _opening_pattern(tags: Sequence[str]) -> re.Pattern[str]:
@@ -417,7 +576,11 @@ _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 def one_line(text: str) -> str:
     """The start of a text as one line, without control characters."""
     line = " ".join(text[:2_000].split())
-    return line if line.isprintable() else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
+    return (
+        line
+        if line.isprintable()
+        else _BLANK.sub(" ", _ANSI.sub("", text[:2_000])).strip()
+    )
 
 
 def clip(text: str, room: int) -> str:
@@ -434,5 +597,9 @@ def count_noun(count: int, noun: str) -> str:
 
 def excerpt(text: str, width: int = 60) -> str:
     """The first words on one line, without what cannot be printed."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * width]).split())
+    line = " ".join(
+        "".join(
+            char if char.isprintable() else " " for char in text[: 4 * width]
+        ).split()
+    )
     return line if len(line) <= width else f"{line[: width - 1]}…"

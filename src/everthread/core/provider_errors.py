@@ -1,9 +1,11 @@
-"""What a provider's error means for the context: compact, lower the output cap, send fewer bytes, or none of it.
+"""Classify a provider's error: compact, lower the output cap, send fewer bytes, or neither.
 
-Structured fields come before wording, and stated numbers before phrases: a stated input over the stated limit is a
-prompt too long; an input that fits, with an output cap that does not, is a cap too large. Wording is read as
-concepts, sentence by sentence, so that a provider never seen before is understood too. What only looks like
-overflow is sorted out first: rate limits that count tokens, money, images, fields, files.
+Structured fields come before wording, and stated numbers before phrases: an input over the
+stated limit is a prompt that is too long; an input that fits, with an output cap that does
+not, is a cap that is too large. Wording is read as concepts, sentence by sentence, so that
+unknown providers are understood too; if that fails, the figures are compared by size.
+Errors that only look like an overflow are sorted out first: rate limits that count tokens,
+money, images, fields, files.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ CAP = "outcap"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a text states, in tokens. `limit` bounds the input (or input and output together), `cap` the output."""
+    """Stated figures, in tokens. `limit` bounds the input (or input and output together), `cap` the output."""
 
     limit: int | None = None
     input: int | None = None
@@ -33,7 +35,10 @@ class Counts:
 
     @property
     def stated(self) -> int:
-        return sum(value is not None for value in (self.limit, self.input, self.output, self.total, self.cap))
+        return sum(
+            value is not None
+            for value in (self.limit, self.input, self.output, self.total, self.cap)
+        )
 
 
 # --- words -----------------------------------------------------------------------------------------------------
@@ -60,8 +65,17 @@ _CAP_NAME = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Za-z0-9_./@#\\-]+")
-_NUMBERISH = re.compile(r"\d[\d,_.]*(?:(?:[kKmM]|[kKmMgG]i?[bB]|ms|px|[sSbBhH]|-?[kK]?-?tokens?|bytes)\.*)?")
+_NUMBERISH = re.compile(
+    r"\d[\d,_.]*(?:(?:[kKmM]|[kKmMgG]i?[bB]|ms|px|[sSbBhH]|-?[kK]?-?tokens?|bytes)\.*)?"
+)
 _DATE = re.compile(r"\d+(?:[-/]\d+)+\.*")
+_GLUED = re.compile(
+    r"(?<![\w.-])(?:is|of|to|than|has|was|are)(?=\d{2,9}(?![\w-]))"
+    r"|(?<=\d)(?=tokens?\b)"
+    r"|(?<![\w.-])(?:is|of|to|than|has|was|are)(?=\d{2,9}tokens?\b)",
+    re.IGNORECASE,
+)
+"""A number without a space between it and its neighbours: `is4233tokens`."""
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _HYPHEN = re.compile(r"(?<=[a-zA-Z])-(?=[a-zA-Z])")
 _QUOTES = str.maketrans("_\r\n", " ;;", "`'\"’‘“”*\\")
@@ -77,14 +91,14 @@ def plain(text: str) -> str:
     """The text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
     text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
     text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
-    text = _CAP_NAME.sub(f" {CAP} ", text)
+    text = _GLUED.sub(lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {CAP} ", text))
     text = _WORD.sub(_strip_digits, text)
     text = _CAMEL.sub(" ", _HYPHEN.sub(" ", text)).lower().translate(_QUOTES)
     return _BOILERPLATE.sub(" ", _SPACES.sub(" ", text)).strip()
 
 
 def sentences(text: str) -> list[str]:
-    """A plain text cut where a thought ends."""
+    """Split a plain text into sentences."""
     return [part.strip() for part in _SENTENCE.split(text) if part.strip()]
 
 
@@ -108,6 +122,10 @@ _RANGE = re.compile(
     r"[\[(] ?\d{1,9} ?[,~] ?(?P<a>\d{1,9}) ?[\])]|between \d{1,9} and (?P<b>\d{1,9})"
     r"|from \d{1,9} (?:\(inclusive\) )?to (?P<c>\d{1,9})(?P<open> \(exclusive\))?"
 )
+_RATIO = re.compile(
+    r"(?<!\d)(?P<total>\d{1,9}) ?(?:of|/|out of) ?(?P<limit>\d{1,9}) (?:input |prompt |context )?tokens?\b"
+)
+"""Tokens used, and the limit."""
 _SUM = re.compile(
     r"(?<!\d)(?P<input>\d{1,9}) ?\+ ?(?P<output>\d{1,9}) ?(?:= ?\d{1,9} ?)?(?:>=?|≥|exceeds) ?(?P<limit>\d{1,9})"
 )
@@ -117,7 +135,8 @@ _INPUT = (
     r"|输入|提示词|入力|입력"
 )
 _OUTPUT = (
-    rf"(?:{CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|ausgaben?|salidas?|sorties?)"
+    rf"(?:{CAP}|outputs?|completions?|predictions?|generation|generate[sd]?|responses?|answers?|repl(?:y|ies)"
+    r"|ausgaben?|salidas?|sorties?)"
     r"(?![a-z])|输出|出力|출력"
 )
 _CONTEXT = r"(?:[ck]ontexte?o?|window|n ctx|sequence)(?![a-z])|model len|上下文|コンテキスト|컨텍스트"
@@ -127,8 +146,12 @@ _NOUN = re.compile(
 )
 _BOUND = re.compile(
     r"(?P<limit>max(?:imum)?\b(?: \w+){0,3} (?:count|value|total|number)(?: (?:of|is))?"
-    r"|max(?:imum)?\b|limit\w*|at most|up to|exceed\w*|than\b|equal to|over\b|[<>≤≥]=?|\bonly\b|supports?\b"
-    r"|allow\w*|context (?:length|window|size)|context(?= ?[:=] ?$)|n ctx|configured|expected"
+    r"|max(?:imum)?\b|limit\w*|at most|(?<!add )(?<!adds )up to|exceed\w*|than\b|equal to|over\b|[<>≤≥]=?|\bonly\b"
+    r"|supports?\b|allow\w*|ceiling|capacity|room for(?= ?$)"
+    r"|context (?:length|window|size)|context(?= ?[:=] ?$)|n ctx|configured|expected"
+    r"|window(?= (?:of|is|has))"
+    r"|(?:model|window|server|endpoint) (?:\w+ ){0,2}has\b"
+    r"|\b(?:holds?|takes?|accepts?|fits?|reads?|handles?)(?= ?(?:only|just)? ?[(:]? ?$)"
     r"|supera|excede|máxim|höchst|maximal|überschreit|dépass|上限|最大|最多|限制|超过|超出|以内|초과|최대)"
     r"|(?P<value>requested|asked for|resulted in(?: over)?|supplied|contain\w*|\bha(?:s|ve|d)\b|provided|given|received"
     r"|\bgot\b|passed|sent\b|used\b|current\w*|actual\w*|needs?\b|count (?:is|of)|total of|keep the first|n keep"
@@ -136,7 +159,9 @@ _BOUND = re.compile(
     r"|(?P<available>available(?: output)? tokens?|remaining|tokens left)"
 )
 _BY = re.compile(r"\bby(?: about| at least)? ?$")
-_CODE_BEFORE = re.compile(r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$")
+_CODE_BEFORE = re.compile(
+    r"(?:code|status|http|errno|\bid|port|line|version|#|error|text, value)[ :=(\[<]*$|\w\[$"
+)
 _STATUS_BEFORE = re.compile(r"(?:code|status|http|errno|error|exception)[ :=(\[<-]*$")
 _UNIT_AFTER = re.compile(
     r" ?(?:input |prompt )?(?:%|ms\b|s\b|sec|min|hours?|days?|h\b|b\b|[kmg]i?b\b|bytes?|char|字|px|pixel|images?"
@@ -154,7 +179,9 @@ _LIMIT_AFTER = re.compile(
     r"[ )]*(?:tokens? )?(?:(?:is|are) )?(?:the )?"
     r"(?:max(?:imum)?\b|limit\b|token limit|context\b|window\b|allowed\b|上限)"
 )
-_AVAILABLE_AFTER = re.compile(r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)")
+_AVAILABLE_AFTER = re.compile(
+    r" ?(?:output )?(?:tokens? )?(?:remain|(?:are|is) left\b)"
+)
 _PART_AFTER = re.compile(
     r"[ )]*(?:tokens? )?(?:in|of|for|from)(?: (?:the|your|text|tool|image|audio|system|input))* "
     rf"(?:(?P<input>{_INPUT}|tools?|system)|(?P<output>{_OUTPUT}))\b"
@@ -164,10 +191,15 @@ _NOUN_AFTER = re.compile(
 )
 _OPERATOR_ONLY = re.compile(r"[ )]*+(?:tokens?)?+[ )]*+(?:[<>]=?|≥|≤|exceeds)[ (]*")
 
-_SMALLEST_WINDOW = 64
+_MIN_WINDOW = 64
 """Nothing smaller is a context; it is a count of something else."""
 _LARGEST = 10**8
 """Nothing larger is a count; it is an id."""
+_MAX_EXCESS = 100
+"""A value is at most this many times its bound, if the two are compared by size alone."""
+_LOWER_BOUND = re.compile(
+    r"at least|minimum|\bmin\b|too (?:small|few|short|low)|below|fewer|less than|≥|>="
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,46 +226,112 @@ def read_counts(sentences: list[str]) -> Counts:
     limits = sorted(by_role.get("limit", []), key=lambda number: not number.sure)
     return Counts(
         limit=limits[0].value if limits else None,
-        **{side: max((n.value for n in by_role.get(side, [])), default=None) for side in ("input", "output", "total")},
-        **{side: min((n.value for n in by_role.get(side, [])), default=None) for side in ("cap", "available")},
+        **{
+            side: max((n.value for n in by_role.get(side, [])), default=None)
+            for side in ("input", "output", "total")
+        },
+        **{
+            side: min((n.value for n in by_role.get(side, [])), default=None)
+            for side in ("cap", "available")
+        },
     )
 
 
 def _numbers(sentence: str, default: list[str]) -> Iterator[_Number]:
     total = _SUM.search(sentence)
     if total:
-        yield from (_Number(int(total[role]), role, sure=True) for role in ("input", "output", "limit"))
+        yield from (
+            _Number(int(total[role]), role, sure=True)
+            for role in ("input", "output", "limit")
+        )
+        return
+    ratio = _RATIO.search(sentence)
+    if ratio and int(ratio["total"]) > int(ratio["limit"]) >= _MIN_WINDOW:
+        yield from (
+            _Number(int(ratio[role]), role, sure=True) for role in ("total", "limit")
+        )
         return
     bounds = _RANGE.search(sentence)
     if bounds:
         top = int(bounds["a"] or bounds["b"] or bounds["c"]) - bool(bounds["open"])
         yield _bound(top, _nouns(sentence[: bounds.start()])[-1:] or default)
         return
-    matches = list(_NUMBER.finditer(sentence))
     nouns: list[str] = []
+    for figure in _figures(sentence):
+        if _OPERATOR_ONLY.fullmatch(figure.before) is None:
+            nouns = _nouns(figure.before) or default
+        yield from _role(figure, nouns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A number that may count tokens, with the words around it."""
+
+    value: int
+    before: str
+    after: str
+    is_alone: bool
+    """It is the only number of its sentence."""
+
+
+def _figures(sentence: str) -> Iterator[_Figure]:
+    """Yield the numbers of a sentence that may count tokens."""
+    matches = list(_NUMBER.finditer(sentence))
     taken = 0
     first = True
     for index, match in enumerate(matches):
         before = sentence[taken : match.start()][-160:]
-        after = sentence[match.end() : matches[index + 1].start() if index + 1 < len(matches) else None][:80]
+        is_last = index + 1 == len(matches)
+        end = None if is_last else matches[index + 1].start()
+        after = sentence[match.end() : end][:80]
         digits = re.sub(r"\D", "", match["whole"])[:12]
-        value = round(float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]])
-        alone = first and index + 1 == len(matches)
-        if value > _LARGEST or _is_foreign(before, after, first=first, alone=alone, value=value):
+        value = round(
+            float(digits + (match["fraction"] or "")) * _SCALE[match["scale"]]
+        )
+        alone = first and is_last
+        if value > _LARGEST or _is_foreign(
+            before, after, first=first, alone=alone, value=value
+        ):
             taken = match.end()
             continue
         first = False
         own = _NOUN_AFTER.match(after)
         taken = match.end() + (own.end() if own else 0)
-        if _OPERATOR_ONLY.fullmatch(before) is None:
-            nouns = _nouns(before) or default
-        yield from _role(value, before, after, nouns, alone=alone)
+        yield _Figure(value, before, after, is_alone=alone)
 
 
-def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int) -> bool:
-    """Whether the number is no token count: a code, a status, a unit of something else, the size of an excess."""
+def compare_sizes(sentences: list[str]) -> Counts:
+    """Return the counts by their sizes alone, for wording that is not understood.
+
+    A request is refused because a value exceeds its bound. Of two figures the smaller one
+    is the bound; of three, the largest is if the other two add up to more than it.
+    """
+    text = " ; ".join(sentences)
+    nouns = set(_nouns(text)) - {"total"}
+    if _LOWER_BOUND.search(text) or not (nouns or _TOKENS.search(text)):
+        return Counts()
+    found = {figure.value for part in sentences for figure in _figures(part)}
+    sizes = sorted(size for size in found if size >= _MIN_WINDOW)
+    match sizes:
+        case [bound, value] if value <= _MAX_EXCESS * bound:
+            if nouns == {"output"}:
+                return Counts(cap=bound, output=value)
+            return Counts(limit=bound, total=value)
+        case [output, prompt, bound] if "output" in nouns and prompt + output > bound:
+            return Counts(limit=bound, input=prompt, output=output)
+    return Counts()
+
+
+def _is_foreign(
+    before: str, after: str, *, first: bool, alone: bool, value: int
+) -> bool:
+    """Return whether the number is not a token count: a code, a status, another unit, the size of an excess."""
     leads = first and not before.strip(" <[()]:-")
-    if 100 <= value <= 599 and (leads or _STATUS_BEFORE.search(before)) and not after.startswith(" tokens"):
+    if (
+        100 <= value <= 599
+        and (leads or _STATUS_BEFORE.search(before))
+        and not after.startswith(" tokens")
+    ):
         return True
     if _TOKENS_AFTER.match(after):
         return bool(_BY.search(before))
@@ -241,17 +339,27 @@ def _is_foreign(before: str, after: str, *, first: bool, alone: bool, value: int
         return True
     if leads and after.startswith(":"):
         return True
-    bracketed = before.rstrip().endswith(("(", "[")) and after.lstrip().startswith((")", "]"))
-    return alone and bracketed and value < 10_000 and value % 256 != 0 and value % 1000 != 0
+    bracketed = before.rstrip().endswith(("(", "[")) and after.lstrip().startswith(
+        (")", "]")
+    )
+    return (
+        alone
+        and bracketed
+        and value < 10_000
+        and value % 256 != 0
+        and value % 1000 != 0
+    )
 
 
-def _role(value: int, before: str, after: str, nouns: list[str], *, alone: bool) -> Iterator[_Number]:
+def _role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
+    value = figure.value
+    after = figure.after
     part = _PART_AFTER.match(after)
     noun = part or _NOUN_AFTER.match(after)
     if noun:
         nouns = [str(noun.lastgroup)]
     last = ""
-    for match in _BOUND.finditer(before):
+    for match in _BOUND.finditer(figure.before):
         last = str(match.lastgroup)
     if last == "available" or _AVAILABLE_AFTER.match(after):
         yield _Number(value, "available")
@@ -259,21 +367,35 @@ def _role(value: int, before: str, after: str, nouns: list[str], *, alone: bool)
         yield _Number(value, nouns[0], part=nouns == ["input"])
     elif _VALUE_AFTER.match(after):
         yield _value(value, nouns)
-    elif last == "limit" or _LIMIT_AFTER.match(after) or (alone and not last and nouns[-1:] == ["context"]):
-        yield from (number for number in [_bound(value, nouns)] if number.role == "cap" or value >= _SMALLEST_WINDOW)
+    elif (
+        last == "limit"
+        or _LIMIT_AFTER.match(after)
+        or (figure.is_alone and not last and nouns[-1:] == ["context"])
+    ):
+        yield from (
+            number
+            for number in [_bound(value, nouns)]
+            if number.role == "cap" or value >= _MIN_WINDOW
+        )
     elif last == "value" or nouns:
         yield _value(value, nouns)
 
 
 def _bound(value: int, nouns: list[str]) -> _Number:
     """A bound of the output alone is its cap; any other bounds the context."""
-    return _Number(value, "cap") if set(nouns) == {"output"} else _Number(value, "limit", sure="context" in nouns)
+    return (
+        _Number(value, "cap")
+        if set(nouns) == {"output"}
+        else _Number(value, "limit", sure="context" in nouns)
+    )
 
 
 def _value(value: int, nouns: list[str]) -> _Number:
     """Of what a value is: both sides named before it, or none, make a total; else the noun nearest to it."""
     sides = [noun for noun in nouns if noun != "context"]
-    return _Number(value, sides[-1] if sides and not {"input", "output"} <= set(sides) else "total")
+    return _Number(
+        value, sides[-1] if sides and not {"input", "output"} <= set(sides) else "total"
+    )
 
 
 def _nouns(text: str) -> list[str]:
@@ -285,11 +407,15 @@ Overflow = Literal["prompt_too_long", "max_tokens_too_large"]
 
 _RATE = re.compile(
     r"rate limit|ratelimit|too many (?:\w+ )?requests|throttl|\bquotas?\b|please wait|slow down|request rate|concurren"
-    r"|cool(?:ing )?down|enqueued|\bper \d* ?(?:sec|min|hour|day)|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
+    r"|cool(?:ing )?down|enqueued|\b(?:per|each|every) \d* ?(?:sec|min|hour|day)"
+    r"|\b[tr]p[mdh]\b|/ ?min\b|usage limits?|retry after \d"
+    r"|tokens? (?:\w+ ){0,2}(?:today|this (?:minute|hour|day|week|month))\b"
     r"|capacity exceeded|(?:daily|weekly|monthly|hourly) (?:\w+ ){0,3}limit"
     r"|限流|限速|速率|频率|频繁|并发|配额|额度|访问量过大|请求过多|请求数过多"
 )
-_RATE_IF_NOTHING_ELSE = re.compile(r"resource (?:has been )?exhausted|request limit reached")
+_RATE_IF_NOTHING_ELSE = re.compile(
+    r"resource (?:has been )?exhausted|request limit reached"
+)
 _MONEY = re.compile(
     r"insufficient (?:\w+ )?(?:credits?|balance|funds)|credit balance|more credits|only afford|billing"
     r"|payment required|paid account|plan limits|spend\w{0,5} limit|余额|欠费|充值"
@@ -301,21 +427,27 @@ _CHARACTERS = re.compile(
     r"(?:at most|up to|than|max\w{0,7}|limit)\b.{0,30}?\d[\d,]{0,12} ?(?:characters?|chars)\b"
     r"|string (?:too long|above max|value length)|must have length less than"
 )
-_CONTENT = re.compile(r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])")
+_CONTENT = re.compile(
+    r"(?<![a-z])(?:messages?|contents?|inputs?|prompts?|body)(?![a-z])"
+)
 _LONG_STRING = 100_000
-"""No name, id or label may be so long: a limit like this on one string is a limit on what is said."""
+"""Longer than any limit on a name, id or label; such a limit on one string is a limit on the content."""
 _OTHER_FAULT = re.compile(
     r"(?:does not|doesn ?t) exist|not (?:one of|found)|must be one of|not a valid"
     r"|(?:invalid|unknown|unsupported|unrecogni[sz]ed) (?:role|model|temperature|type|enum|api key)"
 )
-"""The error is about a value of the request, which it may quote: what stands in it says nothing."""
+"""The error quotes a value of the request, so words in that value are not evidence."""
 _WORDLESS = re.compile(
-    r"\W*+(?:(?:error code: )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+", re.IGNORECASE
+    r"\W*+(?:(?:error code: |http )?400\b)?[\s:-]*+(?:bad request|status code \(no body\))?\W*+",
+    re.IGNORECASE,
 )
+_EMPTY_ANSWER = re.compile(r"\W*+(?:http )?400\b.*\(no body\)\W*+", re.IGNORECASE)
 _NO_OVERFLOW = frozenset({404, 405, 409})
 
-# What a sentence must speak of, and what it must not, to be about the context.
-_TOKENS = re.compile(rf"tokens?(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트")
+# Words that a sentence must and must not contain to be about the context.
+_TOKENS = re.compile(
+    rf"tokens?(?![a-z])|positions(?![a-z])|[ck]ontext|{CAP}|n ctx|model len|上下文|コンテキスト|컨텍스트"
+)
 _LENGTH = re.compile(
     r"(?:prompts?|inputs?|conversation|messages?|model|sequence|eingabe|entrada|entrée|输入)"
     r".{0,40}?(?:len|long|lang|larg|长)"
@@ -357,7 +489,9 @@ _WINDOW = (
     r"context (?:length|window|size|limit|budget|capacity)|max(?:imum)? context|model limit|n ctx"
     r"|(?:max(?:imum)?|model|input|prompt) (?:\w+ ){0,2}(?:len|length)\b"
 )
-_PLAINLY = re.compile(r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])")
+_PLAINLY = re.compile(
+    r"(?:prompts?|inputs?|conversation) (?:is |was )?too (?:long|large|big)(?![a-z])"
+)
 _PROMPT = re.compile(
     rf"(?:prompts?|inputs?|conversation|history|(?<!number of )messages)(?: [\w()]+){{0,4}}? (?:{_LONG})"
     r"|(?:(?:larger|bigger|longer|greater|more) than|fits?)\b.{0,60}?(?<![a-z])(?:context|window)(?![a-z])"
@@ -384,6 +518,18 @@ _PAYLOAD = re.compile(
     r"|string value length|stream read constraints|too many total text bytes|length limit exceeded"
     r"|请求体?(?:内容)?(?:过大|太大)|报文过大"
 )
+_MEDIA_COUNT = re.compile(
+    r"(?:too m(?:any|uch)|number of|\d|\d of(?: the)?) (?:\w+ ){0,2}?"
+    r"(?:images?|documents?|pages?|pdfs?|files?|videos?|media|attachments?)(?![a-z])|图片(?:数量|过多)"
+)
+_MEDIA_BOUND = re.compile(
+    r"too m(?:any|uch)|limit|max|exceed|at most|up to|than\b|[<>≤≥]|超|过多"
+)
+_MEDIA_SIZE = re.compile(
+    r"\d ?(?:[kmg]i?b|bytes?|px|pixels?|tokens?|seconds?|s)(?![a-z])|pixel|dimension|resolution|\bsize\b|too large"
+    r"|\b(?:file|image|document)\b[^;]{0,40}\bexceeds"
+)
+"""A count of images or documents over its bound, and the words of an error about the size of one of them."""
 _BYTES_OF_REQUEST = (
     re.compile(r"\d ?(?:bytes?|[kmg]i?b)(?![a-z])"),
     re.compile(r"(?<![a-z])(?:request|body|payload|message)(?![a-z])"),
@@ -402,19 +548,30 @@ def is_relevant(sentence: str) -> bool:
 
 
 def find_overflow(sentence: str) -> Overflow | None:
-    """What a relevant sentence says is too large, if anything."""
+    """Return what a sentence says is too large, if anything."""
     if _PLAINLY.search(sentence):
         return "prompt_too_long"
-    if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(sentence):
+    if (CAP in sentence and _CAP_TOO_LARGE.search(sentence)) or _SUM_TOO_LARGE.search(
+        sentence
+    ):
         return "max_tokens_too_large"
     return "prompt_too_long" if _PROMPT.search(sentence) else None
 
 
+def has_too_many_media(sentence: str) -> bool:
+    """Return whether a sentence says that there are too many images or documents."""
+    is_counted = _MEDIA_COUNT.search(sentence) and _MEDIA_BOUND.search(sentence)
+    return bool(is_counted) and not _MEDIA_SIZE.search(sentence)
+
+
 def is_payload_overflow(sentence: str) -> bool:
-    """Whether a sentence says that the request is too large in bytes."""
+    """Return whether a sentence says that the request is too large in bytes or has too many images."""
     if _MEDIA.search(sentence):
-        return False
-    return bool(_PAYLOAD.search(sentence) or all(part.search(sentence) for part in _BYTES_OF_REQUEST))
+        return has_too_many_media(sentence)
+    return bool(
+        _PAYLOAD.search(sentence)
+        or all(part.search(sentence) for part in _BYTES_OF_REQUEST)
+    )
 
 
 _MAX_DEPTH = 16
@@ -423,17 +580,54 @@ _MAX_CHARS = 20_000
 _MAX_ITEMS = 50
 
 _CODE_KEYS = frozenset(
-    {"code", "type", "status", "reason", "name", "statuscode", "httpstatuscode", "httpstatus", "errortype"}
+    {
+        "code",
+        "type",
+        "status",
+        "reason",
+        "name",
+        "statuscode",
+        "httpstatuscode",
+        "httpstatus",
+        "errortype",
+    }
     | {"errorcode", "errcode", "providererrorcode", "stopreason", "finishreason"}
 )
 _SUBJECT_KEYS = ("param", "parameter", "loc", "field")
 _MESSAGE_KEYS = frozenset({"message", "msg", "detail", "error"})
 _ECHO_KEYS = frozenset(
-    {"input", "instructions", "messages", "output", "tools", "content", "choices", "prompt", "request", "headers"}
-    | {"failedgeneration", "inputvalue", "httpheaders", "url", "id", "requestid", *_SUBJECT_KEYS}
+    {
+        "input",
+        "instructions",
+        "messages",
+        "output",
+        "tools",
+        "content",
+        "choices",
+        "prompt",
+        "request",
+        "headers",
+    }
+    | {
+        "failedgeneration",
+        "inputvalue",
+        "httpheaders",
+        "url",
+        "id",
+        "requestid",
+        *_SUBJECT_KEYS,
+    }
 )
 _COUNT_KEYS = {"nctx": "limit", "nprompttokens": "input"}
-_ATTRIBUTES = ("status_code", "status", "http_status", "code", "type", "message", "text")
+_ATTRIBUTES = (
+    "status_code",
+    "status",
+    "http_status",
+    "code",
+    "type",
+    "message",
+    "text",
+)
 _NESTED_ATTRIBUTES = ("body", "error", "response", "details", "exceptions")
 _CODE_IN_TEXT = re.compile(
     r"""(?:["'](?:error_?)?(?:code|type|status|name|reason)\\?["']\s*:\s*\\?["']|(?:stop|finish)[ _]reason: )"""
@@ -441,7 +635,8 @@ _CODE_IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 _STATUS_IN_TEXT = re.compile(
-    r"(?:error code|status code|http)[: ]+([1-5]\d\d)\b|^([45]\d\d) status code", re.IGNORECASE
+    r"(?:error code|status code|http)[: ]+([1-5]\d\d)\b|^([45]\d\d) status code",
+    re.IGNORECASE,
 )
 _COUNT_IN_TEXT = re.compile(r"""["'](n_ctx|n_prompt_tokens)\\?["']\s*:\s*(\d{1,9})""")
 
@@ -477,7 +672,8 @@ class Evidence:
         text = text.strip()
         if len(text) > _MAX_CHARS:
             text = text[: _MAX_CHARS * 3 // 4] + "\n" + text[-_MAX_CHARS // 4 :]
-        opening, closing = text.find("{"), text.rfind("}")
+        opening = text.find("{")
+        closing = text.rfind("}")
         if 0 <= opening < closing:
             with contextlib.suppress(ValueError, RecursionError):
                 self.add(json.loads(text[opening : closing + 1]), depth + 1)
@@ -492,14 +688,21 @@ class Evidence:
 
     def _add_mapping(self, value: Mapping[Any, Any], depth: int) -> None:
         self.structured = True
-        named = {_bare(key): item for key, item in value.items() if isinstance(key, str)}
+        named = {
+            _bare(key): item for key, item in value.items() if isinstance(key, str)
+        }
         subject = _subject(named)
         for key, item in named.items():
             if key in _COUNT_KEYS and type(item) is int and 0 < item < 10**9:
                 self.counts.setdefault(_COUNT_KEYS[key], item)
             elif key in _CODE_KEYS and isinstance(item, str | int):
                 self._add_code(str(item))
-            elif key in _MESSAGE_KEYS and isinstance(item, str) and subject and "{" not in item:
+            elif (
+                key in _MESSAGE_KEYS
+                and isinstance(item, str)
+                and subject
+                and "{" not in item
+            ):
                 self._add_text(f"{subject}: {item}", depth)
             elif key not in _ECHO_KEYS:
                 self.add(item, depth + 1)
@@ -515,7 +718,9 @@ class Evidence:
         """An exception or another object, by the attributes that SDKs give to errors and responses."""
         attributes: dict[str, Any] = {}
         for name in (*_ATTRIBUTES, *_NESTED_ATTRIBUTES):
-            with contextlib.suppress(Exception):  # a property of a foreign object may raise anything
+            with contextlib.suppress(
+                Exception
+            ):  # a property of a foreign object may raise anything
                 item = getattr(value, name, None)
                 if name in _NESTED_ATTRIBUTES or isinstance(item, str | int):
                     attributes[name] = item
@@ -532,7 +737,7 @@ def _bare(key: str) -> str:
 
 
 def _subject(named: Mapping[str, Any]) -> str:
-    """The parameter a message is about, where a field names it."""
+    """Return the parameter that a message is about, if a field names it."""
     for key in _SUBJECT_KEYS:
         value = named.get(key)
         if isinstance(value, list | tuple):
@@ -542,7 +747,13 @@ def _subject(named: Mapping[str, Any]) -> str:
     return ""
 
 
-ErrorKind = Literal["prompt_too_long", "max_tokens_too_large", "payload_too_large", "rate_limit", "other"]
+ErrorKind = Literal[
+    "prompt_too_long",
+    "max_tokens_too_large",
+    "payload_too_large",
+    "rate_limit",
+    "other",
+]
 
 _TOO_LONG_CODES = frozenset({"1261", "1039", "10907", "336007"})
 """Numbers that Zhipu, MiniMax, Spark and Qianfan document for a prompt over the limit."""
@@ -550,32 +761,55 @@ _TOO_LONG_CODES = frozenset({"1261", "1039", "10907", "336007"})
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """The verdict and why, with what the error states in tokens: the window, the input, the output that would fit."""
+    """Return the verdict, its reason, and the stated token figures: window, input, output that would fit."""
 
     kind: ErrorKind
     reason: str
     context_limit: int | None = None
     input_tokens: int | None = None
     available_output: int | None = None
+    output_limit: int | None = None
+    """The largest output cap that the model takes with any prompt."""
 
 
 def classify_error(
-    error: Any = None, *, status: Any = None, body: Any = None, message: Any = None, near_limit: bool = False
+    error: Any = None,
+    *,
+    status: Any = None,
+    body: Any = None,
+    message: Any = None,
+    near_limit: bool | None = None,
 ) -> ErrorVerdict:
-    """What this error means: an exception of any SDK, a body, an event of a stream, or bare text. Never raises.
+    """Classify an error: an exception of any SDK, a body, a stream event or text.
 
-    `near_limit`: the refused request nearly filled the window. A 400 without a word then says that it was too long.
+    Never raises. `near_limit`: whether the refused request nearly filled the window. If it
+    did, a 400 without a message means that it was too long. If that is unknown (None),
+    so does the text that an SDK prints for an empty answer.
     """
     evidence = Evidence(status=_http_status(status))
     for value in (error, body, message):
-        with contextlib.suppress(Exception):  # a foreign object that cannot be read says nothing
+        with contextlib.suppress(
+            Exception
+        ):  # a foreign object that cannot be read says nothing
             evidence.add(value)
-    is_silent = isinstance(body, str | bytes) and not body and not (evidence.texts or evidence.codes)
+    is_silent = (
+        isinstance(body, str | bytes)
+        and not body
+        and not (evidence.texts or evidence.codes)
+    )
     if is_silent and _is_success(evidence.status):
         reason = "The stream ended without an event, as a local server's does when the prompt is too long."
         return ErrorVerdict("prompt_too_long", reason)
-    if near_limit and evidence.status == 400 and all(map(_WORDLESS.fullmatch, evidence.texts)):
-        return ErrorVerdict("prompt_too_long", "A request that nearly filled the window was refused without a word.")
+    is_empty = any(map(_EMPTY_ANSWER.fullmatch, evidence.texts))
+    if (
+        (near_limit or (near_limit is None and is_empty))
+        and evidence.status == 400
+        and all(map(_WORDLESS.fullmatch, evidence.texts))
+    ):
+        return ErrorVerdict(
+            "prompt_too_long",
+            "A request that may have filled the window was refused without a message.",
+        )
     codes = [plain(code) for code in evidence.codes]
     texts = [plain(text) for text in evidence.texts]
     everything = " ; ".join([*codes, *texts])
@@ -583,31 +817,57 @@ def classify_error(
     if evidence.status == 402 or (_MONEY.search(everything) and not is_rate):
         return ErrorVerdict("other", "It is about money, not about size.")
     if evidence.status == 429 or is_rate:
-        return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
+        return ErrorVerdict(
+            "rate_limit", "The account or the server is out of allowance for now."
+        )
     if evidence.status in _NO_OVERFLOW or _OTHER_FAULT.search(everything):
-        return ErrorVerdict("other", "It is about a value of the request, not about its size.")
+        return ErrorVerdict(
+            "other", "It is about a value of the request, not about its size."
+        )
     if _is_long_string(everything):
-        return ErrorVerdict("payload_too_large", "One text of the request is longer than the provider takes.")
+        return ErrorVerdict(
+            "payload_too_large",
+            "One text of the request is longer than the provider takes.",
+        )
     if _ONE_FIELD.search(everything):
-        return ErrorVerdict("other", "It is a limit of one field or filter, not of the context.")
-    return _overflow(evidence, codes, texts) or _classify_without_tokens(evidence, everything)
+        return ErrorVerdict(
+            "other", "It is a limit of one field or filter, not of the context."
+        )
+    spoken = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
+    return (
+        _overflow(evidence, codes, spoken)
+        or _payload_overflow(everything)
+        or _overflow_by_size(evidence, spoken)
+        or _classify_without_tokens(evidence, everything)
+    )
 
 
 def _is_long_string(everything: str) -> bool:
-    """Whether a limit on the characters of one text is at fault: of what is said, not of a name or a label."""
+    """Return whether a character limit on the content is at fault, not one on a name or label."""
     if not _CHARACTERS.search(everything) or _TOKENS.search(everything):
         return False
-    stated = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{3,12}", everything)]
-    return max(stated, default=0) >= _LONG_STRING and _CONTENT.search(everything) is not None
+    stated = [
+        int(number.replace(",", ""))
+        for number in re.findall(r"\d[\d,]{3,12}", everything)
+    ]
+    return (
+        max(stated, default=0) >= _LONG_STRING
+        and _CONTENT.search(everything) is not None
+    )
 
 
-def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVerdict | None:
-    """The verdict where tokens are at fault: by the numbers, else by the words, else by a code."""
-    relevant = [[part for part in sentences(text) if is_relevant(part)] for text in texts]
-    counts = max(map(read_counts, relevant), key=lambda counted: counted.stated, default=Counts())
+def _overflow(
+    evidence: Evidence, codes: list[str], relevant: list[list[str]]
+) -> ErrorVerdict | None:
+    """Return the verdict if tokens are at fault: by the numbers, the words or a code."""
+    counts = max(
+        map(read_counts, relevant), key=lambda counted: counted.stated, default=Counts()
+    )
     counts = replace(counts, **evidence.counts)
     spoken = [part for text in relevant for part in text]
-    if evidence.counts or any(_TOKENS.search(part) or _LENGTH.search(part) for part in spoken):
+    if evidence.counts or any(
+        _TOKENS.search(part) or _LENGTH.search(part) for part in spoken
+    ):
         kind = _classify_counts(counts)
         if kind is not None:
             return _verdict(kind, counts, "The numbers it states say so.")
@@ -623,14 +883,21 @@ def _overflow(evidence: Evidence, codes: list[str], texts: list[str]) -> ErrorVe
 
 
 def _classify_counts(counts: Counts) -> Overflow | None:
-    """The input alone over the limit: the prompt. The input within it, or only a cap stated: the cap.
+    """Blame the prompt if the input alone exceeds the limit; the cap if the input fits or only a cap is stated.
 
-    An input of exactly the limit fits; it is at fault only where no output was asked for besides it.
+    An input of exactly the limit fits; it is at fault only if no output was requested.
     """
     if counts.limit is None:
-        return None if counts.cap is None else "max_tokens_too_large"
+        is_beyond_room = (
+            counts.available is not None and (counts.output or 0) > counts.available
+        )
+        return (
+            "max_tokens_too_large" if counts.cap is not None or is_beyond_room else None
+        )
     if counts.input is not None:
-        if counts.input > counts.limit or (counts.input == counts.limit and not counts.output):
+        if counts.input > counts.limit or (
+            counts.input == counts.limit and not counts.output
+        ):
             return "prompt_too_long"
         return "max_tokens_too_large" if counts.output or counts.total else None
     if counts.output is not None:
@@ -641,20 +908,61 @@ def _classify_counts(counts: Counts) -> Overflow | None:
 def _verdict(kind: Overflow, counts: Counts, reason: str) -> ErrorVerdict:
     if kind == "prompt_too_long":
         stated = counts.total if counts.input is None else counts.input
-        return ErrorVerdict(kind, f"The prompt is too long. {reason}", counts.limit, stated)
-    remaining = None if counts.limit is None or counts.input is None else counts.limit - counts.input
-    rooms = [room for room in (counts.available, counts.cap, remaining) if room is not None and room > 0]
+        return ErrorVerdict(
+            kind, f"The prompt is too long. {reason}", counts.limit, stated
+        )
+    remaining = (
+        None
+        if counts.limit is None or counts.input is None
+        else counts.limit - counts.input
+    )
+    rooms = [
+        room
+        for room in (counts.available, counts.cap, remaining)
+        if room is not None and room > 0
+    ]
     reason = f"The output cap is too large, the input fits. {reason}"
-    return ErrorVerdict(kind, reason, counts.limit, counts.input, min(rooms, default=None))
+    return ErrorVerdict(
+        kind,
+        reason,
+        context_limit=counts.limit,
+        input_tokens=counts.input,
+        available_output=min(rooms, default=None),
+        output_limit=counts.cap,
+    )
+
+
+def _payload_overflow(everything: str) -> ErrorVerdict | None:
+    if not any(map(is_payload_overflow, sentences(everything))):
+        return None
+    return ErrorVerdict(
+        "payload_too_large", "The request has too many bytes, images or documents."
+    )
+
+
+def _overflow_by_size(
+    evidence: Evidence, relevant: list[list[str]]
+) -> ErrorVerdict | None:
+    """Return the verdict of figures whose wording says nothing."""
+    if _is_success(evidence.status):
+        return None
+    for spoken in relevant:
+        counts = compare_sizes(spoken)
+        kind = _classify_counts(counts)
+        if kind is not None:
+            return _verdict(kind, counts, "One figure exceeds the other.")
+    return None
 
 
 def _classify_without_tokens(evidence: Evidence, everything: str) -> ErrorVerdict:
-    if any(map(is_payload_overflow, sentences(everything))):
-        return ErrorVerdict("payload_too_large", "The request is too large in bytes.")
     if evidence.status == 413:
-        return ErrorVerdict("payload_too_large", "Status 413, without a word about tokens.")
+        return ErrorVerdict(
+            "payload_too_large", "Status 413, without a word about tokens."
+        )
     if _RATE_IF_NOTHING_ELSE.search(everything):
-        return ErrorVerdict("rate_limit", "The account or the server is out of allowance for now.")
+        return ErrorVerdict(
+            "rate_limit", "The account or the server is out of allowance for now."
+        )
     return ErrorVerdict("other", "Nothing in it speaks of the context's size.")
 
 
@@ -663,5 +971,13 @@ def _is_success(status: int | None) -> bool:
 
 
 def _http_status(value: Any) -> int | None:
-    text = str(int(value)) if isinstance(value, int) and not isinstance(value, bool) else value
-    return int(text) if isinstance(text, str) and len(text) == 3 and text.isdecimal() else None
+    text = (
+        str(int(value))
+        if isinstance(value, int) and not isinstance(value, bool)
+        else value
+    )
+    return (
+        int(text)
+        if isinstance(text, str) and len(text) == 3 and text.isdecimal()
+        else None
+    )

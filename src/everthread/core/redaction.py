@@ -1,10 +1,10 @@
-"""Secrets out: credentials become `[REDACTED]`, what a reader needs around them stays.
+"""Redact secrets: credentials become `[REDACTED]`, the context that a reader needs stays.
 
-Four ways to know a secret, each a scanner below: its own form (a documented prefix, a private key block), the place it
-stands in (the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to (`API_KEY=`,
+Four ways to know a secret, each a scanner below: its own form (a documented prefix, a private key block), its place
+(the password of a URL, an `Authorization` header, `curl -u`), the name it is assigned to (`API_KEY=`,
 `"password": `, `--token `), and the provider named beside it. Form and place are believed; after a name the value must
 also look issued rather than written. Placeholders, references to variables, hashes, UUIDs and ids stay unless a name
-says that they are secret. What counts as what is decided in `credentials`.
+says that they are secret. The module `credentials` classifies values.
 
 Every pattern is bounded or possessive, so a scan is linear in the text.
 """
@@ -15,27 +15,31 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 from everthread.core.credentials import (
-    LEAST_TOKEN,
+    MIN_TOKEN,
     NameHint,
     is_issued,
     is_passphrase,
     is_placeholder,
     is_provider_key,
     is_published,
-    is_random,
     rules,
     says,
-    shannon,
 )
 from everthread.core.messages import clip
+from everthread.core.randomness import is_random, shannon
+from everthread.core.secret_places import (
+    find_header_credentials,
+    find_manifest_values,
+    find_password_file_entries,
+    find_traced_values,
+)
 
 MARK = "[REDACTED]"
 
 _PASSES = 8
-"""A cut changes what its neighbours stand beside, so another look follows until there is nothing more to find; the
+"""The most passes. A cut changes the context of its neighbours, so passes follow until nothing more is found; the
 bound, beyond any real run of secrets without a space, keeps hostile text linear."""
 
 
@@ -69,7 +73,13 @@ class LineRedactor:
         lines = text.split("\n")
         is_new = [line not in self._clean for line in lines]
         following = [*is_new[1:], False]
-        if find_secrets("\n".join(line for line, *new in zip(lines, is_new, following, strict=True) if any(new))):
+        if find_secrets(
+            "\n".join(
+                line
+                for line, *new in zip(lines, is_new, following, strict=True)
+                if any(new)
+            )
+        ):
             text = redact(text)
             lines = text.split("\n")
         self._clean = frozenset(lines)
@@ -77,20 +87,28 @@ class LineRedactor:
 
 
 def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
-    """A part of a text without secrets. So many characters around it are read too: one may begin or end there."""
+    """Return a part of a text without secrets. Also reads its surroundings, since a secret may begin or end there."""
     before = max(0, start - margin)
-    window, first, last = text[before : end + margin], start - before, end - before
-    return _cut_secrets(window, [s for s in find_secrets(window) if s.end > first and s.start < last], first, last)
+    window = text[before : end + margin]
+    first = start - before
+    last = end - before
+    return _cut_secrets(
+        window,
+        [s for s in find_secrets(window) if s.end > first and s.start < last],
+        first,
+        last,
+    )
 
 
 _IN_VIEW = 512
-"""Characters behind a cut that are read: a secret in the text before it ends there at the latest."""
+"""Characters read after a cut; a secret that begins before the cut ends within them."""
 
 
 def clip_words(text: str, room: int) -> str:
-    """The first words of a text in at most `room` characters. No secret is cut in two: its half would pass for none.
+    """Return the first words of a text in at most `room` characters.
 
-    A word is cut only where it fills most of the room, and after the text was redacted.
+    No secret is cut in two: half of one would not be recognised. A word is cut only if it fills most of the room, and
+    after the text was redacted.
     """
     if len(text) <= room or room < 2:  # nothing is cut, or all of it
         return clip(text, room)
@@ -102,30 +120,53 @@ def clip_words(text: str, room: int) -> str:
 
 
 def _cuts_phrase(text: str, at: int) -> bool:
-    """Whether a cut may part a secret of several words: a quoted phrase behind a name, or a private key."""
+    """Return whether a cut may split a secret of several words: a quoted phrase after a name, or a private key."""
     before = text[:at]
     in_quotes = any(before.count(quote) % 2 for quote in "\"'`")
-    return bool(in_quotes and _find_stems(before, before.lower())) or "-----BEGIN" in before
+    return (
+        bool(in_quotes and _find_stems(before, before.lower()))
+        or "-----BEGIN" in before
+    )
 
 
 def find_secrets(text: str) -> list[Secret]:
     """Every secret, in order, none overlapping."""
     if not isinstance(text, str):
         return []
-    # One byte a character, and every place as in the text: quicker to search, and the same to whoever knows ASCII only.
+    # Encode as one byte per character: positions stay the same, and ASCII patterns search it faster.
     plain = text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
     lowered = plain.lower()
     return _merge_overlaps(
         [
-            *_tokens(plain), *_patterns(plain), *_private_keys(text, lowered), *_urls(text, lowered),
-            *_headers(text, lowered), *_cookies(text, lowered), *_curl_users(text), *_named_values(text, lowered),
-            *_flags(text, plain), *_provider_keys(text, plain, lowered),
+            *_tokens(plain),
+            *_patterns(plain),
+            *_private_keys(text, lowered),
+            *_urls(text, lowered),
+            *_headers(text, lowered),
+            *_cookies(text, lowered),
+            *_curl_users(text),
+            *_named_values(text, lowered),
+            *_flags(text, plain),
+            *_provider_keys(text, plain, lowered),
+            *_places(text, lowered),
         ]
-    )  # fmt: skip
+    )
+
+
+def _places(text: str, lowered: str) -> Iterator[Secret]:
+    """Find values in places that hold only secrets: after a scheme, in password files, manifests and shell traces."""
+    for kind, spans in (
+        ("header", find_header_credentials(text, lowered)),
+        ("password-file", find_password_file_entries(text)),
+        ("manifest", find_manifest_values(text, lowered)),
+        ("trace", find_traced_values(text)),
+    ):
+        for start, end in spans:
+            yield Secret(start, end, kind)
 
 
 def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
-    """Overlapping finds are one. In a URL, where a password ends is certain: nothing found in it reaches the host."""
+    """Merge overlapping finds. In a URL the end of a password is certain: no find in it reaches the host."""
     secrets.sort(key=lambda s: (s.start, s.kind != "url", -s.end))
     merged = secrets[:1]
     for secret in secrets[1:]:
@@ -137,9 +178,12 @@ def _merge_overlaps(secrets: list[Secret]) -> list[Secret]:
     return merged
 
 
-def _cut_secrets(text: str, secrets: Iterable[Secret], start: int = 0, end: int | None = None) -> str:
+def _cut_secrets(
+    text: str, secrets: Iterable[Secret], start: int = 0, end: int | None = None
+) -> str:
     """The text from start to end, the secrets in it replaced."""
-    pieces, at = [], start
+    pieces = []
+    at = start
     for secret in secrets:
         pieces += [text[at : secret.start], MARK]
         at = secret.end
@@ -150,14 +194,21 @@ def _cut_secrets(text: str, secrets: Iterable[Secret], start: int = 0, end: int 
 
 
 _TOKEN_SIGNS = bytes(
-    code if chr(code) in "\\_.~$/+=-" or (chr(code).isalnum() and code < 128) else ord(" ") for code in range(256)
+    code
+    if chr(code) in "\\_.~$/+=-" or (chr(code).isalnum() and code < 128)
+    else ord(" ")
+    for code in range(256)
 )
 
 
 def _tokens(plain: str) -> Iterator[Secret]:
     """Tokens with the prefix and the form of a provider's tokens."""
     # Each long run of signs that tokens have is looked at once: only a text with a token among them is read in order.
-    runs = {run for run in plain.encode().translate(_TOKEN_SIGNS).split() if len(run) >= LEAST_TOKEN}
+    runs = {
+        run
+        for run in plain.encode().translate(_TOKEN_SIGNS).split()
+        if len(run) >= MIN_TOKEN
+    }
     if any(_find_tokens(b" ".join(runs).decode())):
         yield from _find_tokens(plain)
 
@@ -170,7 +221,11 @@ def _find_tokens(text: str) -> Iterator[Secret]:
             continue
         for form in rules().tokens[start[1]]:
             match = form.pattern.match(text, at)
-            if match and form.accepts(match[0][len(start[1]) :]) and not is_published(match[0]):
+            if (
+                match
+                and form.accepts(match[0][len(start[1]) :])
+                and not is_published(match[0])
+            ):
                 claimed = match.end()
                 yield Secret(match.start(), match.end(), form.kind)
 
@@ -178,11 +233,16 @@ def _find_tokens(text: str) -> Iterator[Secret]:
 def _patterns(plain: str) -> Iterator[Secret]:
     """Secrets that are recognised by a literal in or around them, with which their pattern begins."""
     for form in rules().patterns:
+        if form.literal not in plain:
+            continue
         for match in form.pattern.finditer(plain):
-            before = form.before.match(plain[max(0, match.start() - 64) : match.start()][::-1])
+            before = form.before.match(
+                plain[max(0, match.start() - 64) : match.start()][::-1]
+            )
             if before:
                 group = form.pattern.groups
-                start, end = match.start(group) - before.end(), match.end(group)
+                start = match.start(group) - before.end()
+                end = match.end(group)
                 if form.accepts(plain[start:end]):
                     yield Secret(start, end, form.kind)
 
@@ -196,14 +256,20 @@ _BLANK = re.compile(r"(?:\s|\\[nr])*+")
 
 
 def _private_keys(text: str, lowered: str) -> Iterator[Secret]:
-    """What stands between the BEGIN and the END line; where the END is cut off, as far as lines of key go."""
+    """Find the text between the BEGIN and END lines; if END is cut off, as far as there are lines of key."""
     edges = list(_KEY_EDGE.finditer(lowered))
     for edge, following in zip_longest(edges, edges[1:]):
         if edge[2]:
             start = _end(_BLANK.match(text, edge.end()), edge.end())
-            body = text[start : following.start()] if following and not following[1] else ""
+            body = (
+                text[start : following.start()]
+                if following and not following[1]
+                else ""
+            )
             words = body.split()
-            if sum(map(len, words)) < 12 * max(1, len(words)):  # no END, or prose between two mentions of the lines
+            if sum(map(len, words)) < 12 * max(
+                1, len(words)
+            ):  # no END, or prose between two mentions of the lines
                 body = text[start : _end(_KEY_LINES.match(text, start), start)]
             body = body.rstrip().removesuffix("\\n").rstrip()
             if len(body) >= 24 and shannon(body[:256]) >= 3:
@@ -217,7 +283,10 @@ def _end(match: re.Match[str] | None, at: int) -> int:
 
 # --- by place -------------------------------------------------------------------------------------------------------
 
-_USERINFO = re.compile(r"""://(?:[^\s/?#@:"'<>`]{0,128}+:([^\s/"'<>`]{1,256})|([\w-]{20,256}+))@(?=[\w.\[%$-])""", re.A)
+_USERINFO = re.compile(
+    r"""://(?:[^\s/?#@:"'<>`]{0,128}+:([^\s/"'<>`]{1,256})|([\w-]{20,256}+))@(?=[\w.\[%$-])""",
+    re.A,
+)
 _SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", re.A)
 
 
@@ -226,9 +295,15 @@ def _urls(text: str, lowered: str) -> Iterator[Secret]:
     if "://" in lowered:
         for match in _USERINFO.finditer(text):
             group = 1 if match[1] else 2
-            if not is_placeholder(match[group]) and (group == 1 or is_random(match[group])):
+            if not is_placeholder(match[group]) and (
+                group == 1 or is_random(match[group])
+            ):
                 yield Secret(match.start(group), match.end(group), "url")
-        for match in _SIGNATURE.finditer(lowered) if "sig=" in lowered or "signature=" in lowered else ():
+        for match in (
+            _SIGNATURE.finditer(lowered)
+            if "sig=" in lowered or "signature=" in lowered
+            else ()
+        ):
             if text[match.start()] in "?&" and is_random(match[1]):
                 yield Secret(match.start(1), match.end(1), "url")
 
@@ -255,7 +330,9 @@ def _headers(text: str, lowered: str) -> Iterator[Secret]:
             yield Secret(match.start(2), match.end(2), "header")
 
 
-_COOKIE = re.compile(r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+")
+_COOKIE = re.compile(
+    r"cookie[\"'\\]{0,2}+[ \t]{0,2}+[:=,][ \t\"'`\\]{0,4}+[^\n\"'`\\]{16,4096}+"
+)
 _CRUMB = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
 
 
@@ -296,15 +373,20 @@ _ASSIGNS = r"""
     (?:["'\\]{0,4}+,?\s{1,40}+["'\\]{0,4}+value)?+                        # {"name": "…", "value": …}, name="…" value=…
     [ \t"'`\]\\)]{0,6}+                                                   # the name's closing quote
     (?:\??[=:>|,]{1,3}+|\?=|[是为は는은]?+：|[是为は는은]:?+|(?:is|was|ist|lautet|est?)(?::|(?=[ \t])))  # = : => , is
-    [ \t"'`=\\«„“「『]{0,8}+                                               # the value's opening quote
+    (?:\$(?=["']))?+ [ \t"'`=\\«„“「『]{0,8}+                              # the value's opening quote
     """
 _NAMED = re.compile(
     rf"""([\w.-]{{0,40}}+) {_ASSIGNS}
     (?:(?<=["'`])([^\s"'`\\]{{4,512}}+) | ([^\s"'`\\,;<>(){{}}\[\]|&=:\x80-\U0010ffff]{{4,512}}+))""",
     re.A | re.X,
 )
-_PHRASE = re.compile(rf"""([\w.-]{{0,40}}+) {_ASSIGNS} (?<=["'`])([^"'`\\\n]{{8,128}}+)(?=["'`])""", re.A | re.X)
-_GOES_ON = re.compile(r"(?:[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]|&(?!&|amp;|[\w.-]{1,64}+=))*+")
+_PHRASE = re.compile(
+    rf"""([\w.-]{{0,40}}+) {_ASSIGNS} (?<=["'`])([^"'`\\\n]{{8,128}}+)(?=["'`])""",
+    re.A | re.X,
+)
+_GOES_ON = re.compile(
+    r"(?:[^\s\"'`\\,;<>(){}\[\]|&\x80-\U0010ffff]|&(?!&|amp;|[\w.-]{1,64}+=))*+"
+)
 _NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 
 
@@ -315,11 +397,15 @@ def _named_values(text: str, lowered: str) -> Iterator[Secret]:
         if start < claimed:
             continue
         end = start + len(stem)
-        match, phrase = _NAMED.match(text, end), _PHRASE.match(text, end)
+        match = _NAMED.match(text, end)
+        phrase = _PHRASE.match(text, end)
         either = match or phrase
         if either:
             before = text[max(0, start - 64) : start][::-1]
-            name = before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1] + text[start : either.end(1)]
+            name = (
+                before[: _end(_NAME_BEFORE.match(before, 0), 0)][::-1]
+                + text[start : either.end(1)]
+            )
             level = rules().foreign.get(stem) or says(name)
             if phrase and is_passphrase(phrase[2], level):
                 claimed = phrase.end()
@@ -330,16 +416,21 @@ def _named_values(text: str, lowered: str) -> Iterator[Secret]:
 
 
 def _find_stems(text: str, lowered: str) -> list[tuple[int, str]]:
-    """Where a name that announces a secret may stand. Those of other scripts are looked for where their letters are."""
+    """Find names that may announce a secret. Names in other scripts are sought only near their letters."""
     stems = _find_words(lowered, rules().stems)
     if not text.isascii() and any(letter in text for letter in rules().foreign_letters):
         # İ alone becomes longer in lower case; places must agree.
-        stems = sorted([*stems, *_find_words(text.replace("İ", "i").lower(), rules().foreign_stems)])
+        stems = sorted(
+            [
+                *stems,
+                *_find_words(text.replace("İ", "i").lower(), rules().foreign_stems),
+            ]
+        )
     return stems
 
 
 def _find_words(text: str, words: Iterable[str]) -> list[tuple[int, str]]:
-    """Where these words stand, in order: each looked for by itself, which is quicker than one pattern for all."""
+    """Find these words, in order. Searching for each alone is faster than one pattern for all."""
     positions = []
     for word in words:
         at = text.find(word)
@@ -350,14 +441,17 @@ def _find_words(text: str, words: Iterable[str]) -> list[tuple[int, str]]:
 
 
 def _is_assigned(text: str, level: NameHint, match: re.Match[str]) -> bool:
-    quoted, value = bool(match[2]), match[2] or match[3]
+    quoted = bool(match[2])
+    value = match[2] or match[3]
     if not is_issued(value, level, quoted=quoted):
         return False
     after = text[match.end() : match.end() + 1]
     if quoted:
         inner, _, rest = value.partition("=")
         sentence = after == " " and not is_random(value)
-        return not sentence and not (says(inner) and rest.strip("="))  # an inner name finds its own value
+        return not sentence and not (
+            says(inner) and rest.strip("=")
+        )  # an inner name finds its own value
     call = after in ("(", "[", "{")
     argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
     return not call and not argument
@@ -365,10 +459,20 @@ def _is_assigned(text: str, level: NameHint, match: re.Match[str]) -> bool:
 
 _FLAG = re.compile(r"--([\w-]{2,40}+)[ \t]{1,4}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
 _NETRC = re.compile(r"(password) [ \t]{0,3}+[\"']?([^\s\"'`\\]{4,512}+)", re.A)
-_COMMANDS = ("sshpass", "mysql", "mariadb", "redis-cli", "mongo", "ldap", "login")
+_COMMANDS = (
+    "sshpass",
+    "mysql",
+    "mariadb",
+    "redis-cli",
+    "mongo",
+    "ldap",
+    "login",
+    "openssl",
+)
 _SHORT_FLAG = re.compile(
     r"(?:(?:sshpass|mysql\w{0,9}+|mariadb\w{0,9}+)[^\n;|&]{0,200}?[ \t]-(p)"
-    r"|(?:sshpass|redis-cli|mongo\w{0,6}+|ldap\w{2,8}+|login)[^\n;|&]{0,200}?[ \t]-([apw])[ \t]{1,4}+)"
+    r"|(?:sshpass|redis-cli|mongo\w{0,6}+|ldap\w{2,8}+|login)[^\n;|&]{0,200}?[ \t]-([apw])[ \t]{1,4}+"
+    r"|openssl[ \t]{1,4}+enc\b[^\n;|&]{0,200}?[ \t]-(k)[ \t]{1,4}+)"
     r"[\"']?([^\s\"'`\\]{6,512}+)",
     re.A,
 )
@@ -381,28 +485,41 @@ def _flags(text: str, plain: str) -> Iterator[Secret]:
     if "--" in text:
         for match in _FLAG.finditer(text):
             if is_issued(match[2], says(match[1]), quoted=False):
-                yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
-    for match in _NETRC.finditer(text):
+                yield Secret(
+                    match.start(2),
+                    _end(_GOES_ON.match(text, match.end()), match.end()),
+                    "flag",
+                )
+    for match in _NETRC.finditer(text) if "password " in text else ():
         before = text[match.start() - 1 : match.start()]
         if before == "." or _WORD_BEFORE.match(before):
             continue
         if is_issued(match[2], says(match[1]), quoted=False) and is_random(match[2]):
-            yield Secret(match.start(2), _end(_GOES_ON.match(text, match.end()), match.end()), "flag")
+            yield Secret(
+                match.start(2),
+                _end(_GOES_ON.match(text, match.end()), match.end()),
+                "flag",
+            )
     claimed = 0
-    for start, _ in _find_words(plain, _COMMANDS) if " -" in plain or "\t-" in plain else ():
+    has_flag = " -" in plain or "\t-" in plain
+    for start, _ in _find_words(plain, _COMMANDS) if has_flag else ():
         if start < claimed or _WORD_BEFORE.match(text[start - 1 : start]):
             continue
         short = _SHORT_FLAG.match(text, start)
         if short is not None:
             claimed = short.end()
-            if is_issued(short[3], NameHint.PASSWORD, quoted=False):
-                yield Secret(short.start(3), claimed, "flag")
+            if is_issued(short[4], NameHint.PASSWORD, quoted=False):
+                yield Secret(short.start(4), claimed, "flag")
 
 
 # --- by provider ----------------------------------------------------------------------------------------------------
 
-_VALUE = re.compile(r"[=:>|,](?!//)[ \t\"'`=\\]{0,8}+(?=[A-Za-z_=+/.~%-]{0,40}+\d)[\w=+/.~%-]{14}", re.A)
-_PROVIDED = re.compile(rf"([ \t\w.-]{{0,30}}+) {_ASSIGNS} ([\w=+/.~%-]{{14,512}}+)", re.A | re.X)
+_VALUE = re.compile(
+    r"[=:>|,](?!//)[ \t\"'`=\\]{0,8}+(?=[A-Za-z_=+/.~%-]{0,40}+\d)[\w=+/.~%-]{14}", re.A
+)
+_PROVIDED = re.compile(
+    rf"([ \t\w.-]{{0,30}}+) {_ASSIGNS} ([\w=+/.~%-]{{14,512}}+)", re.A | re.X
+)
 _KEY_GOES_ON = re.compile(r"[\w=+/.~%-]*+", re.A)
 _NO_KEY = re.compile(
     r"(?<!client)[_.-](?:ids?|sha\d*|hash|commit|rev|revision|digest|checksum|integrity|version|ur[il]|path|file)$",
@@ -414,66 +531,29 @@ def _provider_keys(text: str, plain: str, lowered: str) -> Iterator[Secret]:
     """A key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
     claimed = 0
     for provider in _providers(plain, lowered):
-        match = _PROVIDED.match(text, provider.end()) if provider.start() >= claimed else None
-        is_whole = text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()  # not the `sumO` of `sumOf`
-        if match and is_whole and not _NO_KEY.search(match[1]) and is_provider_key(match[2], provider[0]):
+        match = (
+            _PROVIDED.match(text, provider.end())
+            if provider.start() >= claimed
+            else None
+        )
+        is_whole = (
+            text[provider.end() - 1].islower() or text[provider.end() - 2].isupper()
+        )  # not the `sumO` of `sumOf`
+        if (
+            match
+            and is_whole
+            and not _NO_KEY.search(match[1])
+            and is_provider_key(match[2], provider[0])
+        ):
             claimed = _end(_KEY_GOES_ON.match(text, match.end()), match.end())
             yield Secret(match.start(2), claimed, provider[0])
 
 
 def _providers(plain: str, lowered: str) -> Iterator[re.Match[str]]:
-    """Names of providers, looked for only where a value that could be a key follows: that is rare, names are many."""
+    """Find provider names before a value that could be a key: such values are rare, names are many."""
     looked = 0
     for value in _VALUE.finditer(plain):
-        yield from rules().providers.finditer(lowered, max(looked, value.start() - 100), value.start())
+        yield from rules().providers.finditer(
+            lowered, max(looked, value.start() - 100), value.start()
+        )
         looked = value.start()
-
-
-# --- values ---------------------------------------------------------------------------------------------------------
-
-
-def redact_value(value: Any) -> Any:
-    """A JSON-like value with every string in it redacted, of any depth; what holds no secret is the same object.
-
-    A field's name counts as it does in text: `{"password": "…"}`. Names themselves stay.
-    """
-    done: dict[int, Any] = {}
-    entered: set[int] = set()
-    stack = [value]
-    while stack:
-        node = stack[-1]
-        inner = [child for child in _items(node) if id(child) not in done] if id(node) not in entered else []
-        entered.add(id(node))
-        stack += inner
-        if not inner:
-            done[id(node)] = _rebuilt(stack.pop(), done)
-    return done[id(value)]
-
-
-def _items(node: Any) -> list[Any]:
-    """The containers directly inside one."""
-    inside = node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ()
-    return [item for item in inside if isinstance(item, dict | list | tuple)]
-
-
-def _rebuilt(node: Any, done: dict[int, Any]) -> Any:
-    if isinstance(node, dict):
-        fields = {name: _field(name, done.get(id(item), item)) for name, item in node.items()}
-        return fields if any(fields[name] is not item for name, item in node.items()) else node
-    if isinstance(node, list | tuple):
-        items = [_field("", done.get(id(item), item)) for item in node]
-        same = all(a is b for a, b in zip(items, node, strict=True))
-        return node if same else tuple(items) if isinstance(node, tuple) else items
-    return _field("", node)
-
-
-def _field(name: Any, value: Any) -> Any:
-    text = redact(value) if isinstance(value, str) else value
-    if text is not value or not isinstance(value, str) or not isinstance(name, str):
-        return text
-    level = says(name[-100:])
-    issued = is_passphrase(value, level) if _SPACE.search(value) else is_issued(value, level, quoted=True)
-    return MARK if issued else value
-
-
-_SPACE = re.compile(r"\s")

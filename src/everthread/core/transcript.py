@@ -1,9 +1,9 @@
-"""What a list of messages is made of: groups, turns, user messages, summaries of ours, lookups of what was said.
+"""The parts of a list of messages: groups, turns, user messages, Everthread's summaries, lookups of earlier messages.
 
 A message that is, or holds, a summary carries the private key `_summary`; every other function trusts that key alone.
-`recognize` sets it for lists that come from outside, where a tag made with the home's key proves the text. Without a
-key the tag is a plain content hash: it tells text of ours from text that quotes it, and protects against nobody. Where
-a tag is proved it is the key's value: by it the summary is found among words that look like one.
+`recognize` sets it for lists that come from outside, if a tag made with the home's key proves the text. Without a key
+the tag is a plain content hash: it distinguishes a summary from text that quotes one, and gives no protection. A proved
+tag is the value of `_summary`: by it the summary is found among words that look like one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from everthread.core.messages import (
     with_content,
 )
 
-# --- summaries of ours ------------------------------------------------------------------------------------------------
+# --- Everthread's summaries -------------------------------------------------------------------------------------------
 
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
@@ -39,7 +39,10 @@ SUMMARY_START = "[EVERTHREAD SUMMARY"
 SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
 """How its last line begins; a tag and a bracket follow."""
 
-_END_LINE = re.compile(r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$", re.MULTILINE)
+_END_LINE = re.compile(
+    r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$",
+    re.MULTILINE,
+)
 _OURS = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
 
 
@@ -54,40 +57,51 @@ def defuse(text: str) -> str:
 
 
 def is_summary(message: Mapping[str, Any]) -> bool:
-    """Whether the message is a summary of ours, or one is merged into it."""
+    """Return whether the message is, or contains, an Everthread summary."""
     return bool(message.get("_summary"))
 
 
 def mark_summary(message: Message, key: bytes | None = None) -> Message:
-    """The message with the mark that it is, or holds, a summary of ours; with `key`, of the one that it proves."""
+    """Return the message marked as holding an Everthread summary; with `key`, only one that the key proves."""
     texts = _texts(message) if key is not None else []
-    tags = (_tag_in(text[slice(*span)]) for text in texts for span in _spans(text) if _is_ours(text, span, key or b""))
+    tags = (
+        _tag_in(text[slice(*span)])
+        for text in texts
+        for span in _spans(text)
+        if _is_ours(text, span, key or b"")
+    )
     return cast("Message", {**message, "_summary": next(filter(None, tags), True)})
 
 
 def summary_text(message: Mapping[str, Any]) -> str:
-    """The summary a message holds, markers included; empty where it holds none."""
+    """Return the summary in a message, markers included; empty if there is none."""
     place = _find(message) if is_summary(message) else None
     return _texts(message)[place[0]][slice(*place[1])] if place else ""
 
 
-def is_old_format(summary: str) -> bool:
-    """Whether a summary was written before summaries had tags: its text is only used as background."""
+def is_unproven(summary: str) -> bool:
+    """Return whether a summary has no tag. Its text is used as background only."""
     last = _END_LINE.search(summary)
     return last is None or last[1] is None
 
 
 def summary_leads(message: Mapping[str, Any]) -> bool:
-    """Whether the summary stands before what else the message says."""
+    """Return whether the summary comes before the rest of the message."""
     place = _find(message)
-    return place is not None and place[0] == 0 and not _texts(message)[0][: place[1][0]].strip()
+    return (
+        place is not None
+        and place[0] == 0
+        and not _texts(message)[0][: place[1][0]].strip()
+    )
 
 
 def without_summary(message: Message) -> Message | None:
-    """The message without the summary in it; None where it is nothing else."""
+    """Return the message without its summary; None if nothing else is left."""
     if not is_summary(message):
         return message
-    plain = cast("Message", {key: value for key, value in message.items() if key != "_summary"})
+    plain = cast(
+        "Message", {key: value for key, value in message.items() if key != "_summary"}
+    )
     place = _find(message)
     if place is None:
         return plain
@@ -96,16 +110,24 @@ def without_summary(message: Message) -> Message | None:
     rest: Any = f"{text[:start]}{text[end:]}".strip()
     content: Any = message.get("content")
     if isinstance(content, list):
-        at = [index for index, part in enumerate(content) if kind_of(part) == "text"][number]
-        rest = [*content[:at], *([{**content[at], "text": rest}] if rest else []), *content[at + 1 :]]
-    return with_content(plain, rest or None) if rest or message.get("tool_calls") else None
+        at = [index for index, part in enumerate(content) if kind_of(part) == "text"][
+            number
+        ]
+        rest = [
+            *content[:at],
+            *([{**content[at], "text": rest}] if rest else []),
+            *content[at + 1 :],
+        ]
+    return (
+        with_content(plain, rest or None) if rest or message.get("tool_calls") else None
+    )
 
 
 def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
-    """Messages from outside, the summaries of ours among them marked: by their tag, or as a whole by the old markers.
+    """Mark our summaries among messages from outside, by their tags.
 
-    Marks that came along are dropped, and a tool's result is never a summary. Where there is a key, a content hash
-    proves nothing: a whole message with one loses it, and counts as of the old format, which is background.
+    Marks that came along are dropped, and a tool's result is never a summary. If there is a key, a content hash proves
+    nothing: a whole message with one loses its tag, and is used as background only.
     """
     return [_recognize(message, key) for message in messages]
 
@@ -113,7 +135,10 @@ def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
 def strip_marks(messages: Sequence[Message]) -> list[Message]:
     """The messages without private marks, as other programs are given them."""
     return [
-        cast("Message", {name: value for name, value in message.items() if name != "_summary"})
+        cast(
+            "Message",
+            {name: value for name, value in message.items() if name != "_summary"},
+        )
         if "_summary" in message
         else message
         for message in messages
@@ -130,8 +155,15 @@ def _recognize(message: Message, key: bytes) -> Message:
         for span in _spans(text) if SUMMARY_START in text else ():
             if _is_ours(text, span, key):
                 return mark_summary(message, key)
-            if key and len(texts) == 1 and _is_whole(text, span) and _is_ours(text, span, b""):
-                return mark_summary(with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text)))
+            if (
+                key
+                and len(texts) == 1
+                and _is_whole(text, span)
+                and _is_ours(text, span, b"")
+            ):
+                return mark_summary(
+                    with_content(message, _END_LINE.sub(f"{SUMMARY_END}]", text))
+                )
     return message
 
 
@@ -139,12 +171,14 @@ def _is_ours(text: str, span: tuple[int, int], key: bytes) -> bool:
     summary = text[slice(*span)]
     last = _END_LINE.search(summary)
     if last is None or last[1] is None:
-        return last is not None and _is_whole(text, span)
-    return hmac.compare_digest(last[1], _tag(summary[: last.start()].removesuffix("\n\n"), key))
+        return False
+    return hmac.compare_digest(
+        last[1], _tag(summary[: last.start()].removesuffix("\n\n"), key)
+    )
 
 
 def _tag_in(summary: str) -> str:
-    """The tag in the last line of a summary; empty where it has none."""
+    """Return the tag in the last line of a summary; empty if there is none."""
     last = _END_LINE.search(summary)
     return (last[1] or "") if last else ""
 
@@ -157,11 +191,15 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     if isinstance(content, str):
         return [content]
-    return [part_text(part) for part in content if kind_of(part) == "text"] if isinstance(content, list) else []
+    return (
+        [part_text(part) for part in content if kind_of(part) == "text"]
+        if isinstance(content, list)
+        else []
+    )
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """Where a summary may stand in a text: at its beginning, and at its end behind other words."""
+    """Find where a summary may be in a text: at its beginning, or at its end after other words."""
     spans: list[tuple[int, int]] = []
     begin = len(text) - len(text.lstrip())
     if text.startswith(SUMMARY_START, begin):
@@ -177,7 +215,9 @@ def _spans(text: str) -> list[tuple[int, int]]:
 def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
     """The summary in a marked message: which of its texts, and where in it. Others may begin like one."""
     texts = _texts(message)
-    places = [(number, span) for number, text in enumerate(texts) for span in _spans(text)]
+    places = [
+        (number, span) for number, text in enumerate(texts) for span in _spans(text)
+    ]
     if len(places) < 2:
         return places[0] if places else None
     mark = message.get("_summary")
@@ -193,7 +233,9 @@ def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
 
 
 def _tag(text: str, key: bytes) -> str:
-    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:16]
+    return hmac.new(
+        key, text.encode("utf-8", "surrogatepass"), hashlib.sha256
+    ).hexdigest()[:16]
 
 
 # --- groups, turns, user messages -------------------------------------------------------------------------------------
@@ -220,7 +262,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Messages `[start, end)` that stand or fall together."""
+    """Messages `[start, end)` that must not be separated."""
 
     start: int
     end: int
@@ -231,7 +273,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """A user message and everything up to the next one. `user` is None for what stands before the first."""
+    """A user message and everything up to the next one. `user` is None for the messages before the first."""
 
     start: int
     end: int
@@ -259,19 +301,23 @@ def groups(messages: Messages) -> list[Group]:
                 pending[owner].remove(result.call_id)
                 if index not in answered[owner]:
                     answered[owner].append(index)
-    return [Group(i, ids, tuple(answered[i]), tuple(pending[i])) for i, ids in called.items()]
+    return [
+        Group(i, ids, tuple(answered[i]), tuple(pending[i]))
+        for i, ids in called.items()
+    ]
 
 
 def spans(messages: Messages) -> list[Span]:
-    """The list cut into pieces that must not be split: a group is one piece, any other message its own.
+    """Cut the list into pieces that must not be split: a group is one piece, any other message its own.
 
-    What stands between a call and its late result belongs to the piece too.
+    Messages between a call and its late result belong to the piece too.
     """
     ends = {group.assistant: group.end for group in groups(messages)}
     pieces: list[Span] = []
     index = 0
     while index < len(messages):
-        start, end = index, index + 1
+        start = index
+        end = index + 1
         while index < end:
             end = max(end, ends.get(index, 0))
             index += 1
@@ -280,22 +326,28 @@ def spans(messages: Messages) -> list[Span]:
 
 
 def user_text(message: Mapping[str, Any]) -> str:
-    """What the user said in this message; empty when the user said nothing in it."""
+    """Return the user's own words in this message; empty if there are none."""
     if message.get("role") != "user":
         return ""
     rest = without_summary(cast("Message", message))
-    return "" if rest is None else "\n".join(users_words([content_text([part]) for part in parts_of(rest)]))
+    return (
+        ""
+        if rest is None
+        else "\n".join(users_words([content_text([part]) for part in parts_of(rest)]))
+    )
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:
     """Whether a person speaks here: words of their own, or an image, a file or a recording without words."""
     if message.get("role") != "user":
         return False
-    return bool(user_text(message)) or any(kind_of(part) in _MEDIA for part in parts_of(message))
+    return bool(user_text(message)) or any(
+        kind_of(part) in _MEDIA for part in parts_of(message)
+    )
 
 
 def latest_user_index(messages: Messages) -> int | None:
-    """Where the latest user message stands."""
+    """Return the index of the latest user message."""
     for index in range(len(messages) - 1, -1, -1):
         if is_user_message(messages[index]):
             return index
@@ -304,7 +356,9 @@ def latest_user_index(messages: Messages) -> int | None:
 
 def turns(messages: Messages) -> list[TurnSpan]:
     """The list as turns. Messages before the first user message form a turn without a user."""
-    starts = [index for index, message in enumerate(messages) if is_user_message(message)]
+    starts = [
+        index for index, message in enumerate(messages) if is_user_message(message)
+    ]
     bounds = [*starts, len(messages)]
     spans = [TurnSpan(start, end, start) for start, end in itertools.pairwise(bounds)]
     if messages and (not starts or starts[0] > 0):
@@ -313,26 +367,47 @@ def turns(messages: Messages) -> list[TurnSpan]:
 
 
 def head_length(messages: Messages) -> int:
-    """How many messages are protected at the start (`protect_first_n`, fixed at 3).
+    """Return how many messages are protected at the start (`protect_first_n`, fixed at 3).
 
-    The system prompt and the first exchange. Where the system prompt is kept apart: everything through the first
-    user message, plus the assistant message after it if that made no calls. Work that nobody asked for in this list
-    (the request was lost, or is in a summary of the client's) is no first exchange, however late a user speaks.
+    The system prompt and the first exchange. If the system prompt is kept apart: everything through the first user
+    message, plus the assistant message after it if that made no calls. Work without a request in this list (the request
+    was lost, or is in a summary of the client's) is not a first exchange, however late a user speaks.
     """
-    first = next((index for index, message in enumerate(messages) if is_user_message(message)), None)
+    first = next(
+        (index for index, message in enumerate(messages) if is_user_message(message)),
+        None,
+    )
     if first is None or any(map(calls_of, messages[:first])):
-        others = (index for index, message in enumerate(messages) if message.get("role") not in SYSTEM_ROLES)
+        others = (
+            index
+            for index, message in enumerate(messages)
+            if message.get("role") not in SYSTEM_ROLES
+        )
         return next(others, len(messages))
     end = first + 1
-    if end < len(messages) and messages[end].get("role") == "assistant" and not calls_of(messages[end]):
+    if (
+        end < len(messages)
+        and messages[end].get("role") == "assistant"
+        and not calls_of(messages[end])
+    ):
         end += 1
     return end
 
 
-_MEDIA = frozenset({"image_url", "image", "input_image", "input_audio", "file", "document", "input_file"})
+_MEDIA = frozenset(
+    {
+        "image_url",
+        "image",
+        "input_image",
+        "input_audio",
+        "file",
+        "document",
+        "input_file",
+    }
+)
 
 
-# --- lookups of what was said -----------------------------------------------------------------------------------------
+# --- lookups of earlier messages --------------------------------------------------------------------------------------
 
 
 _LOOKUP_TOOL = re.compile(
@@ -341,11 +416,11 @@ _LOOKUP_TOOL = re.compile(
 GIST = 200
 """Characters that stay of an old answer."""
 MAX_ANSWER_CHARS = 21_000
-"""No answer of ours has more characters: what does comes from somebody else's tool of such a name."""
+"""Our answers are shorter; a longer one comes from another tool of the same name."""
 
 
 def is_lookup(tool: str) -> bool:
-    """Whether a tool only looks up what was said: its words and its answers are no finding of their own."""
+    """Return whether a tool only looks up earlier messages: its arguments and answers are not findings."""
     return _LOOKUP_TOOL.fullmatch(tool.lower()) is not None
 
 
@@ -362,4 +437,10 @@ def gist(answer: str, limit: int = GIST) -> str:
 def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
     """Those of these tools by which a client can search and read here, as it calls them; `lcm_…` do the same."""
     ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
-    return tuple(sorted(name for name in ours if name.lower().endswith(("search", "expand", "recall"))))
+    return tuple(
+        sorted(
+            name
+            for name in ours
+            if name.lower().endswith(("search", "expand", "recall"))
+        )
+    )

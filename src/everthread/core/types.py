@@ -31,9 +31,9 @@ class Request:
 class Reply:
     """One answer of a model, in core form.
 
-    `stop` is one of `stop`, `length`, `tool_calls`, `content_filter`, `refusal`, `pause`, `other`, None while
-    unknown; `usage` is the provider's object as it came (see `pricing.normalize_usage`); `raw` whatever else the wire
-    reply held, by its own names.
+    `stop` is one of `stop`, `length`, `tool_calls`, `content_filter`, `refusal`, `pause`, `other`, None while unknown;
+    `usage` is the provider's unchanged object (see `pricing.normalize_usage`); `raw` holds all other fields of the wire
+    reply, by their own names.
     """
 
     message: Message
@@ -80,8 +80,10 @@ class Model(Protocol):
     async def complete(self, request: Request) -> Reply: ...
 
 
-Api = Literal["openai_chat", "openai_responses", "anthropic"]
+Api = Literal["openai_chat", "openai_responses", "anthropic", "gemini"]
 """The protocols that are spoken, each named for its codec."""
+MAX_MODEL_NAME_CHARS = 300
+"""Longer model names are refused by the gateway and have no price."""
 
 
 class StreamingModel(Model, Protocol):
@@ -121,5 +123,5 @@ class Node:
     since: float
     until: float
     sources: tuple[str, ...]
-    """Ids of what it covers: message ids as text for a leaf, node ids above."""
+    """Ids that it covers: message ids as text for a leaf, node ids above."""
     degraded: bool = False

@@ -1,11 +1,24 @@
-"""The only package that names concrete classes: it builds them from a configuration or a URL."""
+"""The only package that names concrete classes: it builds them from a configuration or a URL.
+
+A name is loaded when it is first used: `compress` needs no store, and a store needs no model.
+"""
 
 from __future__ import annotations
 
-from everthread.factory.agent import open_agent
-from everthread.factory.conversation import open_conversation, session_options
-from everthread.factory.models import acompress, compress, refit, run_sync
-from everthread.factory.store import STORE_FILE, migrate_store, open_store, store_url
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everthread.factory.agent import open_agent
+    from everthread.factory.compression import acompress, compress, run_sync
+    from everthread.factory.conversations import open_conversation, session_options
+    from everthread.factory.model_setup import refit
+    from everthread.factory.stores import (
+        STORE_FILE,
+        migrate_store,
+        open_store,
+        store_url,
+    )
 
 __all__ = [
     "STORE_FILE",
@@ -20,3 +33,25 @@ __all__ = [
     "session_options",
     "store_url",
 ]
+
+_MODULES = {
+    "STORE_FILE": "stores",
+    "acompress": "compression",
+    "compress": "compression",
+    "migrate_store": "stores",
+    "open_agent": "agent",
+    "open_conversation": "conversations",
+    "open_store": "stores",
+    "refit": "model_setup",
+    "run_sync": "compression",
+    "session_options": "conversations",
+    "store_url": "stores",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'everthread.factory' has no attribute {name!r}")
+    value = getattr(import_module(f"everthread.factory.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,4 +1,4 @@
-"""Builds an agent in its workspace from a configuration, and the agents behind the threads API."""
+"""Build agents from a configuration: in a workspace, and for the threads API."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from everthread.config import Config, home_directory, load_config
 from everthread.core.cache_control import CACHE_SECONDS
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import InputError
-from everthread.factory.conversation import ensure_store, open_conversation, opener
-from everthread.factory.models import closing_of, route_to
-from everthread.store.models import NewSession
+from everthread.factory.conversations import ensure_store, open_conversation, opener
+from everthread.factory.model_setup import closing_of, route_to
+from everthread.store.records import NewSession
 from everthread.store.store import Store
 
 if TYPE_CHECKING:
-    from everthread.agent.base import Approver, Tool
     from everthread.agent.loop import Agent
-    from everthread.conversation.events import Listener
-    from everthread.conversation.options import Route
+    from everthread.agent.tool_interface import Approver, Tool
     from everthread.gateway.api.agents import OpenAgent
-    from everthread.gateway.api.app import NativeApp
-    from everthread.gateway.base import Limits
+    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.contracts import Limits
+    from everthread.thread.events import Listener
+    from everthread.thread.options import Route
 
 
 @opener
@@ -56,61 +56,113 @@ async def open_agent(
     opened here is closed with the agent.
     """
     from everthread.agent.approval import Approvals, read_rules
-    from everthread.agent.base import ToolContext
-    from everthread.agent.equipment import Equipment
-    from everthread.agent.events import CauseLog
+    from everthread.agent.builder import AgentBuilder
     from everthread.agent.loop import Agent
     from everthread.agent.memory import MemoryFiles, memory_folder
     from everthread.agent.processes import ProcessFamily, child_environment
+    from everthread.agent.tool_interface import ToolContext
+    from everthread.agent.turn_events import CauseLog
 
     _check_tools(tools, builtin_tools)
-    settings, home = config or load_config(), home_directory()
-    options, directory = settings.agent, _resolve_workspace(workspace)
-    allowed = Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
+    settings = config or load_config()
+    home = home_directory()
+    options = settings.agent
+    directory = _resolve_workspace(workspace)
+    allowed = (
+        Approvals(everything=True) if yes else approve or Approvals(read_rules(home))
+    )
     opened_store, opened = await ensure_store(store, settings)
     try:
-        memory = MemoryFiles(memory_folder(home, await _find_tenant(opened_store, resume, session)))
+        memory = MemoryFiles(
+            memory_folder(home, await _find_tenant(opened_store, resume, session))
+        )
         builtin = tools is None if builtin_tools is None else builtin_tools
-        equipment = Equipment(
-            opened_store, directory, memory, allowed, options.instructions_chars, tuple(tools or ()), builtin, talks
+        builder = AgentBuilder(
+            opened_store,
+            directory,
+            memory,
+            allowed,
+            options.instructions_chars,
+            tuple(tools or ()),
+            builtin,
+            talks,
         )
         conversation = await open_conversation(
-            model, config=settings, window=window, store=opened_store, resume=resume, system=equipment.prompt,
-            tools=[tool.schema for tool in equipment.tools], summarizer=summarizer, listener=equipment.on_event,
-            hooks=equipment, session=session, api=api, fallback=fallback,
-            model_events=equipment.on_model_event, on_route=equipment.use_route,
-        )  # fmt: skip
+            model,
+            config=settings,
+            window=window,
+            store=opened_store,
+            resume=resume,
+            system=builder.prompt,
+            tools=[tool.schema for tool in builder.tools],
+            summarizer=summarizer,
+            listener=builder.on_event,
+            hooks=builder,
+            session=session,
+            api=api,
+            fallback=fallback,
+            model_events=builder.on_model_event,
+            on_route=builder.use_route,
+        )
     except BaseException:
         for close in opened:
             await close()
         raise
 
     async def routes(name: str) -> Route:
-        route = await route_to(name, settings, api=None, own_client=False, fallback=(), events=equipment.on_model_event)
+        route = await route_to(
+            name,
+            settings,
+            api=None,
+            own_client=False,
+            fallback=(),
+            events=builder.on_model_event,
+        )
         if route.model is not None:
             opened.insert(0, closing_of(route.model))
         return route
 
-    children = ProcessFamily(child_environment(os.environ, _list_key_variables(settings)))
+    children = ProcessFamily(
+        child_environment(os.environ, _list_key_variables(settings))
+    )
     opened.insert(0, children.end)
-    equipment.agent = Agent(
-        conversation, equipment.tools,
-        context=ToolContext(directory, home, conversation, environment=children.environment),
-        approve=allowed, max_rounds=options.max_rounds, parallel=options.parallel, listener=listener,
-        journal=CauseLog(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]), memory=memory, routes=routes,
+    builder.agent = Agent(
+        conversation,
+        builder.tools,
+        context=ToolContext(
+            directory, home, conversation, environment=children.environment
+        ),
+        approve=allowed,
+        max_rounds=options.max_rounds,
+        parallel=options.parallel,
+        listener=listener,
+        journal=CauseLog(ttl=CACHE_SECONDS[settings.prompt_caching.cache_ttl]),
+        memory=memory,
+        routes=routes,
         closing=opened,
-    )  # fmt: skip
-    return equipment.agent
+    )
+    return builder.agent
 
 
 def _check_tools(tools: Any, builtin_tools: Any) -> None:
-    """Refuse values that are no tools with a sentence that says what a tool is."""
+    """Raise an error that explains what a tool is if a value is not one."""
     if builtin_tools not in (None, True, False):
-        raise InputError(f"builtin_tools={builtin_tools!r} is not allowed; give True or False, and your own in `tools`")
+        raise InputError(
+            f"builtin_tools={builtin_tools!r} is not allowed; give True or False, and your own in `tools`"
+        )
     parts = ("name", "schema", "needs", "call")
-    bad = next((tool for tool in tools or () if not all(hasattr(tool, part) for part in parts)), None)
+    bad = next(
+        (
+            tool
+            for tool in tools or ()
+            if not all(hasattr(tool, part) for part in parts)
+        ),
+        None,
+    )
     if bad is not None:
-        raise InputError(f"a tool is an object with {', '.join(parts)} (everthread.agent.base.Tool), not {bad!r:.80}")
+        raise InputError(
+            f"a tool is an object with {', '.join(parts)} (everthread.agent.tool_interface.Tool), not {bad!r:.80}"
+        )
 
 
 def _resolve_workspace(path: str | Path | None) -> Path:
@@ -120,7 +172,9 @@ def _resolve_workspace(path: str | Path | None) -> Path:
     return directory
 
 
-async def _find_tenant(store: Store, resume: str | None, session: NewSession | None) -> str:
+async def _find_tenant(
+    store: Store, resume: str | None, session: NewSession | None
+) -> str:
     """The tenant whose memory the agent uses."""
     if session is not None or resume is None:
         return (session or NewSession()).tenant
@@ -129,32 +183,48 @@ async def _find_tenant(store: Store, resume: str | None, session: NewSession | N
 
 def _list_key_variables(config: Config) -> list[str]:
     """The environment variables that any section of the configuration names for keys and secrets."""
-    names, values = [], [config.model_dump()]
+    names = []
+    values = [config.model_dump()]
     for value in values:  # the list grows while it is read
         if isinstance(value, dict):
-            names += [name for key, name in value.items() if str(key).endswith("_env") and isinstance(name, str)]
+            names += [
+                name
+                for key, name in value.items()
+                if str(key).endswith("_env") and isinstance(name, str)
+            ]
             values += value.values()
         elif isinstance(value, list | tuple):
             values += value
     return names
 
 
-def native_app(config: Config, store: Store, limits: Limits, *, keyless: bool) -> NativeApp:
+def native_app(
+    config: Config, store: Store, limits: Limits, *, keyless: bool
+) -> NativeApp:
     """Build the threads API. `keyless`: clients have no key, so the configuration alone decides on tools."""
     from everthread.gateway.api import QueueOptions
-    from everthread.gateway.api.app import NativeApp
     from everthread.gateway.api.queue import TurnQueue
+    from everthread.gateway.api.threads_api import NativeApp
 
     native = config.gateway.native
-    options = native.model_dump(exclude={"enabled", "tools", "workspace", "heartbeat_seconds"})
+    options = native.model_dump(
+        exclude={"enabled", "tools", "workspace", "heartbeat_seconds"}
+    )
     queue = TurnQueue(store, agent_opener(config), QueueOptions(**options))
-    return NativeApp(queue, limits=limits, tools=keyless and native.tools, heartbeat_seconds=native.heartbeat_seconds)
+    return NativeApp(
+        queue,
+        limits=limits,
+        tools=keyless and native.tools,
+        heartbeat_seconds=native.heartbeat_seconds,
+    )
 
 
-def agent_opener(config: Config, fixed_model: StreamingModel | None = None) -> OpenAgent:
+def agent_opener(
+    config: Config, fixed_model: StreamingModel | None = None
+) -> OpenAgent:
     """A function that opens agents as configured. `fixed_model`: one model for every thread."""
     from everthread.agent.memory import MemoryFiles, memory_folder
-    from everthread.agent.tools.conversation import MemoryTool, Recall, Todo
+    from everthread.agent.tools.conversation_tools import MemoryTool, Recall, Todo
 
     async def open_thread_agent(
         *,
@@ -167,11 +237,20 @@ def agent_opener(config: Config, fixed_model: StreamingModel | None = None) -> O
         session: NewSession | None = None,
     ) -> Agent:
         folder = memory_folder(home_directory(), tenant)
-        talk_tools: list[Tool] | None = None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
+        talk_tools: list[Tool] | None = (
+            None if tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
+        )
         return await open_agent(
-            config, model=fixed_model or model, resume=resume, session=session, store=store, listener=listener,
-            workspace=_make_tenant_workspace(config, folder), tools=talk_tools, talks=not tools,
-        )  # fmt: skip
+            config,
+            model=fixed_model or model,
+            resume=resume,
+            session=session,
+            store=store,
+            listener=listener,
+            workspace=_make_tenant_workspace(config, folder),
+            tools=talk_tools,
+            talks=not tools,
+        )
 
     return open_thread_agent
 

@@ -1,7 +1,7 @@
-"""Who a request comes from: by a key of this gateway, by the credential it carries for the upstream, or anybody.
+"""Authenticate requests: by a key of this gateway, by the credential for the upstream, or not at all.
 
-A key is `et_`, the id it is known by, and 256 random bits. It is shown once; what is kept is its digest, which a plain
-SHA-256 may make: nobody guesses 256 bits.
+A key is `et_`, its public id, and 256 random bits. It is shown once; only its digest is stored. A plain SHA-256 is
+enough, since 256 random bits cannot be guessed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Protocol, TypeVar, cast
 
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.base import Account, Mode
-from everthread.gateway.errors import Refused
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.quotas import KeyAccount, KeyLedger
-from everthread.gateway.requests import KEY, KEY_PREFIX
-from everthread.store.models import DEFAULT_TENANT, KeyLimits, NewKey, StoredKey
+from everthread.gateway.request_head import KEY, KEY_PREFIX
+from everthread.store.records import DEFAULT_TENANT, KeyLimits, NewKey, StoredKey
 from everthread.store.store import Store
 
 SCOPES = {
@@ -32,10 +33,10 @@ SCOPES = {
     "threads": "the conversations under /api",
     "tools": "terminal and files in these conversations",
 }
-"""What a key may be good for."""
+"""Scopes of a key."""
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _MOST = 10**15
-_MOST_DOLLARS = Decimal(1_000_000)
+_MAX_DOLLARS = Decimal(1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,41 @@ class Caller:
     mode: Mode | None = None
     """What its key says; None leaves it to the upstream's setting."""
     account: Account | None = field(default=None, compare=False, repr=False)
-    """What its key may still use; None: there is no limit."""
-    credential: PassthroughCredential | None = field(default=None, compare=False, repr=False)
+    """The remaining allowance of its key; None: no limit."""
+    credential: PassthroughCredential | None = field(
+        default=None, compare=False, repr=False
+    )
     """One that only the upstream can check; None: it was checked here."""
 
     @property
     def share(self) -> str | None:
-        """Whose share of the places it takes: all credentials that anybody can make up have one together."""
-        return "" if self.credential is not None and not self.credential.is_known else self.key_id
+        """The share of the gateway's capacity it uses: that of its tenant, for all the tenant's keys.
+
+        All credentials that are not known yet, and so may be made up, use one share. None if there is only one user.
+        """
+        if self.credential is not None and not self.credential.is_known:
+            return ""
+        return None if self.key_id is None else self.tenant
 
     def admit(self) -> None:
-        """Count a request; `Refused` where a limit is reached."""
+        """Count a request. Raise `Refused` if a limit is reached."""
         if self.account is not None:
             self.account.admit()
+
+    async def authorize(self, usage: CanonicalUsage, model: str) -> None:
+        """Raise `Refused` unless this client may spend this usage on the operator's own key.
+
+        Every use of that key asks here first: the summary of a proxied conversation, a compaction item and
+        `/v1/compact`. A credential that no upstream has accepted may be made up; a key has its limits.
+        """
+        if self.credential is not None and not await self.credential.is_accepted():
+            raise Refused(
+                403,
+                "unknown_credential",
+                "No upstream has accepted this credential yet.",
+            )
+        if self.account is not None:
+            self.account.authorize(usage, model)
 
 
 class Authenticator(Protocol):
@@ -74,19 +97,48 @@ class Authenticator(Protocol):
 
 
 class OpenAuthenticator:
-    """No keys: whoever reaches the loopback address is the one user of this machine."""
+    """A personal gateway: every request is of one owner, whatever credential it carries for the upstream."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters
         return Caller(passthrough=True)
 
 
+class ForwardedAuthenticator:
+    """Authenticate requests that another server forwards, for several people, to a gateway without keys.
+
+    Each set of credentials is a tenant; all requests without a credential belong to one tenant.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        shown = credentials(headers)
+        return Caller(
+            credential_tenant(self._secret, shown) if shown else FORWARDED_TENANT,
+            passthrough=True,
+        )
+
+
+FORWARDED_TENANT = "forwarded"
+
+
+def credential_tenant(secret: bytes, shown: Iterable[str]) -> str:
+    """Return the tenant of the credentials that a request shows.
+
+    All of them count, so that no client gets a tenant without the credential that the upstream accepts.
+    """
+    text = "\0".join(shown).encode("utf-8", "surrogatepass")
+    return f"up_{hmac.digest(secret, text, 'sha256').hex()[:40]}"
+
+
 KEY_CACHE_SECONDS = 3.0
-"""Seconds for which a key is not looked up again: so long after it was revoked it may still be let in."""
+"""Seconds for which a looked-up key is cached; a revoked key may be accepted this long."""
 SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
 _LOOKUP_SECONDS = 1.0
 _LATE = 1.1
-"""A wait that took so many times its length: the loop had other things to do, and says nothing of the store."""
-_MOST_KNOWN = 10_000
+"""A wait that overran by this factor: the loop was busy, so the store is not to blame."""
+_MAX_KNOWN = 10_000
 _ACCEPTED = "gateway.accepted"
 _ACCEPTED_SECONDS = 30 * 86_400
 _LOG = logging.getLogger("everthread.gateway")
@@ -94,23 +146,27 @@ T = TypeVar("T")
 
 
 def credentials(headers: Mapping[str, str]) -> list[str]:
-    """What a client shows: of `Authorization` the token, and the providers' own headers."""
+    """Return a client's credentials: the token of `Authorization`, and the providers' own headers."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     shown = token.strip() if scheme.lower() == "bearer" else f"{scheme} {token}".strip()
-    return [text for text in (shown, headers.get("x-api-key", ""), headers.get("api-key", "")) if text]
+    return [
+        text
+        for text in (shown, *(headers.get(name, "") for name in CREDENTIAL_HEADERS[1:]))
+        if text
+    ]
 
 
 def _keep(cache: OrderedDict[str, T], key: str, value: T) -> T:
     """Put it in as the newest; the oldest beyond the limit go."""
     cache[key] = value
     cache.move_to_end(key)
-    while len(cache) > _MOST_KNOWN:
+    while len(cache) > _MAX_KNOWN:
         cache.popitem(last=False)
     return value
 
 
 async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
-    """What the store answers, `TimeoutError` where it does not; a loop that was late itself waits once more."""
+    """Return the store's answer; raise `TimeoutError` if there is none. Waits again if the loop itself was late."""
     for _attempt in range(2):
         begun = time.monotonic()
         done, _ = await asyncio.wait({asked}, timeout=_LOOKUP_SECONDS)
@@ -136,32 +192,48 @@ class KeyAuthenticator:
         self._ledger = ledger or KeyLedger(store)
         self._clock = clock
         self._ttl = ttl
-        self._lookups: OrderedDict[str, tuple[asyncio.Task[StoredKey | None], float]] = OrderedDict()
-        """What was asked of the store, and until when that answer holds."""
+        self._lookups: OrderedDict[
+            str, tuple[asyncio.Task[StoredKey | None], float]
+        ] = OrderedDict()
+        """A cached lookup and its expiry."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         shown = credentials(headers)
         if not shown:
             raise Refused(
-                401, "missing_api_key", "No API key came with the request; send one as `Authorization: Bearer et_…`."
+                401,
+                "missing_api_key",
+                "No API key came with the request; send one as `Authorization: Bearer et_…`.",
             )
         token = next(filter(is_key, shown), None)
         stored_key = await self._find(digest_of(token)) if token is not None else None
         if stored_key is None or stored_key.revoked is not None:
-            raise Refused(401, "invalid_api_key", "This API key is not known here, or was revoked.")
+            raise Refused(
+                401,
+                "invalid_api_key",
+                "This API key is not known here, or was revoked.",
+            )
         key = stored_key.key
         mode = cast("Mode | None", key.mode)
-        return Caller(key.tenant, key.id, key.scopes, mode=mode, account=KeyAccount(self._ledger, key))
+        return Caller(
+            key.tenant,
+            key.id,
+            key.scopes,
+            mode=mode,
+            account=KeyAccount(self._ledger, key),
+        )
 
     async def has_keys(self) -> bool:
-        """Whether anybody can be let in."""
-        return any(key.revoked is None for key in await self._store.list_keys(self._ledger.day))
+        """Return whether any key exists."""
+        return any(
+            key.revoked is None for key in await self._store.list_keys(self._ledger.day)
+        )
 
     async def close(self) -> None:
         await self._ledger.close()
 
     async def _find(self, digest: str) -> StoredKey | None:
-        """The key, as it was at most `ttl` seconds ago; who comes while it is looked up waits for the same answer."""
+        """Return the key, at most `ttl` seconds old; concurrent callers share one lookup."""
         lookup = self._lookups.get(digest)
         if lookup is None or self._clock() >= lookup[1]:
             task = asyncio.get_running_loop().create_task(self._read(digest))
@@ -171,7 +243,10 @@ class KeyAuthenticator:
         except (EverthreadError, TimeoutError) as error:
             if self._lookups.get(digest) is lookup:
                 del self._lookups[digest]
-            _LOG.warning("a key cannot be looked up: %s", str(error) or f"no answer within {_LOOKUP_SECONDS:g} s")
+            _LOG.warning(
+                "a key cannot be looked up: %s",
+                str(error) or f"no answer within {_LOOKUP_SECONDS:g} s",
+            )
             words = "Keys cannot be looked up now, so nobody is let in; try again in a second."
             raise Refused(503, "keys_unavailable", words, retry_after=1) from error
 
@@ -200,7 +275,9 @@ class AcceptedCredentials:
             try:
                 stored = await self._store.get_state(_ACCEPTED, digest)
             except EverthreadError as error:
-                _LOG.warning("whether a credential was accepted cannot be looked up: %s", error)
+                _LOG.warning(
+                    "whether a credential was accepted cannot be looked up: %s", error
+                )
                 return False
             until = float(stored) if isinstance(stored, int | float) else 0.0
             if until > self._wall():
@@ -244,12 +321,12 @@ class PassthroughCredential:
         return await self.accepted.has(self.digest)
 
     def accept(self) -> None:
-        """An upstream answered to it with anything but 401 and 403."""
+        """Remember it: an upstream answered to it with 2xx."""
         self.accepted.add(self.digest)
 
 
 class PassthroughAuthenticator:
-    """The client's credential goes upstream, where it is checked; whose it is, a keyed digest of it tells."""
+    """Pass the client's credential upstream, which checks it; a keyed digest of it names the tenant."""
 
     def __init__(self, secret: bytes, accepted: AcceptedCredentials) -> None:
         self._secret = secret
@@ -259,13 +336,19 @@ class PassthroughAuthenticator:
         shown = credentials(headers)
         if not shown:
             raise Refused(
-                401, "missing_api_key", "No credential came with the request; send the upstream's own, it goes there."
+                401,
+                "missing_api_key",
+                "No credential came with the request; send the upstream's own, it goes there.",
             )
-        # All that is shown: whichever of them the upstream believes, nobody gets another's tenant without it.
-        text = "\0".join(shown).encode("utf-8", "surrogatepass")
-        tenant = f"up_{hmac.digest(self._secret, text, 'sha256').hex()[:40]}"
+        tenant = credential_tenant(self._secret, shown)
         credential = PassthroughCredential(tenant, self._accepted)
-        return Caller(tenant, tenant, frozenset({"proxy"}), passthrough=True, credential=credential)
+        return Caller(
+            tenant,
+            tenant,
+            frozenset({"proxy"}),
+            passthrough=True,
+            credential=credential,
+        )
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -279,22 +362,36 @@ def issue_key(
     name: str = "",
     mode: Mode | None = None,
 ) -> tuple[str, NewKey]:
-    """A new key, and what is kept of it."""
+    """Create a key; return it and the record to store."""
     chosen = frozenset(scopes)
     if unknown := sorted(chosen - SCOPES.keys()):
-        raise InputError(f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}")
+        raise InputError(
+            f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}"
+        )
     if not chosen:
-        raise InputError(f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}")
+        raise InputError(
+            f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}"
+        )
     if not _TENANT.fullmatch(tenant):
         raise InputError(
             f"{tenant!r} cannot be a tenant: up to 100 letters, digits and . _ @ -, a letter or digit first"
         )
     if len(name) > 200 or not name.isprintable():
-        raise InputError(f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line")
+        raise InputError(
+            f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line"
+        )
     _check_limits(limits or KeyLimits())
     key_id = secrets.token_hex(6)
     token = f"{KEY_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
-    return token, NewKey(key_id, digest_of(token), tenant, chosen, limits or KeyLimits(), name, mode)
+    return token, NewKey(
+        key_id,
+        digest_of(token),
+        tenant=tenant,
+        scopes=chosen,
+        limits=limits or KeyLimits(),
+        name=name,
+        mode=mode,
+    )
 
 
 def digest_of(token: str) -> str:
@@ -313,8 +410,14 @@ def key_id_in(text: str) -> str:
 
 
 def _check_limits(limits: KeyLimits) -> None:
-    for what, most in (("requests", _MOST), ("tokens", _MOST), ("dollars", _MOST_DOLLARS)):
+    for what, most in (
+        ("requests", _MOST),
+        ("tokens", _MOST),
+        ("dollars", _MAX_DOLLARS),
+    ):
         limit: int | Decimal | None = getattr(limits, what)
         finite = not isinstance(limit, Decimal) or limit.is_finite()
         if limit is not None and not (finite and 0 <= limit <= most):
-            raise InputError(f"{limit} {what} per day cannot be a limit; it is between 0 and {most:,}")
+            raise InputError(
+                f"{limit} {what} per day cannot be a limit; it is between 0 and {most:,}"
+            )

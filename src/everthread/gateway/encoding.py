@@ -1,4 +1,4 @@
-"""Bodies as they are compressed: decoded to be read, never beyond a limit."""
+"""Decode compressed bodies within a limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from everthread.gateway.errors import Refused
+from everthread.gateway.error_answers import Refused
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -16,24 +16,27 @@ else:
     from backports import zstd
 
 UNREADABLE = (zlib.error, zstd.ZstdError)
-"""What a decoder raises for a body that is not what its header says."""
+"""Errors that decoders raise for a body that does not match its header."""
 _WINDOW_LOG = 23
 """A zstd frame that needs more than 8 MB to be read is none for HTTP (RFC 9659)."""
 
 
-_PIECE, _MEMBERS = 16 * 1024, 4_000
-"""A body is decoded in pieces of so many bytes, and may have so many members: each one copies the rest of its piece."""
+_PIECE = 16 * 1024
+_MEMBERS = 4_000
+"""Bodies are decoded in pieces of `_PIECE` bytes. Members are limited: each one copies the rest of its piece."""
 
 
 READABLE = ("gzip", "deflate", "zstd", "identity", "x-gzip")
-"""What can be decoded here, by the names of HTTP."""
+"""Supported encodings, by their HTTP names."""
 
 
 @functools.lru_cache(maxsize=64)
 def readable_encodings(accepted: bytes) -> bytes:
-    """Of an `accept-encoding` what is understood here too: an answer that nobody reads is charged to nobody."""
+    """Reduce `accept-encoding` to supported encodings, since an unreadable answer could not be charged."""
     names = [part.strip() for part in accepted.decode("latin-1").split(",")]
-    readable = [name for name in names if name.partition(";")[0].strip().lower() in READABLE]
+    readable = [
+        name for name in names if name.partition(";")[0].strip().lower() in READABLE
+    ]
     return ", ".join(readable or ["identity"]).encode("latin-1")
 
 
@@ -111,7 +114,8 @@ class _Deflate(_Members):
         return False
 
     def _decompress(self, data: bytes) -> bytes:
-        has_started, self._has_started = self._has_started, True
+        has_started = self._has_started
+        self._has_started = True
         try:
             return super()._decompress(data)
         except zlib.error:
@@ -126,11 +130,13 @@ def _gzip_member() -> _Member:
 
 
 def _zstd_frame() -> _Member:
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+    return zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+    )
 
 
 def decoder(encoding: str, limit: int) -> Decoder | None:
-    """What decodes a `content-encoding`; None where it is not known here."""
+    """Return the decoder of a `content-encoding`; None if it is not supported."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return _Plain()
@@ -142,9 +148,9 @@ def decoder(encoding: str, limit: int) -> Decoder | None:
 
 
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
-    """The body to be read; None where it is broken or in an encoding that is not known here.
+    """Return the decoded body; None if it is broken or its encoding is not supported.
 
-    `Refused` when it is larger than the limit once decoded.
+    Raise `Refused` if it is larger than the limit once decoded.
     """
     reader = decoder(encoding, limit)
     if reader is None:
@@ -157,4 +163,8 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
 
 
 def too_large() -> Refused:
-    return Refused(413, "request_too_large", "The request is larger than this gateway accepts; see gateway.limits.")
+    return Refused(
+        413,
+        "request_too_large",
+        "The request is larger than this gateway accepts; see gateway.limits.",
+    )

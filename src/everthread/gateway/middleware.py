@@ -1,4 +1,4 @@
-"""What stands before every request: which web pages may call, under which names, and how many at once."""
+"""Checks before every request: allowed web pages and host names, and concurrency limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from starlette.types import Message, Scope, Send
 
-from everthread.gateway.errors import Refused
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.observability import printable
 
 Headers = list[tuple[bytes, bytes]]
@@ -30,7 +30,7 @@ class SitePolicy:
     allowed_hosts: tuple[str, ...] = ()
     """Names the gateway answers under, besides `localhost` and addresses."""
     has_keys: bool = False
-    """Clients show a key of ours, which no page has: on the proxy's paths the name does not matter then."""
+    """Clients show a gateway key, which no page has, so the host name does not matter on proxy paths."""
 
     def check(self, headers: Headers, *, checks_host: bool) -> str | None:
         """The listed origin of a page that calls. `Refused` for foreign pages, foreign names and WebSockets."""
@@ -39,7 +39,11 @@ class SitePolicy:
         if checks_host:
             self._check_host(fields[b"host"])
         if any(protocol.lower() == "websocket" for protocol in fields[b"upgrade"]):
-            raise Refused(426, "no_websocket", "WebSockets are not served here; send the request over HTTP.")
+            raise Refused(
+                426,
+                "no_websocket",
+                "WebSockets are not served here; send the request over HTTP.",
+            )
         return origin
 
     def check_page(self, headers: Headers, *, is_change: bool) -> None:
@@ -50,36 +54,55 @@ class SitePolicy:
             self._check_origin(fields)
 
     def _check_host(self, hosts: list[str]) -> None:
-        """`Refused` for a name that anybody could have pointed at this machine (DNS rebinding)."""
+        """Raise `Refused` for an unknown host name, against DNS rebinding."""
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
             named = ", ".join(hosts) or "no host"
             words = (
-                f"The gateway does not answer under {printable(named[:200])}; list the name in gateway.allowed_hosts."
+                f"The gateway does not answer under {printable(named[:200])}; "
+                "list the name in gateway.allowed_hosts."
             )
             raise Refused(403, "unknown_host", words)
 
     def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
         """The listed origin that the request comes from; None: from no other site's page. Else `Refused`."""
-        origins, sites = fields[b"origin"], fields[b"sec-fetch-site"]
-        foreign = [origin for origin in origins if not _is_same_origin(origin, fields[b"host"])]
+        origins = fields[b"origin"]
+        sites = fields[b"sec-fetch-site"]
+        foreign = [
+            origin for origin in origins if not _is_same_origin(origin, fields[b"host"])
+        ]
         if len(origins) == 1 and foreign and self._is_allowed(foreign[0]):
             return foreign[0]
         if not foreign and all(site.lower() in _FETCH_SITES for site in sites):
             return None
-        page = f"The page {printable(', '.join(foreign)[:200])}" if foreign else "Another site's page"
+        page = (
+            f"The page {printable(', '.join(foreign)[:200])}"
+            if foreign
+            else "Another site's page"
+        )
         raise Refused(
-            403, "foreign_origin", f"{page} may not use this gateway; list its origin in gateway.allowed_origins."
+            403,
+            "foreign_origin",
+            f"{page} may not use this gateway; list its origin in gateway.allowed_origins.",
         )
 
     def _is_own_host(self, header: str) -> bool:
         name, _, port = header.rpartition(":")
         host = (name if name and port.isdecimal() else header).strip("[]").lower()
-        return host == "localhost" or host in map(str.lower, self.allowed_hosts) or _is_address(host)
+        return (
+            host == "localhost"
+            or host in map(str.lower, self.allowed_hosts)
+            or _is_address(host)
+        )
 
     def _is_allowed(self, origin: str) -> bool:
         scheme, separator, _ = origin.partition("://")
         return any(
-            origin == allowed or (separator and allowed == f"{scheme}://*" and scheme not in ("http", "https"))
+            origin == allowed
+            or (
+                separator
+                and allowed == f"{scheme}://*"
+                and scheme not in ("http", "https")
+            )
             for allowed in self.allowed_origins
         )
 
@@ -103,8 +126,11 @@ def is_preflight(scope: Scope) -> bool:
 
 def preflight_headers(scope: Scope) -> Headers:
     """The answer to it for a listed origin: every method, and the headers it asks for."""
-    answer = [(b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"), (b"content-length", b"0"),
-              (b"access-control-max-age", _PREFLIGHT_SECONDS)]  # fmt: skip
+    answer = [
+        (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
+        (b"content-length", b"0"),
+        (b"access-control-max-age", _PREFLIGHT_SECONDS),
+    ]
     for name, value in scope["headers"]:
         if name == b"access-control-request-headers":
             answer.append((b"access-control-allow-headers", value))
@@ -131,7 +157,10 @@ def add_cors(send: Send, origin: str) -> Send:
 
 def _is_same_origin(origin: str, hosts: list[str]) -> bool:
     """Whether it is the gateway's own page; TLS may end before the gateway, so that its scheme is not known here."""
-    return len(hosts) == 1 and origin.lower() in (f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}")
+    return len(hosts) == 1 and origin.lower() in (
+        f"http://{hosts[0].lower()}",
+        f"https://{hosts[0].lower()}",
+    )
 
 
 @lru_cache(maxsize=64)
@@ -144,8 +173,13 @@ def _is_address(host: str) -> bool:
 
 
 def _site_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
-    """The values of the headers that tell where a request comes from, found in one pass."""
-    fields: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"sec-fetch-site": [], b"upgrade": []}
+    """Find the headers that show a request's origin, in one pass."""
+    fields: dict[bytes, list[str]] = {
+        b"host": [],
+        b"origin": [],
+        b"sec-fetch-site": [],
+        b"upgrade": [],
+    }
     for name, value in headers:
         if name in fields:
             fields[name].append(value.decode("latin-1").strip())
@@ -153,63 +187,69 @@ def _site_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str
 
 
 class Admission:
-    """Counts who is inside, or the bytes they hold. Nobody waits in line: a client is told when to come again.
+    """Limit the requests under way, or the bytes they hold. Requests never queue: a refusal says when to retry.
 
-    One key has at most half of the places, so that none can take all of them from the others.
+    One tenant has at most half of the places, with all its keys, so that no tenant can take all of them.
     """
 
     def __init__(self, most: int, what: str = "requests") -> None:
         self.inside = 0
         self._most = most
         self._what = what
-        self._by_key: Counter[str] = Counter()
+        self._by_tenant: Counter[str] = Counter()
 
-    def enter(self, key: str | None = None) -> Reservation:
-        """One place. `key`: whose share it counts to; None: nobody's, there is one user."""
-        return Reservation(self, key, 1)
+    def enter(self, tenant: str | None = None) -> Reservation:
+        """Reserve one place. `tenant`: the tenant it counts for; None if there is only one user."""
+        return Reservation(self, tenant, 1)
 
-    def reserve(self, key: str | None = None) -> Reservation:
-        """As many places as are added later."""
-        return Reservation(self, key, 0)
+    def reserve(self, tenant: str | None = None) -> Reservation:
+        """Reserve no place yet; the caller adds places later."""
+        return Reservation(self, tenant, 0)
 
-    def take(self, key: str | None, number: int) -> None:
+    def take(self, tenant: str | None, number: int) -> None:
         if self.inside + number > self._most:
-            raise _busy_error(f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes")
-        if key is not None:
-            own = self._by_key[key]
+            raise _busy_error(
+                f"The gateway is busy with {self.inside:,} {self._what}, as many as it takes"
+            )
+        if tenant is not None:
+            own = self._by_tenant[tenant]
             if own + number > max(1, self._most // 2):
-                raise _busy_error(f"This key has {own:,} {self._what} under way, as many as one may have")
-            self._by_key[key] = own + number
+                raise _busy_error(
+                    f"This tenant has {own:,} {self._what} under way, as many as one may have"
+                )
+            self._by_tenant[tenant] = own + number
         self.inside += number
 
-    def give_back(self, key: str | None, number: int) -> None:
+    def give_back(self, tenant: str | None, number: int) -> None:
         self.inside -= number
-        if key is not None:
-            self._by_key[key] -= number
-            if not self._by_key[key]:
-                del self._by_key[key]
+        if tenant is not None:
+            self._by_tenant[tenant] -= number
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Places that are taken until the end of a `with`. Its value takes more; `Refused` where there are none."""
+    """Places taken until the end of a `with`. Call its value to take more; `Refused` is raised if none are left."""
 
     admission: Admission
-    key: str | None
+    tenant: str | None
     number: int
     """Of places, from the start on."""
 
     def __enter__(self) -> Callable[[int], None]:
-        self.admission.take(self.key, self.number)
+        self.admission.take(self.tenant, self.number)
         return self.add
 
     def add(self, number: int) -> None:
-        self.admission.take(self.key, number)
+        self.admission.take(self.tenant, number)
         self.number += number
 
     def __exit__(self, *_error: object) -> None:
-        self.admission.give_back(self.key, self.number)
+        self.admission.give_back(self.tenant, self.number)
 
 
 def _busy_error(words: str) -> Refused:
-    return Refused(429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1)
+    return Refused(
+        429, "rate_limit_exceeded", f"{words}; try again in a second.", retry_after=1
+    )

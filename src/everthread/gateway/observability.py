@@ -1,4 +1,4 @@
-"""What the gateway shows of itself: figures for `/metrics`, log lines, and what the manager reports."""
+"""Metrics, log lines, and the listener for the manager's events."""
 
 from __future__ import annotations
 
@@ -15,15 +15,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import Message, Send
 
-from everthread.conversation.events import CompactionFailed, CompactionVoid, Event, UsageRecorded
+from everthread.core.prices import unpriced_text
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, StoreUnreachableError
 from everthread.gateway.deadlines import run_beside
-from everthread.gateway.management.events import RecordFailed, Rewritten, Unmanaged
+from everthread.gateway.management.gateway_events import RecordFailed, Unmanaged
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionFailed,
+    CompactionVoid,
+    Event,
+    UsageRecorded,
+)
 
 LogForm = Literal["text", "json"]
 REQUEST_HEADER = b"x-everthread-request"
@@ -34,9 +47,9 @@ _NAMES = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret
 
 
 def add_request_id(send: Send) -> Send:
-    """Name the request that is answered here; every answer says the name.
+    """Give the current request an id, and add it to the headers of its answer.
 
-    An upstream's `x-request-id` stays as it came; an answer without one gets ours.
+    An upstream's `x-request-id` is kept; an answer without one gets this id.
     """
     name = f"req_{_NAMES.getrandbits(96):024x}"
     _REQUEST.set(name)
@@ -44,7 +57,8 @@ def add_request_id(send: Send) -> Send:
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers, value = list(message.get("headers", ())), name.encode()
+            headers = list(message.get("headers", ()))
+            value = name.encode()
             if _THEIRS not in [field.lower() for field, _ in headers]:
                 headers.append((_THEIRS, value))
             headers.append((REQUEST_HEADER, value))
@@ -55,23 +69,29 @@ def add_request_id(send: Send) -> Send:
 
 
 def request_id() -> str:
-    """Of the request that is being answered; empty outside of one."""
+    """Return the id of the current request; empty outside of a request."""
     return _REQUEST.get()
 
 
 def about_thread(thread: str) -> None:
-    """What is logged from here on is about this thread."""
+    """Add this thread to all following log lines."""
     _THREAD.set(thread)
 
 
-def log_fields(logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]) -> None:
+def log_fields(
+    logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]
+) -> None:
     """A line with fields of its own; they are for machines, `words` say the same to a person."""
     logger.log(level, "%s", words, extra={"fields": dict(fields)})
 
 
 def printable(text: str) -> str:
     """One line that moves no cursor, whatever it was made from."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char.isprintable() else "?" for char in text)
+    )
 
 
 class JsonLines(logging.Formatter):
@@ -79,7 +99,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(
+                timespec="milliseconds"
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact(record.getMessage()),
@@ -106,7 +128,8 @@ class TextLines(logging.Formatter):
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        text, name = super().format(record), _REQUEST.get()
+        text = super().format(record)
+        name = _REQUEST.get()
         return f"{text} [{name}]" if name else text
 
 
@@ -117,30 +140,56 @@ class TerminalLines(logging.Formatter):
         fields = getattr(record, "fields", {})
         clock = f"{datetime.fromtimestamp(record.created):%H:%M:%S}"  # noqa: DTZ006  the reader's own clock
         thread = str(fields.get("thread") or "-")[:8]
-        if fields.get("event") == "rewrite":
-            before, after = fields["tokens_before"], fields["tokens_after"]
+        if fields.get("event") == CompactionDone.kind:
+            before = fields["tokens_before"]
+            after = fields["tokens_after"]
             return f"{clock}  compacted  {thread:8}  {before:,} -> {after:,} tokens, by {_plain(fields['author'])}"
-        parts = [clock, str(fields["status"]), _plain(fields.get("model") or fields["path"]).ljust(24), thread.ljust(8)]
+        parts = [
+            clock,
+            str(fields["status"]),
+            _plain(fields.get("model") or fields["path"]).ljust(24),
+            thread.ljust(8),
+        ]
         if "tokens" in fields:
             parts.append(f"{fields['tokens']:>9,} tokens")
         if fields.get("tokens") and "cached" in fields:
             parts.append(f"{fields['cached'] / fields['tokens']:4.0%} cached")
         if "added_ms" in fields:
             parts.append(f"+{fields['added_ms']:.0f} ms")
-        return "  ".join([*parts, f"{fields['seconds']:.2f} s"])
+        parts.append(f"{fields['seconds']:.2f} s")
+        if fields.get("reason"):
+            parts.append(_plain(fields["reason"], MAX_REASON_CHARS))
+        return "  ".join(parts)
 
 
-def _plain(text: object) -> str:
-    """What a client named, as it can stand in a terminal; keys are taken out before it is cut, where they are whole."""
-    return printable(redact(str(text)[:2_000])[:60])
+MAX_REASON_CHARS = 200
+
+
+def _plain(text: object, most: int = 60) -> str:
+    """Return a client's text, safe for a terminal; keys are redacted before it is cut."""
+    return printable(redact(str(text)[:2_000])[:most])
+
+
+def refusal_reason(body: bytes) -> str:
+    """Return the words of an error body in one line, without secrets; empty if it has none."""
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        value = body[:2_000].decode("utf-8", "replace")
+    for name in ("error", "message", "detail", "msg"):
+        value = value.get(name, value) if isinstance(value, dict) else value
+    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return redact(" ".join(words[:2_000].split()))[:MAX_REASON_CHARS]
 
 
 def _is_for_terminal(record: logging.LogRecord) -> bool:
     fields = getattr(record, "fields", {})
-    return "status" in fields or fields.get("event") == "rewrite"
+    return "status" in fields or fields.get("event") == CompactionDone.kind
 
 
-def set_up_logs(form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None) -> None:
+def set_up_logs(
+    form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None
+) -> None:
     """For a process that is nothing but a gateway. Not `quiet`: a short line for each request and compaction.
 
     `file` gets all of it as JSON, whatever the terminal shows.
@@ -169,32 +218,65 @@ STORE_SECONDS = 1.0
 """The longest that a request waits for a store that is away."""
 T = TypeVar("T")
 Clock = Callable[[], float]
-_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BOUNDS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("Requests answered, by protocol and status.", ("api", "status")),
     "rewrites": ("Requests that did not go upstream as they came, by kind.", ("kind",)),
-    "failed_open": ("Decisions that failed, so that the original was forwarded, by step.", ("step",)),
+    "failed_open": (
+        "Decisions that failed, so that the original was forwarded, by step.",
+        ("step",),
+    ),
     "recalls": ("Calls of the tool `recall` that were answered here.", ()),
-    "unmanaged": ("Requests passed on without a look into them, by the reason.", ("why",)),
-    "upstream_errors": ("Errors of upstreams, by upstream and status or kind.", ("upstream", "status")),
-    "tokens": ("Tokens as reported by upstreams, by bucket and task.", ("bucket", "task")),
+    "unmanaged": (
+        "Requests passed on without a look into them, by the reason.",
+        ("why",),
+    ),
+    "upstream_errors": (
+        "Errors of upstreams, by upstream and status or kind.",
+        ("upstream", "status"),
+    ),
+    "tokens": (
+        "Tokens as reported by upstreams, by bucket and task.",
+        ("bucket", "task"),
+    ),
     "cost_dollars": ("Dollars, of the calls whose price is known, by task.", ("task",)),
     "compactions": (
         "Rewrites made, by the author of the summary and whether anybody waited.",
         ("author", "background"),
     ),
-    "compaction_tokens": ("Tokens of histories before and after they were compacted.", ("side",)),
-    "compaction_failures": ("Compactions that failed or came to nothing, by kind.", ("kind",)),
+    "compaction_tokens": (
+        "Tokens of histories before and after they were compacted.",
+        ("side",),
+    ),
+    "compaction_failures": (
+        "Compactions that failed or came to nothing, by kind.",
+        ("kind",),
+    ),
     "keepalives": ("Comments sent to clients that waited for a stream.", ()),
 }
-"""Each with what it counts and its labels."""
+"""Counters by name, with their help text and labels."""
 
 
 class StoreWatch:
-    """Whether a store that may be away (a database server) answers; nobody waits more than a second for it.
+    """Check whether a store that may be unreachable (a database server) answers; no check takes more than a second.
 
-    What was found out holds for a second, so that an outage costs one request a wait and the others nothing. A store
-    that answers others while it is asked is busy, not away: that holds for nobody but who asked.
+    A result is valid for a second, so that in an outage one request waits and the others do not. A store that answers
+    other calls during a check is busy, not unreachable; that result is not kept.
     """
 
     def __init__(
@@ -205,7 +287,7 @@ class StoreWatch:
         clock: Clock = time.monotonic,
         answered_at: Clock = lambda: -1.0,
     ) -> None:
-        """`answered_at`: when the store last answered anybody, on the same clock."""
+        """`answered_at`: when the store last answered, on the same clock."""
         self._probe = probe
         self._answered_at = answered_at
         self._seconds = seconds
@@ -219,7 +301,7 @@ class StoreWatch:
         return self._away and self._clock() < self._until
 
     async def is_away(self) -> bool:
-        """Asked now, where that is not known; who comes meanwhile waits for the same answer."""
+        """Check now if the state is unknown; concurrent callers share one check."""
         if self._clock() < self._until:
             return self._away
         if self._asking is None or self._asking.done():
@@ -227,9 +309,10 @@ class StoreWatch:
         return await asyncio.shield(self._asking)
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work that needs the store. `StoreUnreachableError` where that is away before the work is done.
+        """Return the result of work that needs the store.
 
-        It is looked at where the work takes longer than usual.
+        Raise `StoreUnreachableError` if the store is unreachable before the work is done; this is checked only if the
+        work takes longer than usual.
         """
         if self.is_known_away:
             work.close()
@@ -252,7 +335,10 @@ class StoreWatch:
             if isinstance(error, TimeoutError) and self._answered_at() >= started_at:
                 return False
             away = True
-            _LOG.warning("the store does not answer (%s); requests go through unmanaged", type(error).__name__)
+            _LOG.warning(
+                "the store does not answer (%s); requests go through unmanaged",
+                type(error).__name__,
+            )
         self._away, self._until = away, self._clock() + 1.0
         return away
 
@@ -262,9 +348,9 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """What happened since the gateway started, in a registry of its own: several may run in one process.
+    """Counts since the gateway started, in its own registry, since several gateways may run in one process.
 
-    The workers of one gateway share a folder (`METRICS_VARIABLE`): each tells the sums of all.
+    The workers of one gateway share a folder (`METRICS_VARIABLE`), and each reports the sums of all.
     """
 
     def __init__(self) -> None:
@@ -277,7 +363,10 @@ class Metrics:
         self._series: dict[tuple[Any, ...], Counter] = {}
         """The counters that were used, by name and labels: prometheus-client looks for them under a lock."""
         self._in_flight = Gauge(
-            "everthread_in_flight", "Requests being answered now.", registry=self._registry, multiprocess_mode="livesum"
+            "everthread_in_flight",
+            "Requests being answered now.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
         )
         self._first_byte = Histogram(
             "everthread_first_byte_seconds",
@@ -298,13 +387,18 @@ class Metrics:
         series.inc(by)
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of what has at least these labels."""
+        """Return the sum over all series with these labels."""
         wanted = labels.items()
         return sum(
             sample.value
-            for family in (self._all().collect() if self._folder else self._counters[name].collect())
+            for family in (
+                self._all().collect()
+                if self._folder
+                else self._counters[name].collect()
+            )
             for sample in family.samples
-            if sample.name == f"everthread_{name}_total" and wanted <= sample.labels.items()
+            if sample.name == f"everthread_{name}_total"
+            and wanted <= sample.labels.items()
         )
 
     @property
@@ -332,7 +426,7 @@ class Metrics:
 
 _LOG = logging.getLogger("everthread.gateway")
 _REASONS = ("error", "why", "text", "action", "source")
-"""Fields that say why, in words of ours."""
+"""Fields that hold our own explanations."""
 
 
 FORWARDED = "a decision failed, the original was forwarded"
@@ -345,13 +439,17 @@ class FailureLog:
     What cannot be stored now is kept and stored with the next one.
     """
 
-    def __init__(self, add: Callable[[Mapping[tuple[str, str, str], int]], Awaitable[None]]) -> None:
+    def __init__(
+        self, add: Callable[[Mapping[tuple[str, str, str], int]], Awaitable[None]]
+    ) -> None:
         self._add = add
         self._counts: dict[tuple[str, str, str], int] = {}
         self._storing: asyncio.Task[None] | None = None
 
     def note(self, what: str, *, tenant: str = "", thread: str = "") -> None:
-        self._counts[tenant, thread, what] = self._counts.get((tenant, thread, what), 0) + 1
+        self._counts[tenant, thread, what] = (
+            self._counts.get((tenant, thread, what), 0) + 1
+        )
         if self._storing is None or self._storing.done():
             self._storing = asyncio.get_running_loop().create_task(self._store())
 
@@ -361,7 +459,8 @@ class FailureLog:
 
     async def _store(self) -> None:
         while self._counts:
-            counts, self._counts = self._counts, {}
+            counts = self._counts
+            self._counts = {}
             try:
                 await self._add(counts)
             except EverthreadError as error:
@@ -371,35 +470,65 @@ class FailureLog:
                 return
 
 
+MAX_UNPRICED_MODELS = 100
+"""Models that are logged for lack of a price: clients name them."""
+
+
 class EventReporter:
-    """A listener. It never tells what was said."""
+    """Count and log the manager's events, never the content of messages."""
 
     def __init__(self, metrics: Metrics, failures: FailureLog | None = None) -> None:
         self._metrics = metrics
+        self._unpriced: set[str] = set()
         self._failures = failures
 
     def __call__(self, event: Event) -> None:
         self._count(event)
         failed = isinstance(event, CompactionFailed | RecordFailed)
-        level = logging.WARNING if failed else logging.DEBUG if isinstance(event, UsageRecorded) else logging.INFO
+        level = (
+            logging.WARNING
+            if failed
+            else logging.DEBUG
+            if isinstance(event, UsageRecorded)
+            else logging.INFO
+        )
         if not _LOG.isEnabledFor(level):
             return
         fields = event.as_dict()
-        why = next((fields[name] for name in _REASONS if isinstance(fields.get(name), str)), "")
+        why = next(
+            (fields[name] for name in _REASONS if isinstance(fields.get(name), str)), ""
+        )
         session = fields.pop("session")
-        log_fields(_LOG, level, f"{event.kind} in {session}{f': {why}' if why else ''}", {"thread": session, **fields})
+        log_fields(
+            _LOG,
+            level,
+            f"{event.kind} in {session}{f': {why}' if why else ''}",
+            {"thread": session, **fields},
+        )
+
+    def _note_unpriced(self, model: str) -> None:
+        """Log once that a model has no known price, with the key that sets one."""
+        if model not in self._unpriced and len(self._unpriced) < MAX_UNPRICED_MODELS:
+            self._unpriced.add(model)
+            _LOG.warning("%s", unpriced_text(model))
 
     def _count(self, event: Event) -> None:
         count = self._metrics.count
-        if isinstance(event, Rewritten):
-            count("compactions", author=event.author, background=str(event.background).lower())
+        if isinstance(event, CompactionDone):
+            count(
+                "compactions",
+                author=event.author,
+                background=str(event.background).lower(),
+            )
             count("compaction_tokens", event.tokens_before, side="before")
             count("compaction_tokens", event.tokens_after, side="after")
         elif isinstance(event, CompactionVoid | CompactionFailed):
             failed = isinstance(event, CompactionFailed)
             count("compaction_failures", kind="failed" if failed else "void")
             if self._failures is not None:
-                words = "a compaction failed" if failed else "a compaction came to nothing"
+                words = (
+                    "a compaction failed" if failed else "a compaction came to nothing"
+                )
                 self._failures.note(words, thread=event.session)
         elif isinstance(event, Unmanaged):
             count("unmanaged", why=event.why)
@@ -408,6 +537,13 @@ class EventReporter:
         elif isinstance(event, UsageRecorded):
             if event.cost is not None:
                 count("cost_dollars", float(event.cost), task=event.task)
+            elif not event.estimated:
+                self._note_unpriced(event.model)
             if event.task == "auxiliary":
                 for bucket in ("input", "output", "cache_read", "cache_write"):
-                    count("tokens", getattr(event.usage, f"{bucket}_tokens"), bucket=bucket, task="auxiliary")
+                    count(
+                        "tokens",
+                        getattr(event.usage, f"{bucket}_tokens"),
+                        bucket=bucket,
+                        task="auxiliary",
+                    )

@@ -10,9 +10,10 @@ from urllib.parse import unquote_to_bytes
 
 from everthread.core.types import Api
 from everthread.errors import InputError
-from everthread.gateway.base import Mode
+from everthread.gateway.contracts import Mode
+from everthread.gateway.error_answers import Refused
 
-Family = Literal["openai", "anthropic"]
+Family = Literal["openai", "anthropic", "gemini"]
 PATHS: dict[str, Api] = {
     "/v1/chat/completions": "openai_chat",
     "/v1/responses": "openai_responses",
@@ -32,11 +33,15 @@ _USUAL_PATHS = frozenset(path.encode() for path in PATHS)
 """Nothing is to be done for the paths of nearly every request."""
 
 
-def normalize_path(raw: bytes) -> bytes:
-    """The path as it is meant: one slash at a time, no dots, one `/v1` before a provider's own names.
+_LOGIN_PARTS = [b"backend-api", b"codex"]
+"""A base address that ends with these, as that of logins with ChatGPT does, has no `/v1`."""
 
-    Two spellings of a path are one path, so that none goes around a check; clients whose base address lacks `/v1`, or
-    has it twice, are understood.
+
+def normalize_path(raw: bytes) -> bytes:
+    """Return the canonical path: single slashes, no dots, one `/v1` before a provider's own names.
+
+    All spellings of a path become one, so that none bypasses a check. A client's base address may lack `/v1`, have it
+    twice, or end with `/backend-api/codex`.
     """
     if raw in _USUAL_PATHS:
         return raw
@@ -47,6 +52,8 @@ def normalize_path(raw: bytes) -> bytes:
             del parts[-1:]
         elif plain not in (b"", b"."):
             parts.append(part)
+    if parts[:2] == _LOGIN_PARTS and parts[2:3] and parts[2] in _V1:
+        del parts[:2]
     first = unquote_to_bytes(parts[0]).lower() if parts else b""
     if first in _OWN:
         parts[0] = first
@@ -58,6 +65,28 @@ def normalize_path(raw: bytes) -> bytes:
     return b"/" + b"/".join(parts) + (b"/" if parts and raw.endswith(b"/") else b"")
 
 
+MAX_PATH_DECODINGS = 8
+"""Maximum rounds of decoding; a path that still changes is refused."""
+
+
+def decode_path(raw: bytes) -> str:
+    """Return the canonical path after decoding it until it no longer changes.
+
+    An upstream that decodes more than once, or that takes `%2f` for a slash, reads it this way.
+    Raise `Refused` if it is encoded too often.
+    """
+    for _ in range(MAX_PATH_DECODINGS):
+        decoded = unquote_to_bytes(raw)
+        if decoded == raw:
+            return normalize_path(decoded).decode("utf-8", "replace")
+        raw = decoded
+    raise Refused(
+        400,
+        "invalid_path",
+        f"The path is percent-encoded more than {MAX_PATH_DECODINGS} times; send it once.",
+    )
+
+
 LOGIN_PATH = "/backend-api/codex"
 CHATGPT_URL = f"https://chatgpt.com{LOGIN_PATH}"
 LOGIN_HEADER = "chatgpt-account-id"
@@ -66,22 +95,22 @@ LOGIN_HEADER = "chatgpt-account-id"
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A provider behind the gateway."""
+    """A provider to which the gateway forwards requests."""
 
     name: str
     url: str
-    """Its root; a `/v1` at the end is the path's and is left out."""
+    """Its root; a `/v1` or `/v1beta` at the end is the path's and is left out."""
     models: tuple[str, ...] = ()
     """Patterns of model names, such as `claude-*`; the first upstream with one that fits gets the request."""
     family: Family | None = None
-    """Whose protocol it speaks: it gets what no pattern decides. None: any."""
+    """The provider family whose protocol it speaks; it gets requests that match no pattern. None: any."""
     api_key: str | None = None
     """Replaces the client's credential."""
     mode: Mode = "managed"
 
     @property
     def root(self) -> str:
-        return self.url.rstrip("/").removesuffix("/v1")
+        return self.url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
 
     @property
     def serves_logins(self) -> bool:
@@ -102,26 +131,42 @@ class Routes:
                 "the gateway has no upstream; name one with --upstream NAME=URL or under gateway.upstreams"
             )
         self.upstreams = tuple(upstreams)
-        self.mode: Mode = upstreams[0].mode if len({one.mode for one in upstreams}) == 1 else "managed"
+        self.mode: Mode = (
+            upstreams[0].mode
+            if len({one.mode for one in upstreams}) == 1
+            else "managed"
+        )
         """The mode of all of them; `managed` where they differ."""
         self._by_login = {
-            login: [one for one in upstreams if one.serves_logins is login] or self.upstreams for login in (False, True)
+            login: [one for one in upstreams if one.serves_logins is login]
+            or self.upstreams
+            for login in (False, True)
         }
 
     @property
     def differ(self) -> bool:
         return len(self.upstreams) > 1
 
-    def choose(self, model: str | None, family: Family, *, login: bool = False) -> Upstream:
+    def choose(
+        self, model: str | None, family: Family, *, login: bool = False
+    ) -> Upstream:
         """By the model's name, else by the protocol, else the first; of those that serve such a login or key."""
         upstreams = self._by_login[login]
         if model:
             for upstream in upstreams:
-                if any(fnmatchcase(model.lower(), pattern.lower()) for pattern in upstream.models):
+                if any(
+                    fnmatchcase(model.lower(), pattern.lower())
+                    for pattern in upstream.models
+                ):
                     return upstream
-        fitting = (upstream for upstream in upstreams if upstream.family in (None, family))
+        fitting = (
+            upstream for upstream in upstreams if upstream.family in (None, family)
+        )
         return next(fitting, upstreams[0])
 
 
 def family_of(api: Api) -> Family:
-    return "anthropic" if api == "anthropic" else "openai"
+    return _FAMILIES.get(api, "openai")
+
+
+_FAMILIES: dict[Api, Family] = {"anthropic": "anthropic", "gemini": "gemini"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import socket
 import sys
@@ -19,18 +18,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from everthread.errors import InputError
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.requests import DISCONNECT, DisconnectWatchers
+from everthread.gateway.request_head import DISCONNECT, DisconnectWatchers
 
 _BACKLOG = 512
 """Connections that wait to be accepted."""
 _AT_ONCE = 32
-"""So many are accepted before those too many are closed: else a burst takes every file there is."""
+"""Connections accepted before the surplus is closed, so that a burst cannot exhaust file handles."""
 
 
 class LoopServer(Server):
-    """uvicorn on a socket that listens already, in the loop that runs. `patience`: for what is answered at the end.
+    """uvicorn on a bound socket, in the running loop. `patience`: seconds for open answers when it stops.
 
-    It begins and ends at an event, where uvicorn looks ten times a second whether it should.
+    It starts and stops on events; uvicorn itself polls ten times a second.
     """
 
     def __init__(
@@ -44,10 +43,16 @@ class LoopServer(Server):
     ) -> None:
         super().__init__(
             Config(
-                application, http=protocol, lifespan="off", log_config=None, access_log=False, ws="none",
-                backlog=_AT_ONCE, **settings,
+                application,
+                http=protocol,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                ws="none",
+                backlog=_AT_ONCE,
+                **settings,
             )
-        )  # fmt: skip
+        )
         self._listener = listener
         self._patience = patience
         self._ready = asyncio.Event()
@@ -61,7 +66,9 @@ class LoopServer(Server):
         ready.cancel()
         if self._task.done():
             self._task.result()
-        self._listener.listen(_BACKLOG)  # asyncio has made it as short as what it accepts at once
+        self._listener.listen(
+            _BACKLOG
+        )  # asyncio has made it as short as what it accepts at once
 
     async def stop(self) -> None:
         self._ending.set()
@@ -86,10 +93,14 @@ class LoopServer(Server):
         for connection in list(self.server_state.connections):
             connection.shutdown()
         if self.server_state.tasks:
-            _, late = await asyncio.wait(self.server_state.tasks, timeout=self._patience)
+            _, late = await asyncio.wait(
+                self.server_state.tasks, timeout=self._patience
+            )
             for task in late:
                 task.cancel()
-        for _ in range(100):  # what was sent is on its way; a client that never reads it is not waited for
+        for _ in range(
+            100
+        ):  # the data is on its way; do not wait for a client that never reads it
             if not self.server_state.connections:
                 return
             await asyncio.sleep(0.001)
@@ -102,16 +113,24 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     """A socket that says that it is TCP: only then asyncio sends small pieces at once."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+            host,
+            port,
+            type=socket.SOCK_STREAM,
+            proto=socket.IPPROTO_TCP,
+            flags=socket.AI_PASSIVE,
         )[0]
     except OSError as error:
-        raise InputError(f"there is no address {host} to listen on: {error.strerror or error}") from error
+        raise InputError(
+            f"there is no address {host} to listen on: {error.strerror or error}"
+        ) from error
     listener = bind_socket(family, address)
     listener.listen(_BACKLOG)
     return listener
 
 
-def bind_socket(family: int, address: Any, *, shares_port: bool = False) -> socket.socket:
+def bind_socket(
+    family: int, address: Any, *, shares_port: bool = False
+) -> socket.socket:
     """`shares_port`: between several sockets of one port the system shares out the connections."""
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -121,7 +140,9 @@ def bind_socket(family: int, address: Any, *, shares_port: bool = False) -> sock
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise InputError(f"port {address[1]} of {address[0]} cannot be used: {error.strerror or error}") from error
+        raise InputError(
+            f"port {address[1]} of {address[0]} cannot be used: {error.strerror or error}"
+        ) from error
     return listener
 
 
@@ -129,11 +150,13 @@ def http_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """What uvicorn writes before a response, for a client that waits for it."""
-_MOST_FILES = 65_536
-_MOST_CONNECTIONS = 16_384
+_MAX_FILES = 65_536
+_MAX_CONNECTIONS = 16_384
 _OTHER_FILES = 128
 _FRAMING = (b"content-length", b"transfer-encoding")
 
@@ -160,7 +183,9 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._watchers = DisconnectWatchers()
         self.waiting[self] = None
         if len(self.connections) > self.most_connections:
-            longest = next(iter(self.waiting))  # so that one who opens many keeps nobody out
+            longest = next(
+                iter(self.waiting)
+            )  # so that one client with many connections locks no one out
             del self.waiting[longest]  # it ends later than the next one comes
             longest.transport.abort()
         self._wait()
@@ -185,21 +210,34 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._in_headers = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. Fields after the body (trailers) are dropped: no decision waits for them."""
+        if self._in_headers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_headers = False
         self.waiting.pop(self, None)
         if self.parser.get_method() == b"CONNECT":
-            raise ValueError("no tunnel is opened here")  # the parser makes an error of it, the client gets 400
+            raise ValueError(
+                "no tunnel is opened here"
+            )  # the parser makes an error of it, the client gets 400
         cast("dict[str, Any]", self.scope)["extensions"] = {DISCONNECT: self._watchers}
         super().on_headers_complete()
-        self.cycle.transport = cast("asyncio.Transport", _HeldHead(self.transport, self.loop))
+        self.cycle.transport = cast(
+            "asyncio.Transport", _HeldHead(self.transport, self.loop)
+        )
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():  # the parser skipped the body, which is still to come
+        if (
+            self.parser.should_upgrade()
+        ):  # the parser skipped the body, which is still to come
             return
         self._header_size = 0
         super().on_message_complete()
-        if not self.pipeline:  # a long body pauses it, and who does not read hears of no end
+        if (
+            not self.pipeline
+        ):  # a long body pauses it, and who does not read hears of no end
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
@@ -224,10 +262,14 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
                 return
 
     def _decline_upgrade(self) -> None:
-        """Go on with a new parser that was told the request's framing, so that the next bytes are its body."""
+        """Continue with a new parser that knows the request's framing, so that the next bytes are its body."""
         resumed = _ResumedRequest(self)
         self.parser = httptools.HttpRequestParser(resumed)
-        framing = b"".join(name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING)
+        framing = b"".join(
+            name + b": " + value + b"\r\n"
+            for name, value in self.headers
+            if name in _FRAMING
+        )
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
 
     def _wait(self) -> None:
@@ -244,7 +286,9 @@ class _HeldHead:
 
     __slots__ = ("_head", "_is_begun", "_loop", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._transport = transport
         self._loop = loop
         self._head = b""
@@ -252,15 +296,18 @@ class _HeldHead:
 
     def write(self, data: bytes) -> None:
         if self._head:
-            data, self._head = self._head + data, b""
+            data = self._head + data
+            self._head = b""
         elif not self._is_begun and data != _CONTINUE:
-            self._is_begun, self._head = True, data
+            self._is_begun = True
+            self._head = data
             self._loop.call_soon(self._flush)
             return
         self._transport.write(data)
 
     def _flush(self) -> None:
-        head, self._head = self._head, b""
+        head = self._head
+        self._head = b""
         if head:
             self._transport.write(head)
 
@@ -300,9 +347,16 @@ class _ResumedRequest:
             self._protocol.on_headers_complete()
 
 
-def header_timeout_protocol(seconds: float, header_bytes: int, most_connections: int) -> type[HeaderTimeoutProtocol]:
+def header_timeout_protocol(
+    seconds: float, header_bytes: int, most_connections: int
+) -> type[HeaderTimeoutProtocol]:
     """The protocol of one server, with its limits."""
-    limits = {"seconds": seconds, "header_bytes": header_bytes, "most_connections": most_connections, "waiting": {}}
+    limits = {
+        "seconds": seconds,
+        "header_bytes": header_bytes,
+        "most_connections": most_connections,
+        "waiting": {},
+    }
     return type("HeaderTimeout", (HeaderTimeoutProtocol,), limits)
 
 
@@ -314,49 +368,41 @@ def connection_limit() -> int:
     try:
         import resource  # noqa: PLC0415  not on every system
     except ImportError:
-        return _MOST_CONNECTIONS
+        return _MAX_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else _MOST_FILES
+    wanted = hard if hard != resource.RLIM_INFINITY else _MAX_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # not allowed: what is there must do
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, _MOST_FILES), hard))
-            soft = min(wanted, _MOST_FILES)
-    files = _MOST_FILES if soft == resource.RLIM_INFINITY else soft
-    return max(16, min(_MOST_CONNECTIONS, (files - _OTHER_FILES) // 2))
+        with contextlib.suppress(
+            ValueError, OSError
+        ):  # not allowed: keep the current limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, _MAX_FILES), hard))
+            soft = min(wanted, _MAX_FILES)
+    files = _MAX_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(16, min(_MAX_CONNECTIONS, (files - _OTHER_FILES) // 2))
 
 
-_YOUNG, _OLDER, _OLDEST = 5_000, 20, 20
-"""Objects until the newest are looked at, and how often until older ones are."""
 _SWITCH_SECONDS = 0.0005
-_KEPT_BYTES, _LARGE_BYTES = 64 * 1024 * 1024, 32 * 1024 * 1024
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of `mallopt`, in glibc."""
 
 
 def settle_process() -> None:
-    """For a process that is nothing but a gateway, when it is ready: what stops its requests is kept short.
+    """Shorten the pauses of a process that only runs a gateway. Call it once the process is ready.
 
-    What it is made of is left out of every later search for garbage. Threads that work beside the loop (writing,
-    indexing) give way to it sooner than after Python's five milliseconds. Memory that a body was in is kept for the
-    next one: to get it from the system page by page costs a large body more than everything else.
+    Loaded modules and other lasting objects are left out of later garbage collections (`benchmarks gateway_parts` shows
+    how long one stops all requests with and without). Threads beside the event loop (writing, indexing) give way to it
+    sooner than after Python's five milliseconds.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, _OLDER, _OLDEST)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # no glibc: memory comes as it comes
-        allocator = ctypes.CDLL(None)
-        allocator.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-        allocator.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 _IDLE_SECONDS = 120
 """A connection without a request stays open longer than clients keep theirs (Go and reqwest: 90 s). One that is closed
 while its client sends the next request costs that client an error, which the provider would not have caused."""
 _PATIENCE = 30.0
-"""For answers that are being sent when it ends."""
+"""Seconds for answers that are being sent when the gateway stops."""
 _TELLING = 2.0
-"""Of it, to tell who waits for a turn how it ended."""
+"""Seconds of `_PATIENCE` reserved to send waiting callers the end of their turn."""
 
 
 class Gateway:
@@ -390,11 +436,15 @@ class Gateway:
         return http_url(self._host, self._port)
 
     def page(self) -> str | None:
-        """Where a person looks: with a link that opens the pages once, where no key does. None: they are off."""
+        """Return the address of the pages, with a one-time link if no key is needed; None if they are off."""
         pages = self._service.pages
-        if pages is None or pages.access.door == "off":
+        if pages is None or pages.access.login == "off":
             return None
-        return f"{self.url}{pages.access.new_link()}" if pages.access.door == "local" else f"{self.url}/"
+        return (
+            f"{self.url}{pages.access.new_link()}"
+            if pages.access.login == "local"
+            else f"{self.url}/"
+        )
 
     async def __aenter__(self) -> Self:
         listener = self._listener or listen(self._port, self._host)
@@ -404,14 +454,16 @@ class Gateway:
             self._service,
             listener,
             header_timeout_protocol(
-                limits.header_seconds, limits.header_bytes, self._connections or connection_limit()
+                limits.header_seconds,
+                limits.header_bytes,
+                self._connections or connection_limit(),
             ),
             patience=self._patience,
             timeout_keep_alive=_IDLE_SECONDS,
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            log_level="critical",  # the gateway tells what happens itself, without headers or bodies
+            log_level="critical",  # the gateway writes its own log, without headers or bodies
         )
         await self._server.start()
         return self

@@ -1,12 +1,12 @@
-"""Several processes of one gateway behind one port: started together, each replaced when it dies.
+"""Run several processes of one gateway on one port: start them together, replace each one that dies.
 
 On Linux every worker has a listening socket of its own on the same port (SO_REUSEPORT), between which the kernel shares
 out connections. The supervisor holds the sockets too: the connections that wait for a worker that died are answered by
 its successor. Elsewhere all workers accept from one socket.
 
-A worker is told what to serve on its standard input, and ends when that ends: none outlives its supervisor. It answers
-with lines of JSON on its standard output: `ready`, `failed`, and what is to be printed. Each has its own session, so
-that Ctrl-C on a terminal reaches the supervisor alone.
+A worker reads its setup from standard input, and ends when that closes, so that it never outlives its supervisor. It
+answers with lines of JSON on its standard output: `ready`, `failed`, and messages to print. Each has its own session,
+so that Ctrl-C on a terminal reaches the supervisor alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOG = logging.getLogger("everthread.gateway")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a worker stands among the others."""
+    """A worker's place among the others."""
 
     listener: socket.socket
     count: int
@@ -50,10 +50,12 @@ class WorkerPlace:
 
 
 class PortSockets:
-    """Sockets bound to one port, one for each worker, where the system shares out connections between them."""
+    """Sockets bound to one port, one for each worker, if the system distributes connections between them."""
 
     def __init__(self, host: str, port: int, count: int) -> None:
-        probe = listen(port, host)  # who else has the port is found out without sharing it
+        probe = listen(
+            port, host
+        )  # who else has the port is found out without sharing it
         self._family, self._address = probe.family, probe.getsockname()
         self.port = int(self._address[1])
         self.is_shared = sys.platform != "linux"
@@ -61,7 +63,10 @@ class PortSockets:
             self._sockets = [probe] * count
         else:
             probe.close()
-            self._sockets = [bind_socket(self._family, self._address, shares_port=True) for _ in range(count)]
+            self._sockets = [
+                bind_socket(self._family, self._address, shares_port=True)
+                for _ in range(count)
+            ]
 
     def __getitem__(self, index: int) -> socket.socket:
         return self._sockets[index]
@@ -70,7 +75,9 @@ class PortSockets:
         """A new socket, which listens once its worker is up: until then the others get its connections."""
         if not self.is_shared:
             self._sockets[index].close()
-            self._sockets[index] = bind_socket(self._family, self._address, shares_port=True)
+            self._sockets[index] = bind_socket(
+                self._family, self._address, shares_port=True
+            )
 
     def close(self) -> None:
         for one in self._sockets:
@@ -89,9 +96,9 @@ class _Slot:
 
 
 class Supervisor:
-    """Starts workers with `command` and keeps them up, until it is closed.
+    """Start workers with `command` and restart them until closed.
 
-    `setup` is handed to each: any value that can be pickled. `tell` gets what a worker wants printed.
+    `setup` returns the value, which must be picklable, for each worker. `tell` gets the messages to print.
     """
 
     def __init__(  # noqa: PLR0913 - each by its name
@@ -105,7 +112,9 @@ class Supervisor:
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         if sys.platform == "win32":
-            raise InputError("several workers need a system that hands sockets to child processes; use one")
+            raise InputError(
+                "several workers need a system that hands sockets to child processes; use one"
+            )
         self._command = list(command)
         self._setup = setup
         self._sockets = sockets
@@ -117,16 +126,22 @@ class Supervisor:
         self._ending = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """All are up. `InputError` where one cannot start: then none does."""
+        """Start all workers. If one cannot start, end the others and raise `InputError`."""
         self._metrics.mkdir(exist_ok=True)
         self._keepers = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
         up = asyncio.create_task(self._wait_until_ready())
         waits: list[asyncio.Future[Any]] = [up, self._failed]
-        await asyncio.wait(waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            waits, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
         if not up.done():
             up.cancel()
             await self.close()
-            raise InputError(self._failed.result() if self._failed.done() else "the workers did not get up in time")
+            raise InputError(
+                self._failed.result()
+                if self._failed.done()
+                else "the workers did not get up in time"
+            )
         return self
 
     async def _wait_until_ready(self) -> None:
@@ -157,7 +172,9 @@ class Supervisor:
         """One worker after the other in this place."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), _PAUSES[min(slot.failures, len(_PAUSES) - 1)])
+                await asyncio.wait_for(
+                    self._ending.wait(), _PAUSES[min(slot.failures, len(_PAUSES) - 1)]
+                )
             if self._ending.is_set():
                 return
             begun = time.monotonic()
@@ -171,26 +188,37 @@ class Supervisor:
                 slot.failures = 0
                 _LOG.warning(
                     "worker %d ended (%s) after %.0f s; another takes its place",
-                    slot.index + 1, _end_text(code), time.monotonic() - begun,
-                )  # fmt: skip
+                    slot.index + 1,
+                    _end_text(code),
+                    time.monotonic() - begun,
+                )
             else:
                 slot.failures += 1
-                _LOG.error("worker %d did not get up (%s)", slot.index + 1, _end_text(code))
+                _LOG.error(
+                    "worker %d did not get up (%s)", slot.index + 1, _end_text(code)
+                )
                 self._sockets.renew(slot.index)
 
     async def _run(self, slot: _Slot) -> int:
         """A worker from its start to its end; its exit code."""
         listener = self._sockets[slot.index]
         environment = {
-            **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), METRICS_VARIABLE: str(self._metrics),
-        }  # fmt: skip
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            METRICS_VARIABLE: str(self._metrics),
+        }
         process = slot.process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            pass_fds=[listener.fileno()], env=environment, start_new_session=True,
-        )  # fmt: skip
-        if self._ending.is_set():  # told to end while it was being started
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            env=environment,
+            start_new_session=True,
+        )
+        if self._ending.is_set():  # asked to end while it was starting
             process.terminate()
-        stdin, stdout = process.stdin, process.stdout
+        stdin = process.stdin
+        stdout = process.stdout
         if stdin is None or stdout is None:
             raise InputError("a worker cannot be reached")
         with contextlib.suppress(ConnectionError):
@@ -225,7 +253,7 @@ def _end_text(code: int) -> str:
 
 
 def _forget_gauges(pid: int, folder: Path) -> None:
-    """What a process that is gone counted stays in the sums; what it was doing does not."""
+    """Keep the counts of a dead process, drop its gauges."""
     for file in folder.glob(f"gauge_live*_{pid}.db"):
         file.unlink(missing_ok=True)
 
@@ -241,7 +269,9 @@ def report(**fields: Any) -> None:
 
 async def until_ended() -> None:
     """Wait until the supervisor ends this worker, or is gone: then its end of our standard input is closed."""
-    loop, ended, number = asyncio.get_running_loop(), asyncio.Event(), sys.stdin.fileno()
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    number = sys.stdin.fileno()
 
     def look() -> None:
         if not os.read(number, 1024):
@@ -257,7 +287,7 @@ async def until_ended() -> None:
 
 
 def serve_as_worker(work: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `work(listener, setup)`, with what the supervisor says first; report to it why this cannot serve."""
+    """Run `work(listener, setup)` with the supervisor's values; report to it if that fails."""
     number, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
         asyncio.run(work(socket.socket(fileno=number), setup))

@@ -1,7 +1,7 @@
-"""The HTTP client for upstreams, aiohttp's: bodies and headers go there and back as they are.
+"""The HTTP client for upstreams, built on aiohttp: bodies and headers pass unchanged in both directions.
 
-Connection reuse, framing and hop-by-hop rules are aiohttp's; here is what a proxy must decide for itself. A header
-value that is not UTF-8 is the one thing that aiohttp cannot send as it is: it goes as the UTF-8 of its Latin-1 letters.
+aiohttp does connection reuse, framing and hop-by-hop rules; this module makes the decisions of a proxy. aiohttp cannot
+send a header value that is not UTF-8 unchanged: it is read as Latin-1 and sent as UTF-8.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import aiohttp
 import httpx2
 import yarl
 
-from everthread.gateway.base import CREDENTIAL_HEADERS, Limits
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, Limits
 from everthread.gateway.encoding import readable_encodings
-from everthread.gateway.errors import Refused
-from everthread.gateway.requests import without_keys
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.request_head import without_keys
 from everthread.gateway.router import Family, Upstream
 
 if TYPE_CHECKING:
@@ -41,13 +41,18 @@ _HOP_BY_HOP = frozenset(
 )
 _CREDENTIALS = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 _OURS = b"x-everthread-"
+_ABOUT_ORIGIN = frozenset(
+    b"set-cookie set-cookie2 clear-site-data service-worker-allowed strict-transport-security public-key-pins alt-svc "
+    b"nel report-to reporting-endpoints x-content-type-options".split()
+)
+"""Headers that a browser applies to the whole origin, or that are set here (`streaming.BROWSER_GUARD`)."""
 _IDLE_SECONDS = 4.0
 """Less than the five that many servers keep a connection: who closes first meets no request on its way."""
 _HEADER_BYTES = 256 * 1024
-"""So long may one line of an answer's headers be."""
+"""Maximum length of a header line in an answer."""
 _PIECEMEAL = 1024 * 1024
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""What aiohttp would add by itself where the client said nothing."""
+"""Headers that aiohttp would add by default."""
 
 
 class UpstreamDisconnectedError(Exception):
@@ -59,10 +64,13 @@ class UpstreamTimeoutError(Exception):
 
 
 class ResponseHeaders(dict[str, str]):
-    """An answer's headers by their lower-case names, of several of one name the last; `raw` are all, as they came."""
+    """An answer's headers by lower-case name, the last of each; `raw` holds all, unchanged."""
 
     def __init__(self, raw: Headers) -> None:
-        super().__init__((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw)
+        super().__init__(
+            (name.decode("latin-1").lower(), value.decode("latin-1"))
+            for name, value in raw
+        )
         self.raw = raw
 
 
@@ -81,9 +89,15 @@ class UpstreamResponse:
             async for piece in content.iter_any():
                 yield piece
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
-            if rest := content._read_nowait(-1):  # what came before it ended, which aiohttp would keep
+            if rest := content._read_nowait(
+                -1
+            ):  # data before the end, which aiohttp would keep
                 yield rest
-            kind = UpstreamTimeoutError if isinstance(error, TimeoutError) else UpstreamDisconnectedError
+            kind = (
+                UpstreamTimeoutError
+                if isinstance(error, TimeoutError)
+                else UpstreamDisconnectedError
+            )
             raise kind(str(error)) from error
 
     async def aclose(self) -> None:
@@ -92,7 +106,7 @@ class UpstreamResponse:
 
 
 class UpstreamClient:
-    """Sends requests as they are given; adds nothing but what the connection needs."""
+    """Send requests unchanged, with only the headers that the connection needs added."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -110,16 +124,30 @@ class UpstreamClient:
         """The answer, its body still to come. `Refused` where there is none."""
         endpoint = self._endpoint(upstream)
         upload: _Upload | None = None
-        fields = [(name.decode("latin-1"), _text(value)) for name, value in headers if name != b"content-length"]
+        fields = [
+            (name.decode("latin-1"), _text(value))
+            for name, value in headers
+            if name != b"content-length"
+        ]
         try:
-            async with asyncio.timeout(self._limits.connect_seconds + self._limits.answer_seconds) as patience:
+            async with asyncio.timeout(
+                self._limits.connect_seconds + self._limits.answer_seconds
+            ) as patience:
                 if content is not None and not isinstance(content, bytes):
-                    upload = _Upload(content, _stated_length(headers), patience, self._limits.answer_seconds)
+                    upload = _Upload(
+                        content,
+                        _stated_length(headers),
+                        patience,
+                        self._limits.answer_seconds,
+                    )
                     if upload.length is not None:
                         fields.append(("content-length", str(upload.length)))
                 response = await (await self._open()).request(
                     method,
-                    yarl.URL(endpoint.root + upstream.own_target(target).decode("latin-1"), encoded=True),
+                    yarl.URL(
+                        endpoint.root + upstream.own_target(target).decode("latin-1"),
+                        encoded=True,
+                    ),
                     headers=fields,
                     data=_payload(content) if upload is None else upload.pieces(),
                     proxy=endpoint.proxy,
@@ -133,8 +161,12 @@ class UpstreamClient:
                 raise upload.failure from error
             words = f"The upstream {upstream.name} cannot be reached: {_reason(error)}."
             raise Refused(502, "upstream_unreachable", words) from error
-        except ValueError as error:  # a line break in a header, which no parser lets through
-            raise Refused(400, "invalid_request", f"The request cannot be sent on: {error}.") from error
+        except (
+            ValueError
+        ) as error:  # a line break in a header, which no parser lets through
+            raise Refused(
+                400, "invalid_request", f"The request cannot be sent on: {error}."
+            ) from error
         if not 200 <= response.status <= 599:
             response.close()
             words = f"The upstream {upstream.name} answered with the status {response.status:03}, which is none."
@@ -152,11 +184,16 @@ class UpstreamClient:
         context = await asyncio.to_thread(_tls_context)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(
-                total=None, sock_connect=self._limits.connect_seconds, sock_read=self._limits.answer_seconds
+                total=None,
+                sock_connect=self._limits.connect_seconds,
+                sock_read=self._limits.answer_seconds,
             )
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
-                    limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=context, resolver=aiohttp.ThreadedResolver()
+                    limit=0,
+                    keepalive_timeout=_IDLE_SECONDS,
+                    ssl=context,
+                    resolver=aiohttp.ThreadedResolver(),
                 ),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -175,7 +212,7 @@ class UpstreamClient:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Takes a kept connection only where nothing came on it since its last answer, its end included.
+    """Takes a kept connection only if no byte, and no end, came on it since its last answer.
 
     aiohttp looks for such bytes when a connection is given back, and not when it is taken: an answer to nothing would
     be given to the next request.
@@ -184,7 +221,11 @@ class _Connector(aiohttp.TCPConnector):
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
             protocol = connection.protocol
-            if protocol is not None and not protocol.should_close and not _has_news(protocol.transport):
+            if (
+                protocol is not None
+                and not protocol.should_close
+                and not _has_news(protocol.transport)
+            ):
                 return connection
             connection.close()
         return None
@@ -201,13 +242,17 @@ def _has_news(transport: asyncio.BaseTransport | None) -> bool:
 
 
 class _Upload:
-    """A body that goes on as it comes, as fast as the upstream takes it.
+    """A body that is passed on while it arrives, as fast as the upstream takes it.
 
     Its length must be the stated one: of a shorter body the rest would be taken from the next request.
     """
 
     def __init__(
-        self, content: AsyncIterator[bytes], length: int | None, patience: asyncio.Timeout, seconds: float
+        self,
+        content: AsyncIterator[bytes],
+        length: int | None,
+        patience: asyncio.Timeout,
+        seconds: float,
     ) -> None:
         self.length = length
         self.failure: Exception | None = None
@@ -222,8 +267,12 @@ class _Upload:
                 sent += len(piece)
                 if self.length is not None and sent > self.length:
                     break
-                with contextlib.suppress(RuntimeError):  # the answer is here already, and its time is its own
-                    self._patience.reschedule(asyncio.get_running_loop().time() + self._seconds)
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the answer is here already, and its time is its own
+                    self._patience.reschedule(
+                        asyncio.get_running_loop().time() + self._seconds
+                    )
                 yield piece
         except Exception as error:
             self.failure = error
@@ -258,14 +307,27 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def for_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """What comes back from an upstream. Which pages may read it is said by us (`middleware.SitePolicy`), not by it."""
-    return [(name, value) for name, value in end_to_end(headers) if not name.startswith(b"access-control-")]
+    """Return the headers of an upstream's answer that a client gets.
+
+    An upstream says nothing about our own origin: no cookies, no other address for it, no word on which pages may read
+    it (`middleware.SitePolicy` decides that), and none of the headers by which the gateway itself speaks.
+    """
+    return [
+        (name, value)
+        for name, value in end_to_end(headers)
+        if name not in _ABOUT_ORIGIN
+        and not name.startswith((b"access-control-", _OURS))
+    ]
 
 
 def for_upstream(
-    headers: Iterable[tuple[bytes, bytes]], upstream: Upstream, family: Family, *, trusted: bool
+    headers: Iterable[tuple[bytes, bytes]],
+    upstream: Upstream,
+    family: Family,
+    *,
+    trusted: bool,
 ) -> Headers:
-    """What goes upstream. `trusted`: the client's credential is meant for it; a key of ours stays here."""
+    """Return the headers to send, without gateway keys. `trusted`: the client's credential is meant for it."""
     dropped = {b"host", b"expect"}
     if upstream.api_key is not None or not trusted:
         dropped |= _CREDENTIALS
@@ -273,7 +335,9 @@ def for_upstream(
     for name, stated in end_to_end(headers):
         if name in dropped or name.startswith(_OURS):
             continue
-        value = stated if trusted else without_keys(stated)  # a key of ours may stand anywhere, in a cookie too
+        value = (
+            stated if trusted else without_keys(stated)
+        )  # a gateway key may be anywhere, even in a cookie
         if name == b"accept-encoding":
             value = readable_encodings(value)
         elif name == b"cookie":
@@ -281,8 +345,18 @@ def for_upstream(
         outgoing.append((name, value))
     if upstream.api_key is not None:
         key = upstream.api_key.encode()
-        outgoing.append((b"x-api-key", key) if family == "anthropic" else (b"authorization", b"Bearer " + key))
+        outgoing.append(_credential(family, key))
     return outgoing
+
+
+def _credential(family: Family, key: bytes) -> tuple[bytes, bytes]:
+    if family == "anthropic":
+        return b"x-api-key", key
+    return (
+        (b"x-goog-api-key", key)
+        if family == "gemini"
+        else (b"authorization", b"Bearer " + key)
+    )
 
 
 def without_sessions(cookies: bytes) -> bytes:
@@ -293,18 +367,26 @@ def without_sessions(cookies: bytes) -> bytes:
 
 def drop_body_headers(headers: Headers) -> Headers:
     """The headers without length and encoding, for a rewritten body, which is not compressed."""
-    return [(name, value) for name, value in headers if name not in (b"content-length", b"content-encoding")]
+    return [
+        (name, value)
+        for name, value in headers
+        if name not in (b"content-length", b"content-encoding")
+    ]
 
 
 def _stated_length(headers: Headers) -> int | None:
-    """The length a request's headers state; None where the body is sent in chunks."""
+    """Return the stated content length; None if the body is chunked."""
     stated = [value for name, value in headers if name == b"content-length"]
     return int(stated[0]) if len(stated) == 1 else None
 
 
 def _payload(content: Any) -> bytes | io.BytesIO | None:
     """A large body is written piece by piece, as the upstream takes it: aiohttp asks for that."""
-    return io.BytesIO(content) if content is not None and len(content) > _PIECEMEAL else content
+    return (
+        io.BytesIO(content)
+        if content is not None and len(content) > _PIECEMEAL
+        else content
+    )
 
 
 def _text(value: bytes) -> str:
@@ -325,7 +407,9 @@ def _reason(error: BaseException) -> str:
     """Why, and what to do, in words that name no header."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, aiohttp.ClientError):  # some are an SSL error too, without what it says
+        if isinstance(
+            cause, aiohttp.ClientError
+        ):  # some are an SSL error too, without what it says
             pass
         elif isinstance(cause, ssl.SSLCertVerificationError):
             return (
@@ -339,5 +423,9 @@ def _reason(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, aiohttp.ClientResponseError):
         return "it speaks no HTTP that is known here; check its address"
-    detail: Any = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    detail: Any = (
+        getattr(error, "strerror", None)
+        or getattr(error, "message", None)
+        or str(error)
+    )
     return f"{detail or type(error).__name__}; try again"

@@ -1,6 +1,6 @@
 """Google ADK: `App(name=…, root_agent=agent, plugins=[EverthreadPlugin()])`.
 
-The session's events stay as they are; only the contents of each model request are changed to fit. A thread belongs to
+The session's events are not changed; only the contents of each model request are changed to fit. A thread belongs to
 one session: app, user and id.
 """
 
@@ -14,17 +14,14 @@ from typing import Any, Unpack
 
 from everthread.core.messages import Message, calls_of, kind_of, parts_of, text_of
 from everthread.errors import EverthreadError
-from everthread.integrations.thread import (
+from everthread.integrations.chat_forms import chat_call, chat_tool, chat_usage
+from everthread.integrations.framework_package import framework
+from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.threads import (
     RECALL,
     FrameworkThreads,
-    ModelCall,
     OpenCalls,
-    PreparedCall,
     ThreadOptions,
-    chat_call,
-    chat_tool,
-    chat_usage,
-    framework,
 )
 
 with framework("google-adk", "2.0", "google-adk", "on_model_error_callback"):
@@ -34,7 +31,7 @@ with framework("google-adk", "2.0", "google-adk", "on_model_error_callback"):
 
 __all__ = ["EverthreadPlugin"]
 logger = logging.getLogger("google_adk.everthread")
-MOST_CALLS = 1_000
+MAX_CALLS = 1_000
 """Most calls in progress."""
 
 
@@ -44,34 +41,58 @@ class EverthreadPlugin(BasePlugin):
     Events are logged by `google_adk.everthread`.
     """
 
-    def __init__(self, name: str = "everthread", *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
+    def __init__(
+        self,
+        name: str = "everthread",
+        *,
+        recall_tool: bool = True,
+        **options: Unpack[ThreadOptions],
+    ) -> None:
         super().__init__(name=name)
         self.threads = FrameworkThreads("google-adk", logger, **options)
         self._recall = _RecallTool(self.threads) if recall_tool else None
-        self._turns: OpenCalls[tuple[str, str], PreparedCall | None] = OpenCalls(MOST_CALLS)
+        self._turns: OpenCalls[tuple[str, str], PreparedCall | None] = OpenCalls(
+            MAX_CALLS
+        )
 
-    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+    async def before_model_callback(
+        self, *, callback_context: Any, llm_request: Any
+    ) -> None:
         """Make the request fit."""
         if self._recall is not None and self._recall.name not in llm_request.tools_dict:
             llm_request.append_tools([self._recall])
-        turn = await self.threads.arun(self.threads.prepare(_model_call(callback_context, llm_request)))
+        turn = await self.threads.arun(
+            self.threads.prepare(_model_call(callback_context, llm_request))
+        )
         self._turns[_call_key(callback_context)] = turn
         if turn is not None:
             _apply_turn(llm_request, turn)
 
-    async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
+    async def after_model_callback(
+        self, *, callback_context: Any, llm_response: Any
+    ) -> None:
         """Record a complete answer."""
         if llm_response.partial or llm_response.content is None:
             return
         turn = self._turns.pop(_call_key(callback_context), None)
         if turn is not None:
-            message, _ = _read_answer(llm_response.content.parts or (), len(turn.call.messages))
-            await self.threads.arun(self.threads.record(turn, message, _read_usage(llm_response.usage_metadata)))
+            message, _ = _read_answer(
+                llm_response.content.parts or (), len(turn.call.messages)
+            )
+            await self.threads.arun(
+                self.threads.record(
+                    turn, message, _read_usage(llm_response.usage_metadata)
+                )
+            )
 
-    async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> Any:
-        """After a refusal for size ask again with less; None leaves the error as it is."""
+    async def on_model_error_callback(
+        self, *, callback_context: Any, llm_request: Any, error: Exception
+    ) -> Any:
+        """After a refusal for size, ask again with less; return None to leave the error unchanged."""
         turn = self._turns.pop(_call_key(callback_context), None)
-        model = getattr(callback_context.get_invocation_context().agent, "canonical_model", None)
+        model = getattr(
+            callback_context.get_invocation_context().agent, "canonical_model", None
+        )
         refusal = error
         while model is not None:
             try:
@@ -85,7 +106,12 @@ class EverthreadPlugin(BasePlugin):
                 return None
             _apply_turn(llm_request, turn)
             try:
-                responses = [response async for response in model.generate_content_async(llm_request, stream=False)]
+                responses = [
+                    response
+                    async for response in model.generate_content_async(
+                        llm_request, stream=False
+                    )
+                ]
             except Exception as again:  # noqa: BLE001 - whatever a provider's client raises
                 refusal = again
                 continue
@@ -107,12 +133,16 @@ class _RecallTool(BaseTool):
 
     def _get_declaration(self) -> Any:
         return types.FunctionDeclaration(
-            name=self.name, description=self.description, parameters_json_schema=RECALL["parameters"]
+            name=self.name,
+            description=self.description,
+            parameters_json_schema=RECALL["parameters"],
         )
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         """Answer a call."""
-        return await self._threads.arun(self._threads.recall(_session_key(tool_context), args))
+        return await self._threads.arun(
+            self._threads.recall(_session_key(tool_context), args)
+        )
 
 
 # A model request
@@ -120,7 +150,7 @@ class _RecallTool(BaseTool):
 
 @dataclass(slots=True)
 class _NativeParts:
-    """The parts of ADK's contents that one core message stands for."""
+    """The parts of ADK's contents that one core message represents."""
 
     role: str
     parts: list[Any] = field(default_factory=list)
@@ -131,19 +161,35 @@ class _NativeParts:
 def _model_call(context: Any, request: Any) -> ModelCall:
     messages, own = to_core(request.contents)
     config = request.config
-    declared = [item for tool in config.tools or () for item in getattr(tool, "function_declarations", None) or ()]
-    tools = [chat_tool(item.name, item.description, _read_parameters(item)) for item in declared]
+    declared = [
+        item
+        for tool in config.tools or ()
+        for item in getattr(tool, "function_declarations", None) or ()
+    ]
+    tools = [
+        chat_tool(item.name, item.description, _read_parameters(item))
+        for item in declared
+    ]
     system = config.system_instruction
     model = str(request.model or "").rpartition("/")[2]
     return ModelCall(
-        messages, own, model, _session_key(context), system if isinstance(system, str) else None, tools,
+        messages,
+        own,
+        model=model,
+        key=_session_key(context),
+        system=system if isinstance(system, str) else None,
+        tools=tools,
         max_tokens=config.max_output_tokens,
-    )  # fmt: skip
+    )
 
 
 def _apply_turn(request: Any, turn: PreparedCall) -> None:
     """Apply a prepared call to the request, which ADK made for this call alone."""
-    names = {call.id: call.name for message in turn.call.messages for call in calls_of(message)}
+    names = {
+        call.id: call.name
+        for message in turn.call.messages
+        for call in calls_of(message)
+    }
     if turn.is_changed:
         request.contents = join(turn.send(lambda message: from_core(message, names)))
     system = request.config.system_instruction
@@ -166,7 +212,11 @@ def _read_parameters(declaration: Any) -> Any:
     if declaration.parameters_json_schema is not None:
         return declaration.parameters_json_schema
     schema = declaration.parameters
-    return schema.model_dump(mode="json", exclude_none=True) if schema is not None else None
+    return (
+        schema.model_dump(mode="json", exclude_none=True)
+        if schema is not None
+        else None
+    )
 
 
 def _read_usage(used: Any) -> dict[str, Any] | None:
@@ -174,7 +224,12 @@ def _read_usage(used: Any) -> dict[str, Any] | None:
         return None
     thought = used.thoughts_token_count or 0
     output = (used.candidates_token_count or 0) + thought
-    return chat_usage(used.prompt_token_count, output, cached=used.cached_content_token_count, reasoning=thought)
+    return chat_usage(
+        used.prompt_token_count,
+        output,
+        cached=used.cached_content_token_count,
+        reasoning=thought,
+    )
 
 
 # Contents
@@ -200,7 +255,10 @@ def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]
                 own.append(_NativeParts("user", [part]))
             elif own and own[-1].content is content and messages[-1]["role"] == "user":
                 own[-1].parts.append(part)
-                messages[-1] = {"role": "user", "content": [*parts_of(messages[-1]), _content_part(part)]}
+                messages[-1] = {
+                    "role": "user",
+                    "content": [*parts_of(messages[-1]), _content_part(part)],
+                }
             else:
                 own.append(_NativeParts("user", [part], content))
                 messages.append({"role": "user", "content": _content(part)})
@@ -213,7 +271,11 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
         text = text_of(message)
         parts = [types.Part(text=text)] if text else []
         parts += (
-            types.Part(function_call=types.FunctionCall(id=_id(call.id), name=call.name, args=call.parsed))
+            types.Part(
+                function_call=types.FunctionCall(
+                    id=_id(call.id), name=call.name, args=call.parsed
+                )
+            )
             for call in calls_of(message)
         )
         return _NativeParts("model", parts)
@@ -223,10 +285,20 @@ def from_core(message: Message, names: dict[str, str] | None = None) -> _NativeP
         response = {"result": text_of(message)}
         return _NativeParts(
             "user",
-            [types.Part(function_response=types.FunctionResponse(id=_id(call_id), name=name, response=response))],
+            [
+                types.Part(
+                    function_response=types.FunctionResponse(
+                        id=_id(call_id), name=name, response=response
+                    )
+                )
+            ],
         )
     return _NativeParts(
-        "user", [types.Part(text=str(part.get("text", f"[{kind_of(part)}]"))) for part in parts_of(message)]
+        "user",
+        [
+            types.Part(text=str(part.get("text", f"[{kind_of(part)}]")))
+            for part in parts_of(message)
+        ],
     )
 
 
@@ -234,7 +306,11 @@ def join(view: Sequence[_NativeParts]) -> list[Any]:
     """Join native parts into contents: the results of one answer's calls are one content."""
     contents: list[Any] = []
     for item in view:
-        if contents and item.role == contents[-1].role == "user" and _are_results((*contents[-1].parts, *item.parts)):
+        if (
+            contents
+            and item.role == contents[-1].role == "user"
+            and _are_results((*contents[-1].parts, *item.parts))
+        ):
             contents[-1].parts += item.parts
         else:
             contents.append(types.Content(role=item.role, parts=list(item.parts)))
@@ -253,22 +329,34 @@ def _id(call_id: str) -> str | None:
     return None if not call_id or call_id.startswith(_MADE_ID) else call_id
 
 
-def _read_answer(parts: Sequence[Any], index: int) -> tuple[Message, list[tuple[str, str]]]:
+def _read_answer(
+    parts: Sequence[Any], index: int
+) -> tuple[Message, list[tuple[str, str]]]:
     text = "".join(part.text for part in parts if part.text and not part.thought)
     calls = [part.function_call for part in parts if part.function_call is not None]
-    ids = [call.id or f"{_MADE_ID}{index}.{number}" for number, call in enumerate(calls)]
+    ids = [
+        call.id or f"{_MADE_ID}{index}.{number}" for number, call in enumerate(calls)
+    ]
     message: Message = {"role": "assistant", "content": text or None}
     if calls:
         message["tool_calls"] = [
-            chat_call(call_id, call.name, call.args) for call_id, call in zip(ids, calls, strict=True)
+            chat_call(call_id, call.name, call.args)
+            for call_id, call in zip(ids, calls, strict=True)
         ]
-    return message, [(call_id, call.name or "") for call_id, call in zip(ids, calls, strict=True)]
+    return message, [
+        (call_id, call.name or "") for call_id, call in zip(ids, calls, strict=True)
+    ]
 
 
 def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
     """A function's response; without an id it answers the first open call of its name."""
     match = next(
-        (pair for pair in open_calls if response.id in (None, pair[0]) and pair[1] == (response.name or "")), None
+        (
+            pair
+            for pair in open_calls
+            if response.id in (None, pair[0]) and pair[1] == (response.name or "")
+        ),
+        None,
     )
     if match is not None:
         open_calls.remove(match)
@@ -279,7 +367,12 @@ def _read_result(response: Any, open_calls: list[tuple[str, str]]) -> Message:
         if set(answer) == {"result"} and isinstance(answer["result"], str)
         else json.dumps(answer, default=str)
     )
-    return {"role": "tool", "tool_call_id": call_id, "name": response.name or "", "content": text}
+    return {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "name": response.name or "",
+        "content": text,
+    }
 
 
 def _content(part: Any) -> Any:
@@ -290,4 +383,7 @@ def _content_part(part: Any) -> dict[str, Any]:
     if part.text is not None:
         return {"type": "text", "text": part.text}
     data = part.inline_data or part.file_data
-    return {"type": "text", "text": f"[{getattr(data, 'mime_type', None) or 'attachment'}]"}
+    return {
+        "type": "text",
+        "text": f"[{getattr(data, 'mime_type', None) or 'attachment'}]",
+    }

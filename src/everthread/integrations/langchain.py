@@ -1,6 +1,6 @@
 """LangChain and LangGraph: `create_agent(model, tools, middleware=[EverthreadMiddleware()])`.
 
-The graph's state stays as it is; only the model's request is changed to fit. The thread is the run's `thread_id`.
+The graph's state is not changed; only the model's request is changed to fit. The thread is the run's `thread_id`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Unpack
 
 from everthread.compaction.history import MessageFacts
-from everthread.compaction.journal import journal_of, state_sections
+from everthread.compaction.journal_fold import journal_of
+from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import CRITICAL, DONE, WORDS, render_sections
-from everthread.compaction.words import render_words, user_message
+from everthread.compaction.user_quotes import render_words, user_message
 from everthread.core.messages import Message, calls_of, clip
 from everthread.core.tokens import TokenCounter
-from everthread.integrations.thread import (
-    RECALL,
-    FrameworkThreads,
-    ModelCall,
-    PreparedCall,
-    ThreadOptions,
-    chat_call,
-    chat_usage,
-    framework,
-)
+from everthread.integrations.chat_forms import chat_call, chat_usage
+from everthread.integrations.framework_package import framework
+from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
 
 with framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
     from langchain.agents.middleware import AgentMiddleware
@@ -45,7 +40,10 @@ with framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call
 __all__ = ["EverthreadMiddleware", "summarize"]
 logger = logging.getLogger("langchain.everthread")
 
-WORDS_TOKENS, JOURNAL_TOKENS, STATE_TOKENS, EARLIER_CHARS = 4_000, 2_000, 800, 8_000
+WORDS_TOKENS = 4_000
+JOURNAL_TOKENS = 2_000
+STATE_TOKENS = 800
+EARLIER_CHARS = 8_000
 """Size of a summary for LangChain's own middleware, which sets none."""
 
 
@@ -55,7 +53,9 @@ class EverthreadMiddleware(AgentMiddleware):
     Events are logged by `langchain.everthread`, and streamed under `everthread` with `stream_mode="custom"`.
     """
 
-    def __init__(self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]) -> None:
+    def __init__(
+        self, *, recall_tool: bool = True, **options: Unpack[ThreadOptions]
+    ) -> None:
         super().__init__()
         self.threads = FrameworkThreads("langchain", logger, **options)
         self.tools = [self._recall_tool()] if recall_tool else []
@@ -72,7 +72,9 @@ class EverthreadMiddleware(AgentMiddleware):
                 self.threads.run(self.threads.record(turn, *_read_answer(response)))
                 return response
 
-    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def awrap_model_call(
+        self, request: Any, handler: Callable[[Any], Awaitable[Any]]
+    ) -> Any:
         """The same in an event loop."""
         turn = await self.threads.arun(self.threads.prepare(_model_call(request)))
         while True:
@@ -81,7 +83,9 @@ class EverthreadMiddleware(AgentMiddleware):
             except Exception as error:  # noqa: BLE001 - as above
                 turn = await self.threads.arun(self.threads.recover(turn, error))
             else:
-                await self.threads.arun(self.threads.record(turn, *_read_answer(response)))
+                await self.threads.arun(
+                    self.threads.record(turn, *_read_answer(response))
+                )
                 return response
 
     def close(self) -> None:
@@ -93,24 +97,37 @@ class EverthreadMiddleware(AgentMiddleware):
             return self.threads.run(self.threads.recall(_thread_id(config), arguments))
 
         async def arecall(config: RunnableConfig, **arguments: Any) -> str:
-            return await self.threads.arun(self.threads.recall(_thread_id(config), arguments))
+            return await self.threads.arun(
+                self.threads.recall(_thread_id(config), arguments)
+            )
 
         return StructuredTool.from_function(
-            recall, arecall, name=RECALL["name"], description=RECALL["description"], args_schema=RECALL["parameters"]
+            recall,
+            arecall,
+            name=RECALL["name"],
+            description=RECALL["description"],
+            args_schema=RECALL["parameters"],
         )
 
 
 def summarize(messages: list[Any]) -> str:
-    """A summary without a model, for `SummarizationMiddleware(model, summarizer=summarize)`.
+    """Summarise without a model, for `SummarizationMiddleware(model, summarizer=summarize)`.
 
-    It holds the user's words and a journal; an earlier summary stays, shortened where it is long.
+    The summary holds the user's words and a journal; an earlier summary stays, shortened if it is long.
     """
     count = TokenCounter().text
-    own = [message for message in messages if message.additional_kwargs.get("lc_source") == "summarization"]
+    own = [
+        message
+        for message in messages
+        if message.additional_kwargs.get("lc_source") == "summarization"
+    ]
     core = [to_core(message) for message in messages if message not in own]
     journal, state = journal_of(core)
     user_facts = [facts for facts in map(MessageFacts, core) if facts.is_user]
-    user_messages = [user_message(number, facts.redacted_words()) for number, facts in enumerate(user_facts, 1)]
+    user_messages = [
+        user_message(number, facts.redacted_words())
+        for number, facts in enumerate(user_facts, 1)
+    ]
     words = render_words(user_messages, WORDS_TOKENS, count)
     earlier = "\n\n".join(str(message.text) for message in own)
     sections = {
@@ -132,19 +149,29 @@ def _model_call(request: Any) -> ModelCall:
     return ModelCall(
         [to_core(message) for message in request.messages],
         request.messages,
-        _find_attribute(model, "model_name", "model", "model_id") or type(model).__name__,
+        _find_attribute(model, "model_name", "model", "model_id")
+        or type(model).__name__,
         key=_thread_id(get_config()),
         system=str(system.text) if system is not None else None,
-        tools=[tool if "function" in tool else {"type": "function", "function": {"name": str(tool.get("type"))}}
-               for tool in map(convert_to_openai_tool, request.tools)],
-        window=profile.get("max_input_tokens") if isinstance(profile, Mapping) else None,
-        base_url=_find_attribute(model, "openai_api_base", "anthropic_api_url", "base_url"),
-        max_tokens=request.model_settings.get("max_tokens") or getattr(model, "max_tokens", None),
-    )  # fmt: skip
+        tools=[
+            tool
+            if "function" in tool
+            else {"type": "function", "function": {"name": str(tool.get("type"))}}
+            for tool in map(convert_to_openai_tool, request.tools)
+        ],
+        window=profile.get("max_input_tokens")
+        if isinstance(profile, Mapping)
+        else None,
+        base_url=_find_attribute(
+            model, "openai_api_base", "anthropic_api_url", "base_url"
+        ),
+        max_tokens=request.model_settings.get("max_tokens")
+        or getattr(model, "max_tokens", None),
+    )
 
 
 def _apply_turn(request: Any, turn: PreparedCall | None) -> Any:
-    """The request changed to fit; the same object where nothing changes."""
+    """Return the request changed to fit; the same object if nothing changes."""
     if turn is None:
         return request
     for event in turn.events:
@@ -154,7 +181,9 @@ def _apply_turn(request: Any, turn: PreparedCall | None) -> Any:
         changes["messages"] = turn.send(from_core)
     if turn.note and request.system_message is not None:
         blocks = request.system_message.content_blocks
-        changes["system_message"] = SystemMessage([*blocks, {"type": "text", "text": turn.note}])
+        changes["system_message"] = SystemMessage(
+            [*blocks, {"type": "text", "text": turn.note}]
+        )
     if turn.cap is not None:
         changes["model_settings"] = {**request.model_settings, "max_tokens": turn.cap}
     return request.override(**changes) if changes else request
@@ -164,20 +193,30 @@ def _read_answer(response: Any) -> tuple[Message, dict[str, Any] | None, str | N
     """The model's message, its usage and its stop reason."""
     response = getattr(response, "model_response", response)
     results = [response] if isinstance(response, BaseMessage) else response.result
-    message = next((item for item in results if isinstance(item, AIMessage)), AIMessage(""))
+    message = next(
+        (item for item in results if isinstance(item, AIMessage)), AIMessage("")
+    )
     used = message.usage_metadata
-    stop = message.response_metadata.get("finish_reason") or message.response_metadata.get("stop_reason")
+    stop = message.response_metadata.get(
+        "finish_reason"
+    ) or message.response_metadata.get("stop_reason")
     return to_core(message), None if used is None else read_usage(used), stop
 
 
 def read_usage(used: Mapping[str, Any]) -> dict[str, Any] | None:
     """Convert LangChain's usage; its input contains the cached and the cache-written tokens."""
-    read, output = used.get("input_token_details") or {}, used.get("output_token_details") or {}
-    written = read.get("cache_creation") or sum(value for name, value in read.items() if name.startswith("ephemeral"))
+    read = used.get("input_token_details") or {}
+    output = used.get("output_token_details") or {}
+    written = read.get("cache_creation") or sum(
+        value for name, value in read.items() if name.startswith("ephemeral")
+    )
     return chat_usage(
-        used.get("input_tokens"), used.get("output_tokens"), cached=read.get("cache_read"), written=written,
+        used.get("input_tokens"),
+        used.get("output_tokens"),
+        cached=read.get("cache_read"),
+        written=written,
         reasoning=output.get("reasoning"),
-    )  # fmt: skip
+    )
 
 
 def _thread_id(config: Mapping[str, Any]) -> str:
@@ -198,10 +237,17 @@ def to_core(message: Any) -> Message:
         calls = [*message.tool_calls, *message.invalid_tool_calls]
         core: Message = {"role": "assistant", "content": str(message.text) or None}
         if calls:
-            core["tool_calls"] = [chat_call(call["id"] or "", call["name"], call["args"]) for call in calls]
+            core["tool_calls"] = [
+                chat_call(call["id"] or "", call["name"], call["args"])
+                for call in calls
+            ]
         return core
     if isinstance(message, ToolMessage):
-        core = {"role": "tool", "tool_call_id": message.tool_call_id, "content": _content(message.content)}
+        core = {
+            "role": "tool",
+            "tool_call_id": message.tool_call_id,
+            "content": _content(message.content),
+        }
         if message.name:
             core["name"] = message.name
         return {**core, "is_error": True} if message.status == "error" else core
@@ -209,7 +255,11 @@ def to_core(message: Any) -> Message:
 
 
 def _content(content: Any) -> Any:
-    return content if isinstance(content, str) else [_content_part(part) for part in content]
+    return (
+        content
+        if isinstance(content, str)
+        else [_content_part(part) for part in content]
+    )
 
 
 def _content_part(part: Any) -> dict[str, Any]:
@@ -229,13 +279,18 @@ def _content_part(part: Any) -> dict[str, Any]:
 def from_core(message: Message) -> Any:
     """Convert a chat message to LangChain's."""
     if message["role"] == "assistant":
-        calls = [{"id": call.id, "name": call.name, "args": call.parsed, "type": "tool_call"}
-                 for call in calls_of(message)]  # fmt: skip
+        calls = [
+            {"id": call.id, "name": call.name, "args": call.parsed, "type": "tool_call"}
+            for call in calls_of(message)
+        ]
         return AIMessage(message.get("content") or "", tool_calls=calls)
     content: Any = message.get("content") or ""
     if message["role"] == "tool":
         status = "error" if message.get("is_error") else "success"
         return ToolMessage(
-            content, tool_call_id=message.get("tool_call_id", ""), name=message.get("name"), status=status
+            content,
+            tool_call_id=message.get("tool_call_id", ""),
+            name=message.get("name"),
+            status=status,
         )
     return HumanMessage(content)

@@ -13,17 +13,14 @@ from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.errors import EverthreadError
-from everthread.integrations.thread import (
-    FrameworkThreads,
-    ModelCall,
-    OpenCalls,
-    PreparedCall,
-    ThreadOptions,
-    chat_usage,
-    framework,
-)
+from everthread.integrations.chat_forms import chat_usage
+from everthread.integrations.framework_package import framework
+from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.threads import FrameworkThreads, OpenCalls, ThreadOptions
 
-with framework("litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"):
+with framework(
+    "litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"
+):
     import litellm
     from litellm.integrations.custom_logger import CustomLogger
 
@@ -32,7 +29,7 @@ with framework("litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deploy
 
 __all__ = ["EverthreadLogger"]
 logger = logging.getLogger("LiteLLM.everthread")
-MOST_CALLS = 10_000
+MAX_CALLS = 10_000
 """Most calls in progress."""
 _CHAT = ("completion", "acompletion")
 
@@ -47,17 +44,25 @@ class EverthreadLogger(CustomLogger):
     def __init__(self, **options: Unpack[ThreadOptions]) -> None:
         super().__init__()
         self.threads = FrameworkThreads("litellm", logger, **options)
-        self._turns: OpenCalls[str, PreparedCall | None] = OpenCalls(MOST_CALLS)
+        self._turns: OpenCalls[str, PreparedCall | None] = OpenCalls(MAX_CALLS)
 
     async def async_pre_call_hook(
-        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any  # noqa: ARG002 - as it is called
-    ) -> dict[str, Any] | None:  # fmt: skip
-        """Prepare a call in the proxy, where the owner of the key is known."""
+        self,
+        user_api_key_dict: Any,
+        cache: Any,  # noqa: ARG002
+        data: dict[str, Any],
+        call_type: Any,
+    ) -> dict[str, Any] | None:
+        """Prepare a call in the proxy, which knows the owner of the key."""
         if _call_type_name(call_type) in _CHAT and data.get("litellm_call_id"):
-            await self._prepare(data, owner=str(getattr(user_api_key_dict, "api_key", None) or ""))
+            await self._prepare(
+                data, owner=str(getattr(user_api_key_dict, "api_key", None) or "")
+            )
         return data
 
-    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
+    async def async_pre_call_deployment_hook(
+        self, kwargs: dict[str, Any], call_type: Any
+    ) -> dict[str, Any] | None:
         """Make the request fit before each try."""
         if _call_type_name(call_type) not in _CHAT or not kwargs.get("litellm_call_id"):
             return None
@@ -67,14 +72,20 @@ class EverthreadLogger(CustomLogger):
         return kwargs if turn is None else {**kwargs, **_changed_fields(turn, kwargs)}
 
     async def async_post_call_success_deployment_hook(
-        self, request_data: dict[str, Any], response: Any, call_type: Any  # noqa: ARG002 - as it is called
-    ) -> None:  # fmt: skip
+        self,
+        request_data: dict[str, Any],
+        response: Any,
+        call_type: Any,  # noqa: ARG002 - as it is called
+    ) -> None:
         """Record an answer that was not streamed."""
         await self._record(request_data.get("litellm_call_id"), response)
 
     async def async_post_call_streaming_iterator_hook(
-        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]  # noqa: ARG002 - as it is called
-    ) -> AsyncIterator[Any]:  # fmt: skip
+        self,
+        user_api_key_dict: Any,  # noqa: ARG002
+        response: Any,
+        request_data: dict[str, Any],
+    ) -> AsyncIterator[Any]:
         """Pass a stream on in the proxy, and record it before its end."""
         call_id = request_data.get("litellm_call_id")
         chunks: list[Any] = []
@@ -85,19 +96,36 @@ class EverthreadLogger(CustomLogger):
         if chunks:
             await self._record(call_id, litellm.stream_chunk_builder(chunks), chunks)
 
-    async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:  # noqa: ARG002 - as it is called
+    async def async_log_success_event(
+        self,
+        kwargs: Any,
+        response_obj: Any,
+        start_time: Any,  # noqa: ARG002
+        end_time: Any,  # noqa: ARG002
+    ) -> None:
         """Record a stream outside the proxy, at its end."""
-        if kwargs.get("complete_streaming_response") is not None or not kwargs.get("stream"):
+        if kwargs.get("complete_streaming_response") is not None or not kwargs.get(
+            "stream"
+        ):
             await self._record(kwargs.get("litellm_call_id"), response_obj)
 
-    async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:  # noqa: ARG002 - as it is called
+    async def async_log_failure_event(
+        self,
+        kwargs: Any,
+        response_obj: Any,  # noqa: ARG002
+        start_time: Any,  # noqa: ARG002
+        end_time: Any,  # noqa: ARG002
+    ) -> None:
         """After a refusal for size, prepare a smaller request for the next try."""
-        call_id, error = kwargs.get("litellm_call_id"), kwargs.get("exception")
+        call_id = kwargs.get("litellm_call_id")
+        error = kwargs.get("exception")
         turn = self._turns.get(call_id)
         if turn is None or not isinstance(error, Exception):
             return
         try:
-            self._turns[call_id] = await self.threads.arun(self.threads.recover(turn, error))
+            self._turns[call_id] = await self.threads.arun(
+                self.threads.recover(turn, error)
+            )
         except EverthreadError as cannot:
             logger.error("Everthread: %s", cannot)  # noqa: TRY400 - the provider's own error is raised by LiteLLM
         except Exception as same:
@@ -114,19 +142,29 @@ class EverthreadLogger(CustomLogger):
 
     async def _prepare(self, data: dict[str, Any], owner: str = "") -> None:
         if "messages" not in data:
-            logger.warning("Everthread sees no messages: give them to acompletion by name, `messages=…`")
+            logger.warning(
+                "Everthread sees no messages: give them to acompletion by name, `messages=…`"
+            )
         turn = await self.threads.arun(self.threads.prepare(_model_call(data, owner)))
         self._turns[data["litellm_call_id"]] = turn
 
-    async def _record(self, call_id: Any, response: Any, chunks: Sequence[Any] = ()) -> None:
+    async def _record(
+        self, call_id: Any, response: Any, chunks: Sequence[Any] = ()
+    ) -> None:
         choices = getattr(response, "choices", None)
-        if call_id not in self._turns or not choices or not hasattr(choices[0], "message"):
+        if (
+            call_id not in self._turns
+            or not choices
+            or not hasattr(choices[0], "message")
+        ):
             return
         turn = self._turns.pop(call_id)
         reported = not chunks or any(getattr(chunk, "usage", None) for chunk in chunks)
         usage = _read_usage(getattr(response, "usage", None)) if reported else None
         message = _to_core(choices[0].message.model_dump(exclude_none=True))
-        await self.threads.arun(self.threads.record(turn, message, usage, choices[0].finish_reason))
+        await self.threads.arun(
+            self.threads.record(turn, message, usage, choices[0].finish_reason)
+        )
 
 
 # A call
@@ -134,29 +172,55 @@ class EverthreadLogger(CustomLogger):
 
 def _model_call(data: Mapping[str, Any], owner: str) -> ModelCall:
     messages = list(data.get("messages") or ())
-    start = next((index for index, item in enumerate(messages) if item.get("role") not in SYSTEM_ROLES), len(messages))
+    start = next(
+        (
+            index
+            for index, item in enumerate(messages)
+            if item.get("role") not in SYSTEM_ROLES
+        ),
+        len(messages),
+    )
     own = messages[start:]
     metadata = data.get("metadata") or data.get("litellm_metadata") or {}
     session = data.get("litellm_session_id") or metadata.get("session_id") or ""
     model = _model_name(str(data.get("model")))
     return ModelCall(
-        [_to_core(item) for item in own], own, model, str(session), "\n\n".join(map(text_of, messages[:start])) or None,
-        list(data.get("tools") or ()), owner, _catalogue_window(model), str(data.get("api_base") or ""),
-        data.get("max_completion_tokens") or data.get("max_tokens"),
-    )  # fmt: skip
+        [_to_core(item) for item in own],
+        own,
+        model=model,
+        key=str(session),
+        system="\n\n".join(map(text_of, messages[:start])) or None,
+        tools=list(data.get("tools") or ()),
+        owner=owner,
+        window=_catalogue_window(model),
+        base_url=str(data.get("api_base") or ""),
+        max_tokens=data.get("max_completion_tokens") or data.get("max_tokens"),
+    )
 
 
 def _changed_fields(turn: PreparedCall, data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the request that change."""
     messages = list(data.get("messages") or ())
-    system_messages = [dict(item) for item in messages[: len(messages) - len(turn.call.own)]] if turn.is_changed else []
+    system_messages = (
+        [dict(item) for item in messages[: len(messages) - len(turn.call.own)]]
+        if turn.is_changed
+        else []
+    )
     if turn.note and system_messages:
         content = system_messages[-1].get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        blocks = (
+            [{"type": "text", "text": content}]
+            if isinstance(content, str)
+            else list(content or ())
+        )
         system_messages[-1]["content"] = [*blocks, {"type": "text", "text": turn.note}]
-    changes: dict[str, Any] = {"messages": [*system_messages, *turn.send(dict)]} if turn.is_changed else {}
+    changes: dict[str, Any] = (
+        {"messages": [*system_messages, *turn.send(dict)]} if turn.is_changed else {}
+    )
     if turn.cap is not None:
-        name = "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
+        name = (
+            "max_completion_tokens" if "max_completion_tokens" in data else "max_tokens"
+        )
         changes[name] = turn.cap
     return changes
 
@@ -175,15 +239,19 @@ def _to_core(item: Mapping[str, Any]) -> Message:
 def _read_usage(used: Any) -> dict[str, Any] | None:
     if used is None:
         return None
-    read, output = getattr(used, "prompt_tokens_details", None), getattr(used, "completion_tokens_details", None)
+    read = getattr(used, "prompt_tokens_details", None)
+    output = getattr(used, "completion_tokens_details", None)
     return chat_usage(
-        used.prompt_tokens, used.completion_tokens, cached=getattr(read, "cached_tokens", 0),
-        written=getattr(read, "cache_creation_tokens", 0), reasoning=getattr(output, "reasoning_tokens", 0),
-    )  # fmt: skip
+        used.prompt_tokens,
+        used.completion_tokens,
+        cached=getattr(read, "cached_tokens", 0),
+        written=getattr(read, "cache_creation_tokens", 0),
+        reasoning=getattr(output, "reasoning_tokens", 0),
+    )
 
 
 def _model_name(alias: str) -> str:
-    """The model behind the proxy's alias, without its provider."""
+    """Return the model that the proxy's alias refers to, without its provider."""
     router = getattr(sys.modules.get("litellm.proxy.proxy_server"), "llm_router", None)
     entries = router.get_model_list(model_name=alias) if router is not None else None
     name = str(entries[0]["litellm_params"]["model"]) if entries else alias

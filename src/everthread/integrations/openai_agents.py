@@ -1,7 +1,7 @@
 """OpenAI Agents: `Runner.run(agent, text, session=session, run_config=session.run_config())`.
 
-The session keeps every item as it came. Each model call is changed to fit; after a refusal for size a smaller request
-is sent.
+The session keeps every item unchanged. Each model call is changed to fit; after a refusal for size a smaller request is
+sent.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message
-from everthread.integrations.thread import (
-    RECALL,
-    FrameworkThreads,
-    ModelCall,
-    PreparedCall,
-    ThreadOptions,
-    chat_tool,
-    chat_usage,
-    framework,
+from everthread.integrations.chat_forms import chat_tool, chat_usage
+from everthread.integrations.framework_package import framework
+from everthread.integrations.thread import ModelCall, PreparedCall
+from everthread.integrations.threads import RECALL, FrameworkThreads, ThreadOptions
+from everthread.wire.openai_responses import (
+    decode_messages,
+    decode_run,
+    encode_messages,
 )
-from everthread.wire.openai_responses import decode_messages, decode_run, encode_messages
 
 with framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
-    from agents import FunctionTool, Model, ModelProvider, MultiProvider, RunConfig, custom_span, get_current_trace
+    from agents import (
+        FunctionTool,
+        Model,
+        ModelProvider,
+        MultiProvider,
+        RunConfig,
+        custom_span,
+        get_current_trace,
+    )
     from agents.models import get_default_model
     from agents.run import CallModelData, ModelInputData
 
@@ -46,7 +52,13 @@ class EverthreadSession:
 
     session_settings: Any = None
 
-    def __init__(self, session_id: str, *, model: str | None = None, **options: Unpack[ThreadOptions]) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        model: str | None = None,
+        **options: Unpack[ThreadOptions],
+    ) -> None:
         """`model`: its name, where neither the agent nor its model has one."""
         self.session_id = session_id
         self.threads = FrameworkThreads("openai-agents", logger, **options)
@@ -62,7 +74,7 @@ class EverthreadSession:
         return items if limit is None else items[max(0, len(items) - limit) :]
 
     async def add_items(self, items: list[Item]) -> None:
-        """Store items as they came."""
+        """Store items unchanged."""
         await self.threads.arun(self._append_items(items))
 
     async def pop_item(self) -> Item | None:
@@ -70,7 +82,9 @@ class EverthreadSession:
         items = await self.get_items()
         if not items:
             return None
-        await self.threads.arun(self._write_items(items[:-1], (len(items) - 1) // CHUNK * CHUNK))
+        await self.threads.arun(
+            self._write_items(items[:-1], (len(items) - 1) // CHUNK * CHUNK)
+        )
         return items[-1]
 
     async def clear_session(self) -> None:
@@ -85,19 +99,35 @@ class EverthreadSession:
         provider = settings.pop("model_provider", None) or MultiProvider()
         if isinstance(settings.get("model"), Model):
             settings["model"] = self.wrap(settings["model"])
-        return RunConfig(model_provider=_Provider(self, provider), call_model_input_filter=self.filter, **settings)
+        return RunConfig(
+            model_provider=_Provider(self, provider),
+            call_model_input_filter=self.filter,
+            **settings,
+        )
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """The `call_model_input_filter`: makes the input fit, for any model."""
         agent = data.agent
-        name = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
+        name = (
+            agent.model
+            if isinstance(agent.model, str)
+            else getattr(agent.model, "model", None)
+        )
         tools = [_chat_tool(tool) for tool in agent.tools]
-        call = self._make_call(data.model_data.input, data.model_data.instructions, name, tools, agent.model_settings)
+        call = self._make_call(
+            data.model_data.input,
+            data.model_data.instructions,
+            name,
+            tools,
+            agent.model_settings,
+        )
         self._prepared = turn = await self.threads.arun(self.threads.prepare(call))
         if turn is None:
             return data.model_data
         _add_spans(turn)
-        return ModelInputData(input=_items_to_send(turn), instructions=_with_note(call.system, turn))
+        return ModelInputData(
+            input=_items_to_send(turn), instructions=_with_note(call.system, turn)
+        )
 
     def wrap(self, model: Model) -> Model:
         """Wrap a model object with recovery and recording, for an agent that has one of its own."""
@@ -112,9 +142,12 @@ class EverthreadSession:
             return await self.threads.arun(self.threads.recall(self.session_id, parsed))
 
         return FunctionTool(
-            name=RECALL["name"], description=RECALL["description"], params_json_schema=RECALL["parameters"],
-            on_invoke_tool=look_up, strict_json_schema=False,
-        )  # fmt: skip
+            name=RECALL["name"],
+            description=RECALL["description"],
+            params_json_schema=RECALL["parameters"],
+            on_invoke_tool=look_up,
+            strict_json_schema=False,
+        )
 
     def close(self) -> None:
         """Close the store. Everything is stored already."""
@@ -124,7 +157,8 @@ class EverthreadSession:
 
     def take_prepared(self) -> PreparedCall | None:
         """Take the call that the filter prepared."""
-        turn, self._prepared = self._prepared, None
+        turn = self._prepared
+        self._prepared = None
         return turn
 
     def _make_call(
@@ -135,9 +169,21 @@ class EverthreadSession:
         tools: list[dict[str, Any]],
         settings: Any,
     ) -> ModelCall:
-        messages, groups = to_core([{"role": "user", "content": items}] if isinstance(items, str) else list(items))
+        messages, groups = to_core(
+            [{"role": "user", "content": items}]
+            if isinstance(items, str)
+            else list(items)
+        )
         model = self._model or name or get_default_model()
-        return ModelCall(messages, groups, model, self.session_id, system, tools, max_tokens=settings.max_tokens)
+        return ModelCall(
+            messages,
+            groups,
+            model=model,
+            key=self.session_id,
+            system=system,
+            tools=tools,
+            max_tokens=settings.max_tokens,
+        )
 
     @property
     def _scope(self) -> str:
@@ -146,18 +192,25 @@ class EverthreadSession:
     async def _read_items(self) -> list[Item]:
         store = await self.threads.opened_store()
         count = await store.get_state(self._scope, "count") or 0
-        chunks = [await store.get_state(self._scope, f"{start:08d}") for start in range(0, count, CHUNK)]
+        chunks = [
+            await store.get_state(self._scope, f"{start:08d}")
+            for start in range(0, count, CHUNK)
+        ]
         return [item for chunk in chunks for item in chunk or ()][:count]
 
     async def _append_items(self, items: Sequence[Any]) -> None:
         stored = await self._read_items() if items else []
-        await self._write_items([*stored, *(_as_dict(item) for item in items)], len(stored) // CHUNK * CHUNK)
+        await self._write_items(
+            [*stored, *(_as_dict(item) for item in items)], len(stored) // CHUNK * CHUNK
+        )
 
     async def _write_items(self, items: list[Item], start: int) -> None:
         """Write the chunks from `start` on, then the count: a reader sees the old items or the new ones."""
         store = await self.threads.opened_store()
         for offset in range(start, len(items), CHUNK):
-            await store.put_state(self._scope, f"{offset:08d}", items[offset : offset + CHUNK])
+            await store.put_state(
+                self._scope, f"{offset:08d}", items[offset : offset + CHUNK]
+            )
         await store.put_state(self._scope, "count", len(items))
 
 
@@ -165,7 +218,8 @@ class _Provider(ModelProvider):
     """Wraps the models of another provider."""
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
-        self._session, self._inner = session, provider
+        self._session = session
+        self._inner = provider
 
     def get_model(self, model_name: str | None) -> Model:
         return self._session.wrap(self._inner.get_model(model_name))
@@ -178,7 +232,8 @@ class _ManagedModel(Model):
     """Sends what the filter prepared; after a refusal for size a smaller request; and records the answer."""
 
     def __init__(self, session: EverthreadSession, model: Model) -> None:
-        self._session, self._inner = session, model
+        self._session = session
+        self._inner = model
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -190,24 +245,44 @@ class _ManagedModel(Model):
         await self._inner.close()
 
     async def get_response(
-        self, system_instructions: Any, input: Any, model_settings: Any, *rest: Any, **keywords: Any  # noqa: A002 - its name there
-    ) -> Any:  # fmt: skip
-        threads, turn = self._session.threads, self._session.take_prepared()
+        self,
+        system_instructions: Any,
+        input: Any,  # noqa: A002
+        model_settings: Any,
+        *rest: Any,
+        **keywords: Any,
+    ) -> Any:
+        threads = self._session.threads
+        turn = self._session.take_prepared()
         while True:
             try:
-                response = await self._inner.get_response(system_instructions, input, model_settings, *rest, **keywords)
+                response = await self._inner.get_response(
+                    system_instructions, input, model_settings, *rest, **keywords
+                )
             except Exception as error:  # noqa: BLE001 - `recover` raises every error that is not about size again
                 turn = await threads.arun(threads.recover(turn, error))
-                system_instructions, input, model_settings = _make_retry(turn, model_settings)  # noqa: A001 - as above
+                system_instructions, input, model_settings = _make_retry(  # noqa: A001
+                    turn, model_settings
+                )
             else:
                 items = [_as_dict(item) for item in response.to_input_items()]
-                await threads.arun(threads.record(turn, _read_answer(items), _read_usage(response.usage)))
+                await threads.arun(
+                    threads.record(
+                        turn, _read_answer(items), _read_usage(response.usage)
+                    )
+                )
                 return response
 
     async def stream_response(
-        self, system_instructions: Any, input: Any, model_settings: Any, *rest: Any, **keywords: Any  # noqa: A002 - its name there
-    ) -> AsyncIterator[Any]:  # fmt: skip
-        threads, turn = self._session.threads, self._session.take_prepared()
+        self,
+        system_instructions: Any,
+        input: Any,  # noqa: A002
+        model_settings: Any,
+        *rest: Any,
+        **keywords: Any,
+    ) -> AsyncIterator[Any]:
+        threads = self._session.threads
+        turn = self._session.take_prepared()
         has_started = False
         while True:
             try:
@@ -217,13 +292,21 @@ class _ManagedModel(Model):
                     has_started = True
                     if event.type in ("response.completed", "response.incomplete"):
                         items = [_as_dict(item) for item in event.response.output]
-                        await threads.arun(threads.record(turn, _read_answer(items), _read_usage(event.response.usage)))
+                        await threads.arun(
+                            threads.record(
+                                turn,
+                                _read_answer(items),
+                                _read_usage(event.response.usage),
+                            )
+                        )
                     yield event
             except Exception as error:  # as above
                 if has_started:
                     raise
                 turn = await threads.arun(threads.recover(turn, error))
-                system_instructions, input, model_settings = _make_retry(turn, model_settings)  # noqa: A001 - as above
+                system_instructions, input, model_settings = _make_retry(  # noqa: A001
+                    turn, model_settings
+                )
             else:
                 return
 
@@ -248,7 +331,9 @@ def from_core(message: Message) -> list[Item]:
     return [
         {
             "role": "assistant",
-            "content": "".join(part.get("text") or part.get("refusal", "") for part in item["content"]),
+            "content": "".join(
+                part.get("text") or part.get("refusal", "") for part in item["content"]
+            ),
         }
         if item.get("role") == "assistant"
         else item
@@ -265,7 +350,11 @@ def _strip_native(message: Message) -> Message:
 
 
 def _read_answer(items: Sequence[Item]) -> Message:
-    return _strip_native(decode_run(items)) if items else {"role": "assistant", "content": ""}
+    return (
+        _strip_native(decode_run(items))
+        if items
+        else {"role": "assistant", "content": ""}
+    )
 
 
 def _as_dict(item: Any) -> Item:
@@ -282,7 +371,9 @@ def _with_note(system: Any, turn: PreparedCall) -> str | None:
     return f"{system}\n\n{turn.note}" if system and turn.note else system
 
 
-def _make_retry(turn: PreparedCall, settings: Any) -> tuple[str | None, list[Item], Any]:
+def _make_retry(
+    turn: PreparedCall, settings: Any
+) -> tuple[str | None, list[Item], Any]:
     """The arguments of the next try after a refusal."""
     _add_spans(turn)
     settings = settings if turn.cap is None else replace(settings, max_tokens=turn.cap)
@@ -292,16 +383,24 @@ def _make_retry(turn: PreparedCall, settings: Any) -> tuple[str | None, list[Ite
 def _read_usage(used: Any) -> dict[str, Any] | None:
     if used is None:
         return None
-    read, output = used.input_tokens_details, used.output_tokens_details
+    read = used.input_tokens_details
+    output = used.output_tokens_details
     return chat_usage(
-        used.input_tokens, used.output_tokens, cached=getattr(read, "cached_tokens", 0),
-        written=getattr(read, "cache_write_tokens", 0), reasoning=getattr(output, "reasoning_tokens", 0),
-    )  # fmt: skip
+        used.input_tokens,
+        used.output_tokens,
+        cached=getattr(read, "cached_tokens", 0),
+        written=getattr(read, "cache_write_tokens", 0),
+        reasoning=getattr(output, "reasoning_tokens", 0),
+    )
 
 
 def _chat_tool(tool: Any) -> dict[str, Any]:
     schema = getattr(tool, "params_json_schema", None)
-    return chat_tool(tool.name, getattr(tool, "description", ""), schema if isinstance(schema, Mapping) else None)
+    return chat_tool(
+        tool.name,
+        getattr(tool, "description", ""),
+        schema if isinstance(schema, Mapping) else None,
+    )
 
 
 def _add_spans(turn: PreparedCall) -> None:

@@ -1,4 +1,4 @@
-"""What is known of a model: the catalogue, what its endpoint reports, its window, its output cap."""
+"""Look up a model: its catalogue entry, the limits its endpoint reports, its window and output cap."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from everthread.core.pricing import stated_window
+from everthread.core.prices import stated_window
 from everthread.core.types import Api, Request
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
 
+if TYPE_CHECKING:
+    import httpx2
+
 Caching = Literal["marks", "automatic"]
 NO_KEY = "none"
-"""What is sent where no key is needed: a server on this machine ignores it, and the SDKs insist on one."""
+"""Sent if no key is needed: the SDKs require one, and a local server ignores it."""
 
 _VARIANT = re.compile(
     r"(?:-(?:\d{8}|\d{6}|\d{4}-\d{2}-\d{2}|\d{4}|\d{2}-\d{2}|latest|preview|beta|exp|instruct|it|thinking|v\d(?:-\d(?!\d))?)(?![^-]))*+"
 )
-"""What may follow a model's name without making it another model: dates, stages, Bedrock's versions."""
-_BEDROCK = re.compile(r"^(?:[a-z]{2,6}\.)?(?:anthropic|meta|mistral|amazon|deepseek|openai|qwen)\.")
+"""Suffixes that do not make it another model: dates, stages, Bedrock's versions."""
+_BEDROCK = re.compile(
+    r"^(?:[a-z]{2,6}\.)?(?:anthropic|meta|mistral|amazon|deepseek|openai|qwen)\."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What the catalogue says of a model; None where it says nothing."""
+    """An entry of the catalogue; a field is None if it is unknown."""
 
     family: str
     """The name that was found: how far the model's own name was recognised."""
@@ -43,7 +48,7 @@ class KnownModel:
 
 
 def known_model(name: str) -> KnownModel | None:
-    """What is known about the model of this name, as it is called at any provider."""
+    """Return the entry for a model, under the name that any provider uses."""
     model = _family(name)
     if model is not None and model.exact:
         return model
@@ -52,7 +57,9 @@ def known_model(name: str) -> KnownModel | None:
         return model
     model = model or KnownModel(plain_name(name))
     capped = model.max_output is not None and model.max_output < window
-    return replace(model, window=window, max_output=model.max_output if capped else None)
+    return replace(
+        model, window=window, max_output=model.max_output if capped else None
+    )
 
 
 def plain_name(name: str) -> str:
@@ -70,12 +77,18 @@ def families() -> list[KnownModel]:
 
 @functools.lru_cache(maxsize=256)
 def _family(name: str) -> KnownModel | None:
-    plain, table = plain_name(name), _families()
-    ends = [len(plain), *(at for at in range(len(plain) - 1, 0, -1) if not plain[at].isalnum())]
+    plain = plain_name(name)
+    table = _families()
+    ends = [
+        len(plain),
+        *(at for at in range(len(plain) - 1, 0, -1) if not plain[at].isalnum()),
+    ]
     family = next((plain[:end] for end in ends if plain[:end] in table), None)
     if family is None:
         return None
-    return replace(table[family], exact=_VARIANT.fullmatch(plain[len(family) :]) is not None)
+    return replace(
+        table[family], exact=_VARIANT.fullmatch(plain[len(family) :]) is not None
+    )
 
 
 @functools.cache
@@ -84,7 +97,11 @@ def _families() -> dict[str, KnownModel]:
     entries: list[dict[str, Any]] = tomllib.loads(text)["family"]
     return {
         plain_name(name): KnownModel(
-            plain_name(name), entry.get("window"), entry.get("output"), entry.get("cache"), entry.get("cache_min")
+            plain_name(name),
+            entry.get("window"),
+            entry.get("output"),
+            entry.get("cache"),
+            entry.get("cache_min"),
         )
         for entry in entries
         for name in entry["names"]
@@ -97,8 +114,9 @@ _WINDOW_FIELDS = (
     "context_length",  # OpenRouter, Together, Fireworks
     "max_model_len",  # vLLM, SGLang
     "context_window",  # Groq
-    "max_context_length",  # Mistral, LM Studio: what it could be loaded with
+    "max_context_length",  # Mistral, LM Studio: the largest window it can be loaded with
     "max_input_tokens",  # Anthropic, LiteLLM
+    "inputTokenLimit",  # Google
     "n_ctx",  # llama.cpp, under meta
 )
 _NESTED = ("meta", "top_provider", "model_info", "limits")
@@ -120,58 +138,102 @@ class EndpointReport:
 async def ask_endpoint(
     base_url: str, model: str, *, api: Api = "openai_chat", api_key: str | None = None
 ) -> EndpointReport:
-    """The window of `model` as the server at `base_url` reports it. Never raises for what the server does."""
+    """Return the window of `model` that the server at `base_url` reports. Never raises for a server's answer."""
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or parts.hostname in _SILENT_HOSTS:
-        return EndpointReport(None, note=f"{base_url} does not tell the windows of its models.")
+        return EndpointReport(
+            None, note=f"{base_url} does not tell the windows of its models."
+        )
     notes: list[str] = []
     trained: EndpointReport | None = None
+    is_reachable = True
     # Its code and the certificates are read beside the event loop, which may have others waiting.
     httpx2 = await asyncio.to_thread(import_module, "httpx2")
     headers = endpoint_headers(api, api_key)
-    async with await asyncio.to_thread(httpx2.AsyncClient, timeout=PROBE_SECONDS, headers=headers) as client:
+    async with await asyncio.to_thread(
+        httpx2.AsyncClient, timeout=PROBE_SECONDS, headers=headers
+    ) as client:
         for url in _urls(base_url, model, api):
             try:
                 body = (await client.get(url)).raise_for_status().json()
             except (httpx2.HTTPError, ValueError) as error:
                 notes.append(f"{url}: {type(error).__name__}")
                 if isinstance(error, httpx2.ConnectError | httpx2.TimeoutException):
+                    is_reachable = False
                     break
                 continue
             entry = _entry(body, model)
             for name, value in _windows(entry):
                 return EndpointReport(value, f"{url} ({name})")
             trained = trained or _trained_window(entry, url)
-    return trained or EndpointReport(None, note=f"The server did not tell the window ({'; '.join(notes) or base_url}).")
+        if trained is None and api == "openai_chat" and is_reachable:
+            trained = await _ask_ollama(client, _root(base_url), model)
+    return trained or EndpointReport(
+        None,
+        note=f"The server did not tell the window ({'; '.join(notes) or base_url}).",
+    )
+
+
+async def _ask_ollama(
+    client: httpx2.AsyncClient, root: str, model: str
+) -> EndpointReport | None:
+    """Return the window that Ollama shows: `num_ctx` if it is set, else the trained one."""
+    url = f"{root}/api/show"
+    http_error = import_module("httpx2").HTTPError
+    try:
+        answer = await client.post(url, json={"model": model})
+        shown = answer.raise_for_status().json()
+    except (http_error, ValueError):
+        return None
+    if not isinstance(shown, Mapping):
+        return None
+    stated = re.search(r"^num_ctx\s+(\d+)", str(shown.get("parameters")), re.MULTILINE)
+    if stated and (size := _size(stated[1])):
+        return EndpointReport(size, f"{url} (num_ctx)")
+    info = shown.get("model_info")
+    for name, value in info.items() if isinstance(info, Mapping) else ():
+        if str(name).endswith(".context_length") and (size := _size(value)):
+            return EndpointReport(size, f"{url} ({name})")
+    return None
 
 
 def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
     models = models_url(base_url, api)
-    if not {"", ".", ".."} & set(model.split("/")):  # a client's word: it names a model and leads nowhere else
+    if not {"", ".", ".."} & set(
+        model.split("/")
+    ):  # a client's word: it names a model and leads nowhere else
         yield f"{models}/{quote(model, safe='/:')}"
     yield models
-    if api != "anthropic":
+    if api not in ("anthropic", "gemini"):
         yield f"{_root(base_url)}/props"
 
 
 def models_url(base_url: str, api: Api) -> str:
     """Where a server lists its models."""
-    return f"{_root(base_url)}/v1/models" if api == "anthropic" else f"{base_url.rstrip('/')}/models"
+    if api == "gemini":
+        return f"{_root(base_url)}/v1beta/models"
+    return (
+        f"{_root(base_url)}/v1/models"
+        if api == "anthropic"
+        else f"{base_url.rstrip('/')}/models"
+    )
 
 
 def _root(base_url: str) -> str:
-    return re.sub(r"/v\d+$", "", base_url.rstrip("/"))
+    return re.sub(r"/v\d+(?:beta)?$", "", base_url.rstrip("/"))
 
 
 def endpoint_headers(api: Api, api_key: str | None) -> dict[str, str]:
     """How a request is authorised."""
     if api == "anthropic":
         return {"x-api-key": api_key or NO_KEY, "anthropic-version": "2023-06-01"}
+    if api == "gemini":
+        return {"x-goog-api-key": api_key or NO_KEY}
     return {"authorization": f"Bearer {api_key or NO_KEY}"}
 
 
 def _entry(body: Any, model: str) -> Mapping[str, Any]:
-    """What is said about this model: the body itself, or its entry in a list. A list of one is about the only one."""
+    """Return the entry for this model: the body itself, or an item of a list; the only item of a list of one."""
     if not isinstance(body, Mapping):
         return {}
     listed = body.get("data", body.get("models"))
@@ -180,25 +242,39 @@ def _entry(body: Any, model: str) -> Mapping[str, Any]:
     entries = [entry for entry in listed if isinstance(entry, Mapping)]
     for entry in entries:
         aliases = entry.get("aliases")
-        if model in (entry.get("id"), entry.get("name"), *(aliases if isinstance(aliases, list) else ())):
+        names = (entry.get("id"), str(entry.get("name")).removeprefix("models/"))
+        if model in (*names, *(aliases if isinstance(aliases, list) else ())):
             return entry
     return entries[0] if len(entries) == 1 else {}
 
 
 def _windows(entry: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """What the entry states, the smallest first of what it states twice: OpenRouter tells the model's window and
-    that of the provider it would choose."""
+    """Yield the windows that the entry states, with their fields; the smallest first if a field occurs twice.
+
+    OpenRouter states the model's window and that of the provider it would choose.
+    """
     settings = entry.get("default_generation_settings")
     if isinstance(settings, Mapping) and (size := _size(settings.get("n_ctx"))):
         yield "default_generation_settings.n_ctx", size
     for name in _WINDOW_FIELDS:
-        holders = [("", entry), *((f"{key}.", entry[key]) for key in _NESTED if isinstance(entry.get(key), Mapping))]
-        sizes = [(f"{prefix}{name}", size) for prefix, holder in holders if (size := _size(holder.get(name)))]
+        holders = [
+            ("", entry),
+            *(
+                (f"{key}.", entry[key])
+                for key in _NESTED
+                if isinstance(entry.get(key), Mapping)
+            ),
+        ]
+        sizes = [
+            (f"{prefix}{name}", size)
+            for prefix, holder in holders
+            if (size := _size(holder.get(name)))
+        ]
         yield from sorted(sizes, key=lambda item: item[1])
 
 
 def _trained_window(entry: Mapping[str, Any], url: str) -> EndpointReport | None:
-    """The length a model was trained with: what a server may have at most, taken where it says nothing else."""
+    """Return the length a model was trained with: the most a server may have, used if it states nothing else."""
     meta = entry.get("meta")
     size = _size(meta.get("n_ctx_train")) if isinstance(meta, Mapping) else None
     return EndpointReport(size, f"{url} (meta.n_ctx_train)") if size else None
@@ -213,7 +289,9 @@ def _size(value: Any) -> int | None:
 
 DEFAULT_WINDOW = 128_000
 
-WindowSource = Literal["setting", "learnt", "request", "endpoint", "catalogue", "default"]
+WindowSource = Literal[
+    "setting", "learnt", "request", "endpoint", "catalogue", "default"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +304,7 @@ class LearntLimit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window in tokens, where it comes from, and the sentence that is shown."""
+    """A window in tokens, its source, and the sentence that is shown."""
 
     tokens: int
     source: WindowSource
@@ -239,8 +317,9 @@ class Window:
 
 
 BETA_HEADER = "anthropic-beta"
-LONG_CONTEXT_BETA, LONG_CONTEXT = "context-1m", 1_000_000
-"""By which a client of Claude asks for a longer window, and what it gets."""
+LONG_CONTEXT_BETA = "context-1m"
+LONG_CONTEXT = 1_000_000
+"""Headers by which a client of Claude asks for a longer window, and that window."""
 
 
 async def resolve_window(
@@ -251,19 +330,33 @@ async def resolve_window(
     ask: Callable[[], Awaitable[EndpointReport]] | None = None,
     betas: str = "",
 ) -> Window:
-    """The window of `model`. `ask` is called only if neither a setting nor a learnt limit decides.
+    """Return the window of `model`. `ask` is called only if neither a setting nor a learnt limit decides.
 
-    `betas`: the `window_headers` of the request; a long context that it asks for is no model's own.
+    `betas`: the `window_headers` of the request; a long context that it requests is not the model's own.
     """
     if learnt is not None and (setting is None or learnt.limit < setting):
-        return Window(learnt.limit, "learnt", f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}")
+        return Window(
+            learnt.limit,
+            "learnt",
+            f"{learnt.limit:,} tokens, learnt from the server: {learnt.source}",
+        )
     if setting is not None:
-        return Window(setting, "setting", f"{setting:,} tokens, as configured (context_length)")
+        return Window(
+            setting, "setting", f"{setting:,} tokens, as configured (context_length)"
+        )
     if LONG_CONTEXT_BETA in betas and "claude" in model.lower():
-        return Window(LONG_CONTEXT, "request", f"{LONG_CONTEXT:,} tokens, by the header {BETA_HEADER}")
+        return Window(
+            LONG_CONTEXT,
+            "request",
+            f"{LONG_CONTEXT:,} tokens, by the header {BETA_HEADER}",
+        )
     report = await ask() if ask else EndpointReport(None)
     if report.window is not None:
-        return Window(report.window, "endpoint", f"{report.window:,} tokens, as the server says: {report.where}")
+        return Window(
+            report.window,
+            "endpoint",
+            f"{report.window:,} tokens, as the server says: {report.where}",
+        )
     return catalogue_window(model, note=report.note)
 
 
@@ -276,13 +369,33 @@ def catalogue_window(model: str, *, note: str = "") -> Window:
             "Set model.context_length if it is another."
         )
         return Window(DEFAULT_WINDOW, "default", sentence, note)
-    return Window(known.window, "catalogue", f"{known.window:,} tokens, from the catalogue ({known.family})", note)
+    return Window(
+        known.window,
+        "catalogue",
+        f"{known.window:,} tokens, from the catalogue ({known.family})",
+        note,
+    )
 
 
 def window_headers(headers: Mapping[str, str] | None) -> str:
     """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
-    header = next((value for name, value in (headers or {}).items() if name.lower() == BETA_HEADER), "")
-    return ",".join(sorted({beta.strip() for beta in header.split(",") if beta.strip().startswith("context-")}))
+    header = next(
+        (
+            value
+            for name, value in (headers or {}).items()
+            if name.lower() == BETA_HEADER
+        ),
+        "",
+    )
+    return ",".join(
+        sorted(
+            {
+                beta.strip()
+                for beta in header.split(",")
+                if beta.strip().startswith("context-")
+            }
+        )
+    )
 
 
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -291,21 +404,32 @@ FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 def output_cap(request: Request) -> int | None:
     """The cap the request states, by whichever name."""
     stated = (request.params.get(field) for field in FIELDS)
-    return next((value for value in stated if isinstance(value, int) and not isinstance(value, bool)), None)
+    return next(
+        (
+            value
+            for value in stated
+            if isinstance(value, int) and not isinstance(value, bool)
+        ),
+        None,
+    )
 
 
-def with_output_cap(request: Request, tokens: int, *, api: Api, base_url: str = "") -> Request:
+def with_output_cap(
+    request: Request, tokens: int, *, api: Api, base_url: str = ""
+) -> Request:
     """The request with this cap and no other, under the name this server knows. It keeps the place it had."""
     old = next((field for field in FIELDS if field in request.params), None)
     name = cap_field(api, base_url)
     params = {
-        name if key == old else key: value for key, value in request.params.items() if key == old or key not in FIELDS
+        name if key == old else key: value
+        for key, value in request.params.items()
+        if key == old or key not in FIELDS
     }
     return replace(request, params={**params, name: tokens})
 
 
 def host_of(base_url: str) -> str:
-    """The host of an address; nothing where it is none."""
+    """Return the host of an address; empty if it is not an address."""
     try:
         return urlsplit(base_url).hostname or ""
     except ValueError:
@@ -317,11 +441,16 @@ def cap_field(api: Api, base_url: str = "") -> str:
     if api == "openai_responses":
         return "max_output_tokens"
     host = host_of(base_url)
-    own = host == "api.openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
+    own = host == "api.openai.com" or host.endswith(
+        (".openai.com", ".openai.azure.com")
+    )
     return "max_completion_tokens" if api == "openai_chat" and own else "max_tokens"
 
 
 def own_cap(model: str, window: int) -> int:
-    """What the model can write, but never so much that half the window is not left for the prompt."""
+    """Return the model's largest output, at most half of the window."""
     model_facts = known_model(model)
-    return min((model_facts and model_facts.max_output) or DEFAULT_MAX_TOKENS, max(window // 2, 1))
+    return min(
+        (model_facts and model_facts.max_output) or DEFAULT_MAX_TOKENS,
+        max(window // 2, 1),
+    )

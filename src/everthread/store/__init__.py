@@ -1,1 +1,1 @@
-"""Where conversations live: one protocol, SQLite and PostgreSQL behind it."""
+"""Storage of conversations: one protocol, implemented for SQLite and PostgreSQL."""

@@ -38,20 +38,17 @@ from everthread.store.database import (
     Query,
     Row,
     Tx,
-    apply_missing,
-    current_version,
-    latest_version,
     new_private_file,
     no_store_error,
-    refuse_newer,
 )
-from everthread.store.index import (
-    MOST_REPEATS,
-    MOST_TERMS,
-    IndexMatch,
-    IndexPiece,
-    IndexQuery,
-    round_strength,
+from everthread.store.index_pieces import MAX_REPEATS, MAX_TERMS, IndexPiece
+from everthread.store.index_query import IndexMatch, IndexQuery, round_strength
+from everthread.store.schema import (
+    Migration,
+    apply_missing,
+    current_version,
+    load_migrations,
+    refuse_newer,
 )
 
 DIALECT = Dialect(
@@ -67,13 +64,13 @@ DIALECT = Dialect(
 )
 IDLE_SECONDS = 60
 PREPARED_AFTER = 3
-"""So many times a statement of the writer is planned anew; then its plan is kept."""
+"""Number of times a statement of the writer is planned anew before its plan is kept."""
 DOUBT_SECONDS = 1
 log = logging.getLogger(__name__)
 _PLACEHOLDER = re.compile(r"\?")
 _INSERT = re.compile(r"(INSERT INTO .* VALUES )(\([^()]*\))")
 VALUES_AT_ONCE = 50
-"""Rows of so many values in all are inserted by one statement: those of more the driver would read anew each time."""
+"""The most values inserted by one statement; the driver would parse a larger one anew each time."""
 
 
 class PostgresConnection(Connection):
@@ -81,14 +78,21 @@ class PostgresConnection(Connection):
 
     dialect = DIALECT
 
-    def __init__(self, raw: psycopg.Connection[Row], pool: NullConnectionPool, begin: str = "BEGIN") -> None:
+    def __init__(
+        self,
+        raw: psycopg.Connection[Row],
+        pool: NullConnectionPool,
+        begin: str = "BEGIN",
+    ) -> None:
         super().__init__(begin)
         self.raw = raw
         self._pool = pool
 
     def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Row]:
         # The statements are our own constants; psycopg wants them typed as literals.
-        return self.raw.execute(_PLACEHOLDER.sub("%s", sql).encode(), tuple(values) or None)
+        return self.raw.execute(
+            _PLACEHOLDER.sub("%s", sql).encode(), tuple(values) or None
+        )
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         return self.ask([(sql, values)])[0]
@@ -108,7 +112,10 @@ class PostgresConnection(Connection):
             whole = len(left) // count * count
             together = insert[1] + ", ".join([insert[2]] * count)
             for start in range(0, whole, count):
-                self.run(together, list(itertools.chain.from_iterable(left[start : start + count])))
+                self.run(
+                    together,
+                    list(itertools.chain.from_iterable(left[start : start + count])),
+                )
             left = left[whole:]
         with self.raw.cursor() as cursor:
             cursor.executemany(_PLACEHOLDER.sub("%s", sql).encode(), left)
@@ -124,8 +131,13 @@ class PostgresConnection(Connection):
         rows = []
         for piece in pieces:
             blocks = (block_name(piece.id, bits) for bits in BLOCK_BITS)
-            rows.append((piece.id, as_tsvector(piece.terms), " ".join([*piece.names, *blocks])))
-        self.many("INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)", rows)
+            rows.append(
+                (piece.id, as_tsvector(piece.terms), " ".join([*piece.names, *blocks]))
+            )
+        self.many(
+            "INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
+            rows,
+        )
 
     def unindex(self, piece_ids: Sequence[int]) -> None:
         self.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(piece_ids),))
@@ -146,7 +158,11 @@ class PostgresWriter(PostgresConnection):
     """
 
     def __init__(
-        self, raw: psycopg.Connection[Row], pool: NullConnectionPool, writer: str, numbers: Iterator[int]
+        self,
+        raw: psycopg.Connection[Row],
+        pool: NullConnectionPool,
+        writer: str,
+        numbers: Iterator[int],
     ) -> None:
         super().__init__(raw, pool)
         # Should this machine vanish, what its last transaction holds is free again soon.
@@ -199,7 +215,7 @@ class PostgresWriter(PostgresConnection):
         self.raw.rollback()  # the driver's own: it forgets what it has prepared, as some of that failed with the rest
 
     def savepoint(self) -> None:
-        # What fails behind a savepoint takes preparations with it that the driver believes done.
+        # A failure after a savepoint undoes prepared statements that the driver believes exist.
         self.raw.prepare_threshold = None
         super().savepoint()
 
@@ -231,7 +247,9 @@ class PostgresWriter(PostgresConnection):
             f"BEGIN; SET LOCAL lock_timeout = '{DOUBT_SECONDS}s'; "
             f"INSERT INTO writers (id, batch) VALUES ('{self._writer}', 0) ON CONFLICT (id) DO NOTHING; COMMIT"
         )
-        last = self.value("SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,))
+        last = self.value(
+            "SELECT batch FROM writers WHERE id = ? FOR UPDATE NOWAIT", (self._writer,)
+        )
         return bool(last == batch)
 
 
@@ -243,37 +261,67 @@ def match_windows(tx: Tx, question: IndexQuery, limit: int) -> list[Row]:
     for number, (bits, first, end) in enumerate(id_windows(question.first, before)):
         # A beginning of words is costly to look up in the index, and cheap to see in a few texts.
         by_text = number == 0 and any(phrase.prefix for phrase in question.phrases)
-        matches += match_window(tx, question, bits, first, end, limit - len(matches), by_text=by_text)
+        matches += match_window(
+            tx,
+            question,
+            bits=bits,
+            first=first,
+            before=end,
+            limit=limit - len(matches),
+            by_text=by_text,
+        )
         if len(matches) == limit:
             break
     return matches
 
 
 def match_window(
-    tx: Tx, question: IndexQuery, bits: int | None, first: int, before: int, limit: int, *, by_text: bool
+    tx: Tx,
+    question: IndexQuery,
+    bits: int | None,
+    first: int,
+    before: int,
+    limit: int,
+    *,
+    by_text: bool,
 ) -> list[Row]:
     """The newest matches between two ids."""
     names = [" | ".join(f"'{name}'" for name in names) for names in question.names]
     if bits is not None:
         blocks = range(first >> bits, (before - 1 >> bits) + 1)
-        names.append(" | ".join(f"'{block_name(number << bits, bits)}'" for number in blocks))
-    has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if by_text else "s.terms @@ ?::tsquery"
-    where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = s.piece_id)" if question.where else ""
-    ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in question.weighed)
+        names.append(
+            " | ".join(f"'{block_name(number << bits, bits)}'" for number in blocks)
+        )
+    has_terms = (
+        "(s.terms @@ ?::tsquery) IS TRUE" if by_text else "s.terms @@ ?::tsquery"
+    )
+    where = (
+        f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = s.piece_id)"
+        if question.where
+        else ""
+    )
+    ranks = "".join(
+        ", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in question.weighed
+    )
     return tx.all(
         f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
         # `+ 0`: never by the primary key, which would be to look at every text.
         f"WHERE {has_terms} AND s.filters @@ ?::tsquery AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
         "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
         (
-            *(f"'{term}'" for term in question.weighed), _terms_query(question),
-            " & ".join(f"({one_of})" for one_of in names), first, before, *question.values, limit,
+            *(f"'{term}'" for term in question.weighed),
+            _terms_query(question),
+            " & ".join(f"({one_of})" for one_of in names),
+            first,
+            before,
+            *question.values,
+            limit,
         ),
-    )  # fmt: skip
+    )
 
 
 def id_windows(first: int, before: int) -> Iterator[tuple[int | None, int, int]]:
-    """From the newest ids to the oldest, ever wider: how large the blocks to name are, the first id, the one behind."""
+    """Yield ever wider windows, from the newest ids to the oldest: block size in bits, first id, id after the last."""
     for bits, reach in ((10, 10), (10, 13), (13, 16), (16, 20)):
         if before <= first:
             return
@@ -285,7 +333,7 @@ def id_windows(first: int, before: int) -> Iterator[tuple[int | None, int, int]]
 
 
 BLOCK_BITS = (10, 13, 16)
-"""Every piece is indexed under the block of ids it is in, of these sizes in bits: so one can ask for the newest."""
+"""Every piece is indexed under the block of ids it is in, of these sizes in bits, to find the newest."""
 
 
 def block_name(piece_id: int, bits: int) -> str:
@@ -293,19 +341,27 @@ def block_name(piece_id: int, bits: int) -> str:
 
 
 def _terms_query(question: IndexQuery) -> str:
-    """What the terms of a piece must hold, as a `tsquery` is written. Terms hold no quotes: they are encoded."""
-    runs = ((" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.prefix) for phrase in question.phrases)
+    """Return the condition on a piece's terms as a `tsquery`. Terms contain no quotes: they are encoded."""
+    runs = (
+        (" <-> ".join(f"'{term}'" for term in phrase.terms), phrase.prefix)
+        for phrase in question.phrases
+    )
     wanted = [f"({run}{':*' if prefix else ''})" for run, prefix in runs]
-    wanted += ["({})".format(" | ".join(f"'{term}'" for term in terms)) for terms in question.one_of]
+    wanted += [
+        "({})".format(" | ".join(f"'{term}'" for term in terms))
+        for terms in question.one_of
+    ]
     return " & ".join(wanted)
 
 
-def as_tsvector(terms: Sequence[str]) -> str:
+def as_tsvector(terms: str) -> str:
     """The terms with their positions, as a literal no parser touches."""
     places: dict[str, list[str]] = {}
-    for position, term in enumerate(terms[:MOST_TERMS], 1):
+    for position, term in enumerate(terms.split()[:MAX_TERMS], 1):
         places.setdefault(term, []).append(str(position))
-    return " ".join(f"'{term}':{','.join(at[:MOST_REPEATS])}" for term, at in places.items())
+    return " ".join(
+        f"'{term}':{','.join(at[:MAX_REPEATS])}" for term, at in places.items()
+    )
 
 
 POOL = 8
@@ -325,9 +381,15 @@ MIGRATION_LOCK = 0x45_56_54_48
 
 
 PASSING = (
-    pg.SerializationFailure, pg.DeadlockDetected, pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow,
-    pg.TooManyConnections, pg.LockNotAvailable, pg.IdleInTransactionSessionTimeout,
-)  # fmt: skip
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.TooManyConnections,
+    pg.LockNotAvailable,
+    pg.IdleInTransactionSessionTimeout,
+)
 CONTENDED = pg.DeadlockDetected | pg.SerializationFailure | pg.LockNotAvailable
 
 
@@ -337,24 +399,45 @@ class PostgresDatabase(Database):
     dialect = DIALECT
     is_remote = True
     causes = (
-        (pg.DiskFull, StoreFullError, "the server's disk is full; nothing that was confirmed is lost"),
-        (pg.ReadOnlySqlTransaction | pg.InsufficientPrivilege, StoreReadOnlyError, "cannot be written: {}"),
+        (
+            pg.DiskFull,
+            StoreFullError,
+            "the server's disk is full; nothing that was confirmed is lost",
+        ),
+        (
+            pg.ReadOnlySqlTransaction | pg.InsufficientPrivilege,
+            StoreReadOnlyError,
+            "cannot be written: {}",
+        ),
         (CONTENDED, StoreBusyError, "others were changing the same; try again"),
-        (psycopg.DataError | psycopg.IntegrityError | UnicodeEncodeError, InputError, "a value cannot be stored: {}"),
-        (psycopg.OperationalError | psycopg.InterfaceError, StoreUnreachableError, "cannot be reached: {}"),
+        (
+            psycopg.DataError | psycopg.IntegrityError | UnicodeEncodeError,
+            InputError,
+            "a value cannot be stored: {}",
+        ),
+        (
+            psycopg.OperationalError | psycopg.InterfaceError,
+            StoreUnreachableError,
+            "cannot be reached: {}",
+        ),
         (psycopg.Error, StoreError, "{}"),
     )
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
         self.url = url
+        self.migrations = migrations or load_migrations(DIALECT.name)
         self._writer = uuid.uuid4().hex
         self._batches = itertools.count(1)
         self.location = hide_password(url)
-        # It connects in the thread that asks, so that what the server objects to is told there and at once.
+        # Connect in the calling thread, so that the server's objections are raised there and at once.
         self._pool = NullConnectionPool(
-            url, max_size=POOL, open=False, timeout=CONNECT_SECONDS, name="everthread",
+            url,
+            max_size=POOL,
+            open=False,
+            timeout=CONNECT_SECONDS,
+            name="everthread",
             kwargs={"autocommit": True, **SETTINGS},
-        )  # fmt: skip
+        )
         self._connections: weakref.WeakSet[psycopg.Connection[Row]] = weakref.WeakSet()
         self._connections_lock = threading.Lock()
 
@@ -374,16 +457,18 @@ class PostgresDatabase(Database):
         """An advisory lock lets one process at a time do it."""
         encoding = connection.value("SHOW server_encoding")
         if encoding != "UTF8":
-            raise StoreError(f"{self.location}: has the encoding {encoding}; a store needs a database with UTF8")
+            raise StoreError(
+                f"{self.location}: has the encoding {encoding}; a store needs a database with UTF8"
+            )
         has_table = connection.value("SELECT to_regclass('schema_version')")
         before = current_version(connection) if has_table else 0
-        refuse_newer(before, DIALECT.name, self.location)
+        refuse_newer(before, self.migrations, self.location)
         if not before and not create:
             raise no_store_error(self.location)
-        if before < latest_version(DIALECT.name):
+        if before < self.migrations[-1].number:
             connection.begin()
             connection.run("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK,))
-            apply_missing(connection)
+            apply_missing(connection, self.migrations)
             connection.commit()
         return before
 
@@ -392,11 +477,17 @@ class PostgresDatabase(Database):
         try:
             return PostgresWriter(raw, self._pool, self._writer, self._batches)
         except BaseException:
-            self._pool.putconn(raw)  # else every connection that breaks at once is one less that can be had
+            self._pool.putconn(
+                raw
+            )  # else every connection that breaks at once is one less that can be had
             raise
 
     def connect_reader(self) -> Connection:
-        return PostgresConnection(self._connect(), self._pool, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return PostgresConnection(
+            self._connect(),
+            self._pool,
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        )
 
     def _connect(self) -> psycopg.Connection[Row]:
         raw = self._pool.getconn()
@@ -412,7 +503,10 @@ class PostgresDatabase(Database):
         with self._connections_lock:
             connections = list(self._connections)
         for raw in connections:
-            with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(raw.fileno())) as end:
+            with (
+                suppress(psycopg.Error, OSError),
+                socket.socket(fileno=os.dup(raw.fileno())) as end,
+            ):
                 end.shutdown(socket.SHUT_RDWR)
 
     def listen(self, tell: Callable[[str], None], stop: threading.Event) -> None:
@@ -426,12 +520,17 @@ class PostgresDatabase(Database):
                         for notice in raw.notifies(timeout=LISTEN_SECONDS):
                             tell(notice.payload)
             except psycopg.Error as error:
-                log.debug("nothing is heard from the server: %s", " ".join(str(error).split()))
+                log.debug(
+                    "nothing is heard from the server: %s", " ".join(str(error).split())
+                )
                 stop.wait(LISTEN_AGAIN_SECONDS)
 
     def is_passing(self, error: BaseException) -> bool:
         # A connection that broke has no SQLSTATE; one that was refused for good (bad password) has.
-        is_broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
+        is_broken = (
+            isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+            and error.sqlstate is None
+        )
         return is_broken or isinstance(error, PASSING)
 
     def problems(self, tx: Tx) -> list[str]:
@@ -448,19 +547,32 @@ class PostgresDatabase(Database):
             raise StoreError(
                 f"{self.location}: backing up a server needs pg_dump on the PATH; `sessions export` saves threads"
             )
-        parameters = {name: str(value) for name, value in conninfo_to_dict(self.url).items()}
+        parameters = {
+            name: str(value) for name, value in conninfo_to_dict(self.url).items()
+        }
         # Not for all to see in `ps`.
-        secret = {"PGPASSWORD": parameters.pop("password")} if "password" in parameters else {}
+        secret = (
+            {"PGPASSWORD": parameters.pop("password")}
+            if "password" in parameters
+            else {}
+        )
         with new_private_file(target):
             done = subprocess.run(  # noqa: S603 - pg_dump, with our own arguments
-                [tool, "--format=custom", f"--file={target}", f"--dbname={make_conninfo(**parameters)}"],
+                [
+                    tool,
+                    "--format=custom",
+                    f"--file={target}",
+                    f"--dbname={make_conninfo(**parameters)}",
+                ],
                 env={**os.environ, **secret},
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if done.returncode:
-                raise StoreError(f"{self.location}: pg_dump failed: {' '.join(done.stderr.split())}")
+                raise StoreError(
+                    f"{self.location}: pg_dump failed: {' '.join(done.stderr.split())}"
+                )
 
     def vacuum(self, connection: Connection) -> None:
         connection.run("DELETE FROM writers WHERE seen < now() - interval '1 day'")
@@ -476,7 +588,7 @@ def hide_password(url: str) -> str:
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.Error:
-        raise unreadable from None  # what the driver says may quote the password
+        raise unreadable from None  # the driver's message may quote the password
     port = str(parameters.get("port", ""))
     if port.strip("0123456789,"):
         raise unreadable

@@ -27,14 +27,24 @@ from everthread.store.database import (
     Dialect,
     Row,
     Tx,
-    apply_missing,
-    current_version,
-    latest_version,
     new_private_file,
     no_store_error,
+)
+from everthread.store.index_pieces import MAX_REPEATS, IndexPiece
+from everthread.store.index_query import (
+    TERM_STRENGTHS,
+    IndexMatch,
+    IndexQuery,
+    QueryPhrase,
+)
+from everthread.store.schema import (
+    Migration,
+    apply_missing,
+    current_version,
+    load_migrations,
     refuse_newer,
 )
-from everthread.store.index import MOST_REPEATS, TERM_STRENGTHS, IndexMatch, IndexPiece, IndexQuery, QueryPhrase
+from everthread.store.sole_use import SoleUse
 
 DIALECT = Dialect(
     name="sqlite",
@@ -56,15 +66,21 @@ PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "fullfsync = ON",  # where an ordinary sync does not reach the disk (macOS)
-    "cache_size = -16000",
+    "cache_size = -6000",
 )
 CHECKPOINT_PAGES = 1_000
-"""From so many pages on what was written ahead is moved into the file itself."""
+"""Pages in the write-ahead log from which on it is moved into the database file."""
 
 
 UNWRITABLE = apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError
 LOCKED = apsw.BusyError | apsw.LockedError
-UNFIT = apsw.ConstraintError | apsw.MismatchError | apsw.TooBigError | OverflowError | UnicodeEncodeError
+UNFIT = (
+    apsw.ConstraintError
+    | apsw.MismatchError
+    | apsw.TooBigError
+    | OverflowError
+    | UnicodeEncodeError
+)
 
 
 class SqliteConnection(Connection):
@@ -76,18 +92,19 @@ class SqliteConnection(Connection):
         super().__init__(begin)
         self.raw = raw
         self._ahead: int | None = None
-        """The file that is written ahead, where this connection syncs it."""
+        """The write-ahead log, if this connection syncs it."""
         self._is_unsynced = False
         self._pages = 0
 
     def sync_apart(self) -> None:
-        """From here on a commit does not wait for the disk: `sync` does. Only where the file is written ahead."""
+        """Let commits return before they are on the disk; `sync` waits for it. Only with a write-ahead log."""
         if self.value("PRAGMA journal_mode") == "wal":
             self.run("PRAGMA synchronous = NORMAL")
             self.raw.set_wal_hook(self._note_pages)
 
     def _note_pages(self, _raw: apsw.Connection, _name: str, pages: int) -> int:
-        self._is_unsynced, self._pages = True, pages
+        self._is_unsynced = True
+        self._pages = pages
         return apsw.SQLITE_OK
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -109,7 +126,9 @@ class SqliteConnection(Connection):
 
     def tidy(self) -> None:
         if self._pages >= CHECKPOINT_PAGES:
-            with suppress(apsw.Error):  # another process is at it, or there is no room: later, then
+            with suppress(
+                apsw.Error
+            ):  # another process does it, or the disk is full: try later
                 self.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._pages = 0
 
@@ -118,7 +137,7 @@ class SqliteConnection(Connection):
         return self.raw.in_transaction
 
     def close(self) -> None:
-        with suppress(OSError):  # who waited for it was told
+        with suppress(OSError):  # waiting callers got the error
             self.sync()
         if self._ahead is not None:
             os.close(self._ahead)
@@ -128,18 +147,31 @@ class SqliteConnection(Connection):
     def index(self, pieces: Sequence[IndexPiece]) -> None:
         self.many(
             "INSERT INTO search (rowid, terms, filters) VALUES (?, ?, ?)",
-            ((piece.id, " ".join(piece.terms), " ".join(piece.names)) for piece in pieces),
+            ((piece.id, piece.terms, " ".join(piece.names)) for piece in pieces),
         )
 
     def unindex(self, piece_ids: Sequence[int]) -> None:
-        self.many("DELETE FROM search WHERE rowid = ?", ((piece_id,) for piece_id in piece_ids))
+        self.many(
+            "DELETE FROM search WHERE rowid = ?",
+            ((piece_id,) for piece_id in piece_ids),
+        )
 
     def match(self, question: IndexQuery, limit: int) -> list[IndexMatch]:
         """Matches, read newest first, so that the cost grows with the matches, not with the store."""
-        ranks, ranked = (", counts(search, ?)", (len(question.weighed),)) if question.weighed else ("", ())
+        ranks, ranked = (
+            (", counts(search, ?)", (len(question.weighed),))
+            if question.weighed
+            else ("", ())
+        )
         sql, values = _select_sql(question, ranks, limit)
         rows = self.all(sql, (*ranked, *values))
-        return [IndexMatch(row[0], tuple(TERM_STRENGTHS[count] for count in row[1]) if ranks else ()) for row in rows]
+        return [
+            IndexMatch(
+                row[0],
+                tuple(TERM_STRENGTHS[count] for count in row[1]) if ranks else (),
+            )
+            for row in rows
+        ]
 
     def match_ids(self, question: IndexQuery, limit: int) -> list[int]:
         """The ids of matching pieces, read as one text: a row for each would cost more than the search."""
@@ -149,7 +181,7 @@ class SqliteConnection(Connection):
 
 
 def _sync_file(file: int) -> None:
-    """To the disk itself, past its cache where the system makes a difference (macOS)."""
+    """Sync to the disk itself, past its cache if the system distinguishes the two (macOS)."""
     if hasattr(fcntl, "F_FULLFSYNC"):
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
@@ -161,22 +193,37 @@ class SqliteDatabase(Database):
 
     dialect = DIALECT
     causes = (
-        (apsw.FullError, StoreFullError, "the disk is full; nothing that was confirmed is lost, make room and retry"),
-        (UNWRITABLE, StoreReadOnlyError, "cannot be written: {}; check the file's and folder's permissions"),
+        (
+            apsw.FullError,
+            StoreFullError,
+            "the disk is full; nothing that was confirmed is lost, make room and retry",
+        ),
+        (
+            UNWRITABLE,
+            StoreReadOnlyError,
+            "cannot be written: {}; check the file's and folder's permissions",
+        ),
         (
             apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError,
             StoreDamagedError,
             "is damaged or no Everthread store ({}); it was not touched. Restore a backup, or move the file away",
         ),
-        (LOCKED, StoreBusyError, "is locked by another process; try again, or find out who holds it"),
+        (
+            LOCKED,
+            StoreBusyError,
+            "is locked by another process; try again, or find out who holds it",
+        ),
         (UNFIT, InputError, "a value cannot be stored: {}"),
         (apsw.IOError | OSError, StoreError, "reading or writing failed: {}"),
         (apsw.Error, StoreError, "{}"),
     )
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, migrations: Sequence[Migration] | None = None
+    ) -> None:
         self.path = path
         self.location = str(path)
+        self.migrations = migrations or load_migrations(DIALECT.name)
 
     def prepare(self, *, create: bool = True) -> int:
         if create:
@@ -186,13 +233,15 @@ class SqliteDatabase(Database):
             before = number = self._version() if self.path.exists() else 0
             if not before and not create:
                 raise no_store_error(self.location)
-            while number < latest_version(DIALECT.name):
+            while number < self.migrations[-1].number:
                 self._migrate(deadline)
                 number = self._version()
         except apsw.Error as error:
             raise self.explain(error) from error
         except OSError as error:
-            raise StoreReadOnlyError(f"{self.location}: cannot be read: {error.strerror or error}") from error
+            raise StoreReadOnlyError(
+                f"{self.location}: cannot be read: {error.strerror or error}"
+            ) from error
         return before
 
     def _make(self) -> None:
@@ -201,30 +250,42 @@ class SqliteDatabase(Database):
             if not self.path.exists():
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
-            raise StoreReadOnlyError(f"{self.location}: cannot be made: {error.strerror or error}") from error
+            raise StoreReadOnlyError(
+                f"{self.location}: cannot be made: {error.strerror or error}"
+            ) from error
 
     def _version(self) -> int:
-        """The file's schema. What is not ours is refused before anything of it is changed."""
+        """Return the file's schema number. Refuse a file of another program before anything in it is changed."""
         with self.path.open("rb") as file:
             begins = file.read(len(FILE_MAGIC))
-        if begins not in (b"", FILE_MAGIC):  # a very short file would be taken for an empty database
+        if begins not in (
+            b"",
+            FILE_MAGIC,
+        ):  # a very short file would be taken for an empty database
             raise self.explain(apsw.NotADBError("it does not begin like a database"))
         raw = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             raw.set_busy_timeout(int(BUSY_SECONDS * 1000))
-            tables = {row[0] for row in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            tables = {
+                row[0]
+                for row in raw.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
+            }
             if "schema_version" in tables:
                 number = current_version(SqliteConnection(raw, begin="BEGIN"))
-                refuse_newer(number, DIALECT.name, self.location)
+                refuse_newer(number, self.migrations, self.location)
                 return number
             if tables:
-                raise StoreError(f"{self.location}: is the database of another program; name another file")
+                raise StoreError(
+                    f"{self.location}: is the database of another program; name another file"
+                )
             return 0
         finally:
             raw.close()
 
     def _migrate(self, deadline: float) -> None:
-        """Everything that is missing, in one transaction: an interruption leaves the store as it was."""
+        """Run all missing migrations in one transaction: an interruption leaves the store unchanged."""
         try:
             connection = self._open(begin="BEGIN IMMEDIATE")
         except apsw.BusyError:
@@ -235,10 +296,13 @@ class SqliteDatabase(Database):
             return
         try:
             connection.begin()
-            apply_missing(connection)
+            apply_missing(connection, self.migrations)
             connection.commit()
         finally:
             connection.close()
+
+    def claim_sole_use(self) -> SoleUse:
+        return SoleUse(self.path)
 
     def connect_writer(self) -> Connection:
         connection = self._open(begin="BEGIN IMMEDIATE")
@@ -269,12 +333,23 @@ class SqliteDatabase(Database):
     def problems(self, tx: Tx) -> list[str]:  # noqa: ARG002 - looked at with fresh eyes
         """Check on a fresh connection: one that has searched caches the index, and takes others' changes for damage."""
         with closing(self._open(begin="BEGIN")) as connection:
-            problems = [str(row[0]) for row in connection.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            problems = [
+                str(row[0])
+                for row in connection.all("PRAGMA integrity_check(20)")
+                if row[0] != "ok"
+            ]
             mode = connection.value("PRAGMA journal_mode")
-        return problems if mode == "wal" else [*problems, f"journal mode is {mode}, not wal"]
+        return (
+            problems
+            if mode == "wal"
+            else [*problems, f"journal mode is {mode}, not wal"]
+        )
 
     def size(self, tx: Tx) -> int:  # noqa: ARG002 - the file tells
-        files = (self.path, *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")))
+        files = (
+            self.path,
+            *(self.path.with_name(self.path.name + end) for end in ("-wal", "-shm")),
+        )
         return sum(file.stat().st_size for file in files if file.exists())
 
     def backup(self, target: str) -> None:
@@ -298,20 +373,42 @@ class SqliteDatabase(Database):
         connection.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _select_sql(question: IndexQuery, ranks: str, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """The newest ids that match, and what is computed beside them."""
-    # What is ranked comes first: the function `counts` knows phrases by their number.
+def _select_sql(
+    question: IndexQuery, ranks: str, limit: int
+) -> tuple[str, tuple[Any, ...]]:
+    """Return the SELECT of the newest matching ids with their computed columns, and its values."""
+    # Ranked terms come first: the function `counts` knows phrases by their number.
     wanted = [f'"{term}"' for term in question.weighed]
-    wanted += [_fts_phrase(phrase) for phrase in question.phrases if len(phrase.terms) > 1 or phrase.prefix]
+    wanted += [
+        _fts_phrase(phrase)
+        for phrase in question.phrases
+        if len(phrase.terms) > 1 or phrase.prefix
+    ]
     parts = [f"terms : ({' AND '.join(wanted)})"] if wanted else []
-    parts += ["terms : ({})".format(" OR ".join(f'"{term}"' for term in terms)) for terms in question.one_of]
-    parts += ["filters : ({})".format(" OR ".join(f'"{name}"' for name in names)) for names in question.names]
-    where = f"AND (SELECT {question.where} FROM pieces p WHERE p.id = search.rowid)" if question.where else ""
+    parts += [
+        "terms : ({})".format(" OR ".join(f'"{term}"' for term in terms))
+        for terms in question.one_of
+    ]
+    parts += [
+        "filters : ({})".format(" OR ".join(f'"{name}"' for name in names))
+        for names in question.names
+    ]
+    where = (
+        f"AND (SELECT {question.where} FROM piece_details p WHERE p.id = search.rowid)"
+        if question.where
+        else ""
+    )
     sql = (
         f"SELECT rowid{ranks} FROM search WHERE search MATCH ? AND rowid >= ? AND rowid < ? "
         f"{where} ORDER BY rowid DESC LIMIT ?"
     )
-    return sql, (" AND ".join(parts), question.first, question.before, *question.values, limit)
+    return sql, (
+        " AND ".join(parts),
+        question.first,
+        question.before,
+        *question.values,
+        limit,
+    )
 
 
 def _fts_phrase(phrase: QueryPhrase) -> str:
@@ -320,6 +417,9 @@ def _fts_phrase(phrase: QueryPhrase) -> str:
 
 
 def _count_phrases(index: apsw.FTS5ExtensionApi, *values: apsw.SQLiteValue) -> bytes:
-    """How often each of the first phrases of a question stands in the text; `values` says how many of them."""
+    """Count each of the first phrases of a question in the text; `values` holds the number of phrases."""
     numbers = range(cast("int", values[0]))
-    return bytes(min(len(index.phrase_column_offsets(number, 0)), MOST_REPEATS) for number in numbers)
+    return bytes(
+        min(len(index.phrase_column_offsets(number, 0)), MAX_REPEATS)
+        for number in numbers
+    )

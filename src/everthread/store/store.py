@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everthread.core.search.query import read_question
+from everthread.core.search.terms import query_terms
 from everthread.core.types import Node, System
 from everthread.errors import EverthreadError, StoreClosedError
-from everthread.store import index
-from everthread.store.database import Database, Tx, current_version
-from everthread.store.models import (
+from everthread.store import indexing
+from everthread.store.database import Database, Tx
+from everthread.store.records import (
     DEFAULT_TENANT,
     Continuation,
     HitPage,
@@ -32,6 +33,7 @@ from everthread.store.models import (
     NewKey,
     NewMessage,
     NewQueuedTurn,
+    NewRewrite,
     NewSession,
     NewThreadLink,
     NewUsage,
@@ -52,33 +54,56 @@ from everthread.store.models import (
     TurnState,
     new_id,
 )
+from everthread.store.schema import current_version
+from everthread.store.sql import accounts as usage_sql
+from everthread.store.sql import api_keys as key_sql
+from everthread.store.sql import (
+    client_threads,
+    import_lines,
+    maintenance,
+    turn_index,
+)
 from everthread.store.sql import compactions as compaction_sql
-from everthread.store.sql import gateway, maintenance, recall, sessions, state, transfer
-from everthread.store.sql import messages as message_sql
+from everthread.store.sql import export_lines as export_sql
+from everthread.store.sql import message_rows as message_sql
+from everthread.store.sql import neighbours as neighbour_sql
+from everthread.store.sql import overview as overview_sql
+from everthread.store.sql import (
+    recall_queries as recall,
+)
 from everthread.store.sql import search as search_sql
-from everthread.store.sql import usage as usage_sql
+from everthread.store.sql import (
+    session_rows as sessions,
+)
+from everthread.store.sql import stored_outputs as output_sql
+from everthread.store.sql import (
+    thread_state as state,
+)
+from everthread.store.sql import turn_queue as turn_sql
 from everthread.store.writer import PATIENCE, ReaderPool, StoreWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-MOST_SUCCESSES = 10_000
-"""So many models' largest prompts are remembered, so that only a larger one is written."""
+MAX_SUCCESSES = 10_000
+"""The most models whose largest prompt is remembered, so that only a larger one is written."""
 INDEX_DELAY = 0.2
-"""Seconds: what is appended within this time is indexed together, unless much waits."""
+"""Seconds within which appended messages are indexed together, unless many wait."""
 INDEX_PAUSE = 3.0
-"""So many times as long as it worked, indexing in the background pauses."""
+"""Pause of background indexing, as a multiple of the time it worked."""
 PREPARED_AT_ONCE = 32
 """More messages than these are made ready for the database outside the writing thread."""
-MOST_CLOSEST = 50
+MAX_CLOSEST = 50
 BEST_ANSWERS = 8
-"""The best answers to a question that stand before the texts with every word."""
+"""Number of best answers to a question that come before the texts with every word."""
 CLOSE = 0.15
 """The least share of a query that the closest text must hold; nothing is close otherwise."""
 
 
-def reads(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
+def reads(
+    work: Callable[Concatenate[Tx, P], T],
+) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]:
     """A method of the store: the result of `work`, read in one snapshot."""
 
     @functools.wraps(work)
@@ -89,10 +114,10 @@ def reads(work: Callable[Concatenate[Tx, P], T]) -> Callable[Concatenate[Store, 
 
 
 class Store:
-    """Where conversations live. Every call is safe from any task of one event loop; none blocks it.
+    """Stores conversations. Every call is safe from any task of one event loop; none blocks it.
 
-    Wherever a thread is named, the id of any of its sessions will do. State whose scope is a session's id goes with it.
-    Made by `open_store`. What a bound function does, and what it takes, is said where its SQL is.
+    Made by `open_store`. A thread can be named by the id of any of its sessions. State whose scope is a session's id is
+    deleted with it. Bound functions are documented beside their SQL.
     """
 
     def __init__(
@@ -107,27 +132,39 @@ class Store:
         self.database = database
         self._clock = clock
         self._writer = StoreWriter(database, patience=patience)
-        self._readers = ReaderPool(database, patience=patience, away_seconds=away_seconds)
+        self._readers = ReaderPool(
+            database, patience=patience, away_seconds=away_seconds
+        )
         self._indexing: asyncio.Task[None] | None = None
         self._index_turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._turns = recall.TurnIndex()
+        self._turns = turn_index.TurnIndex()
         self._listeners: list[threading.Event] = []
         self._successes: dict[tuple[str, str, str, str, int], int] = {}
 
-    async def _read(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
+    async def _read(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
         """The result of `work`, read in one snapshot."""
         return await self._readers.read(lambda tx: work(tx, *args, **named))
 
-    async def _write(self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs) -> T:
-        """The result of `work` once it is durable, where it changes no thread."""
+    async def _write(
+        self, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Return the result of `work`, which changes no thread, once it is durable."""
         result: T = await self._writer.write(lambda tx: work(tx, *args, **named))
         return result
 
     async def _change(
-        self, thread: str | None, work: Callable[Concatenate[Tx, P], T], *args: P.args, **named: P.kwargs
+        self,
+        thread: str | None,
+        work: Callable[Concatenate[Tx, P], T],
+        *args: P.args,
+        **named: P.kwargs,
     ) -> T:
-        """The result of `work` once it is durable, where it changes a thread."""
-        result: T = await self._writer.write(lambda tx: work(tx, *args, **named), session=thread)
+        """Return the result of `work`, which changes a thread, once it is durable."""
+        result: T = await self._writer.write(
+            lambda tx: work(tx, *args, **named), session=thread
+        )
         return result
 
     # Sessions
@@ -140,13 +177,19 @@ class Store:
     resolve = reads(sessions.resolve_session)
     list_sessions = reads(sessions.list_sessions)
     list_threads = reads(sessions.list_threads)
+    count_threads = reads(sessions.count_threads)
     started_by = reads(sessions.list_started)
     subagents = reads(sessions.list_subagents)
+    family = reads(sessions.list_family)
     thread_sessions = reads(sessions.list_thread_sessions)
 
-    async def end_session(self, session_id: str, reason: str, *, lease: Lease | None = None) -> Session:
+    async def end_session(
+        self, session_id: str, reason: str, *, lease: Lease | None = None
+    ) -> Session:
         """A real end. A session that was continued meanwhile ends at its tip."""
-        return await self._change(session_id, sessions.end_session, session_id, reason, self._clock(), lease)
+        return await self._change(
+            session_id, sessions.end_session, session_id, reason, self._clock(), lease
+        )
 
     get_compression_tip = reads(sessions.find_tip)
 
@@ -155,10 +198,13 @@ class Store:
     async def append(
         self, session_id: str, new: Sequence[NewMessage], *, lease: Lease | None = None
     ) -> list[StoredMessage]:
-        """Store messages where the thread goes on. What is new reopens a thread; a known event stays as it is."""
+        """Append messages to the thread. A new message reopens a thread; a known event is not changed."""
         request = message_sql.AppendRequest(session_id, new, self._clock(), lease)
         stored: list[StoredMessage] = await self._writer.write_together(
-            message_sql.append_messages, request, session=session_id, prepare=request.prepare
+            message_sql.append_messages,
+            request,
+            session=session_id,
+            prepare=request.prepare,
         )
         self._index_soon()
         return stored
@@ -182,11 +228,21 @@ class Store:
         new: str | None = None,
         lease: Lease | None = None,
     ) -> Continuation:
-        """End a session and go on in a new one that holds the compacted messages, then what arrived unseen."""
+        """End a session and continue in a new one with the compacted messages, then those that arrived meanwhile."""
         result = await self._change(
-            session_id, compaction_sql.continue_session, session_id, compacted, seen=seen, pending=pending,
-            compaction=compaction, system=system, nodes=nodes, new_id=new or new_id(), now=self._clock(), lease=lease,
-        )  # fmt: skip
+            session_id,
+            compaction_sql.continue_session,
+            session_id,
+            compacted,
+            seen=seen,
+            pending=pending,
+            compaction=compaction,
+            system=system,
+            nodes=nodes,
+            new_id=new or new_id(),
+            now=self._clock(),
+            lease=lease,
+        )
         self._index_soon()
         return result
 
@@ -194,16 +250,26 @@ class Store:
 
     async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
         """Take back the thread's last compaction: its parent is live again and gets what was added since."""
-        return await self._change(session_id, compaction_sql.undo_compaction, session_id, self._clock(), lease)
+        return await self._change(
+            session_id, compaction_sql.undo_compaction, session_id, self._clock(), lease
+        )
 
-    async def branch(self, session_id: str, at_message: int, *, new: NewSession | None = None) -> Session:
+    async def branch(
+        self, session_id: str, at_message: int, *, new: NewSession | None = None
+    ) -> Session:
         """A thread that shares everything through a message with this one, and outlives it."""
         return await self._change(
-            session_id, compaction_sql.branch_thread, session_id, at_message, new, new_id(), self._clock()
+            session_id,
+            compaction_sql.branch_thread,
+            session_id,
+            at_message,
+            new,
+            new_id(),
+            self._clock(),
         )
 
     async def delete_thread(self, thread: str) -> int:
-        """How many sessions were deleted, those of its subagents too. What they cost stays in the accounts."""
+        """Delete a thread and its subagents; return the number of sessions. Their cost stays in the accounts."""
         deleted = await self._change(thread, maintenance.delete_thread, thread)
         self._turns.forget()
         return deleted
@@ -211,11 +277,11 @@ class Store:
     # Leases
 
     async def acquire(self, thread: str, holder: str, seconds: float) -> Lease | None:
-        """The right to write to a thread; None while somebody else holds it."""
+        """Acquire the right to write to a thread; return None while another holder has it."""
         return await self._change(thread, state.acquire_lease, thread, holder, seconds)
 
     async def renew(self, lease: Lease, seconds: float) -> Lease:
-        """The same lease for longer. One that ran out may be renewed as long as nobody took it."""
+        """Extend a lease. An expired one may be renewed unless another holder took it."""
         return await self._change(lease.thread, state.renew_lease, lease, seconds)
 
     async def release(self, lease: Lease) -> None:
@@ -224,26 +290,39 @@ class Store:
     # Usage
 
     async def record_usage(self, new: NewUsage, *, early: bool = False) -> None:
-        """`early`: it is on the disk a moment after this returns, and nobody waits."""
+        """Record a call's usage. `early`: return before it is on the disk, which it is a moment later."""
         now = self._clock()
-        await self._writer.write(lambda tx: usage_sql.record_usage(tx, new, now), session=new.session, early=early)
+        await self._writer.write(
+            lambda tx: usage_sql.record_usage(tx, new, now),
+            session=new.session,
+            early=early,
+        )
 
     usage = reads(usage_sql.list_usage)
     insights = reads(usage_sql.load_insights)
 
     # Stored tool outputs
 
-    async def put_output(self, thread: str, text: str, *, call_id: str = "", tool: str = "") -> StoredOutput:
+    async def put_output(
+        self, thread: str, text: str, *, call_id: str = "", tool: str = ""
+    ) -> StoredOutput:
         """Store, read back, and only then let the thread cite it."""
-        content = await asyncio.to_thread(message_sql.compress_output, text)
+        content = await asyncio.to_thread(output_sql.compress_output, text)
         stored = await self._change(
-            thread, message_sql.put_output, thread, text, content, call_id=call_id, tool=tool, now=self._clock()
+            thread,
+            output_sql.put_output,
+            thread,
+            text,
+            content,
+            call_id=call_id,
+            tool=tool,
+            now=self._clock(),
         )
         self._index_soon()
         return stored
 
-    output = reads(message_sql.load_output)
-    outputs = reads(message_sql.list_outputs)
+    output = reads(output_sql.load_output)
+    outputs = reads(output_sql.list_outputs)
 
     # Search and recall
 
@@ -257,47 +336,96 @@ class Store:
 
         Where no text holds every word they are the closest ones.
         """
-        exact = await self.search(replace(query, limit=query.offset + query.limit + 1, offset=0))
-        close = await self._find_closest(query) if query.is_question or not exact else []
+        exact = await self.search(
+            replace(query, limit=query.offset + query.limit + 1, offset=0)
+        )
+        wanted = BEST_ANSWERS if exact else query.offset + query.limit + 1
+        is_asked = query.is_question or not exact
+        close = await self._find_closest(query, wanted) if is_asked else []
         best = close[:BEST_ANSWERS] if exact else close
         taken = {(passage.message, passage.output) for passage in best}
         found: list[SearchHit | RecallPassage] = [*best]
         found += (hit for hit in exact if (hit.message, hit.output) not in taken)
         rows = found[query.offset : query.offset + query.limit]
-        hits = [row if isinstance(row, SearchHit) else await self._hit_of(row) for row in rows]
+        hits = [
+            row if isinstance(row, SearchHit) else await self._hit_of(row)
+            for row in rows
+        ]
         beside = await self.neighbours([(hit.message, hit.snippet) for hit in hits])
         pairs = zip(hits, beside, strict=True)
         return HitPage(
-            tuple(replace(hit, before=before, after=after) for hit, (before, after) in pairs),
+            tuple(
+                replace(hit, before=before, after=after)
+                for hit, (before, after) in pairs
+            ),
             more=len(found) > query.offset + query.limit,
-            near=bool(hits) and not exact and all(passage.closeness < 1 for passage in best),
+            near=bool(hits)
+            and not exact
+            and all(passage.closeness < 1 for passage in best),
         )
 
-    async def _find_closest(self, query: SearchQuery) -> list[RecallPassage]:
-        """The closest texts. One word, and what is meant as typed, have none."""
-        if query.is_literal or len(query.text.split()) < 2 or query.tenant is None or query.session:
+    async def _find_closest(
+        self, query: SearchQuery, wanted: int
+    ) -> list[RecallPassage]:
+        """Find the closest texts, at least `wanted` if there are as many.
+
+        Skipped for single-word and quoted queries.
+        """
+        if query.is_literal or len(query_terms(query.text)) < 2 or query.session:
             return []
         question = RecallQuery(
-            query.text, query.tenant, query.thread, limit=MOST_CLOSEST, least=CLOSE, role=query.role, tool=query.tool,
+            query.text,
+            query.tenant,
+            query.thread,
+            limit=min(2 * wanted, MAX_CLOSEST),  # some are not close enough
+            least=CLOSE,
+            role=query.role,
+            tool=query.tool,
             as_page=True,
-        )  # fmt: skip
-        since, until = query.since or 0, query.until or math.inf
-        passages = [one for one in await self.recall(question) if since <= one.created < until and one.closeness]
-        # The best may hold little of what was asked for, as answers do; the others must hold more of it.
-        return passages[:BEST_ANSWERS] + [one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE]
+        )
+        since = query.since or 0
+        until = query.until or math.inf
+        passages = [
+            one
+            for one in await self.recall(question)
+            if since <= one.created < until and one.closeness
+        ]
+        # The best answers may hold little of the query; the others must hold more of it.
+        return passages[:BEST_ANSWERS] + [
+            one for one in passages[BEST_ANSWERS:] if one.closeness >= CLOSE
+        ]
 
     async def _hit_of(self, passage: RecallPassage) -> SearchHit:
-        session = passage.thread if passage.message is None else (await self.message(passage.message)).session
-        where = (passage.message, passage.output, passage.thread, session, passage.role, passage.tool)
+        session = (
+            passage.thread
+            if passage.message is None
+            else (await self.message(passage.message)).session
+        )
+        where = (
+            passage.message,
+            passage.output,
+            passage.thread,
+            session,
+            passage.role,
+            passage.tool,
+        )
         return SearchHit(*where, passage.created, passage.text, passage.score)
 
-    neighbours = reads(search_sql.find_neighbours)
+    neighbours = reads(neighbour_sql.find_neighbours)
 
     async def recall(self, query: RecallQuery) -> list[RecallPassage]:
-        """What may answer a message, the best first. Everything that was appended before is indexed first."""
-        question = read_question(query.text, self._clock() if query.now is None else query.now)
+        """Return passages that may answer a message, the best first. Index every earlier message first."""
+        question = read_question(
+            query.text,
+            self._clock() if query.now is None else query.now,
+            common_words=query.as_page,
+        )
         await self._index_all()
         return await self._read(recall.recall_passages, query, question, self._turns)
+
+    async def index_appended(self) -> None:
+        """Index everything that was appended, so that the next search does not wait."""
+        await self._index_all()
 
     def _index_soon(self) -> None:
         """Start indexing in the background, unless it is under way."""
@@ -311,20 +439,24 @@ class Store:
             while True:
                 begun = time.monotonic()
                 async with self._index_lock():
-                    chars = await self._index_some(index.GENTLE_CHARS, wait=False)
+                    chars = await self._index_some(indexing.GENTLE_CHARS, wait=False)
                 if chars is None:
                     return
                 pause = INDEX_PAUSE * (time.monotonic() - begun)
-                await asyncio.sleep(pause if chars > index.GENTLE_CHARS else max(pause, INDEX_DELAY))
+                await asyncio.sleep(
+                    pause if chars > indexing.GENTLE_CHARS else max(pause, INDEX_DELAY)
+                )
         except StoreClosedError:
-            log.debug("the store was closed; what is not indexed yet will be by the next search")
+            log.debug(
+                "the store was closed; what is not indexed yet will be by the next search"
+            )
         except EverthreadError as error:
             log.warning("indexing is put off: %s", error)
 
     async def _index_all(self) -> None:
         """Index all that waits, without pauses, before a search."""
         async with self._index_lock():
-            while await self._index_some(index.BATCH_CHARS, wait=True) is not None:
+            while await self._index_some(indexing.BATCH_CHARS, wait=True) is not None:
                 pass
 
     def _index_lock(self) -> asyncio.Lock:
@@ -335,15 +467,24 @@ class Store:
         return self._index_turn[1]
 
     async def _index_some(self, most: int, *, wait: bool) -> int | None:
-        """Index what waits, up to about so many characters; how many it had, None where nothing waits.
+        """Index waiting texts up to about `most` characters; return their length, or None if nothing waits.
 
-        It is read into terms in a reading thread, so that no write waits for it, and is on the disk with the next
-        write: what was lost is indexed again.
+        Terms are extracted in a reading thread, so that no write waits for it. The index reaches the disk with the next
+        write; lost parts are indexed again.
         """
-        batches = await self._read(index.prepare_index, most)
+        batches = await self._read(indexing.prepare_index, most)
         for parts in batches:
-            await self._writer.write(functools.partial(index.index_parts, parts=parts, wait=wait), lazy=True)
-        return sum(len(part.entry.text) for parts in batches for part in parts if part.last) if batches else None
+            await self._writer.write(
+                functools.partial(indexing.index_parts, parts=parts, wait=wait),
+                lazy=True,
+            )
+        return (
+            sum(
+                len(part.entry.text) for parts in batches for part in parts if part.last
+            )
+            if batches
+            else None
+        )
 
     # Learnt limits, state, summary nodes
 
@@ -361,38 +502,68 @@ class Store:
     ) -> ModelLimit:
         """Keep what a provider stated. `credential`: a digest of the one that met it."""
         now = self._clock()
-        new = ModelLimit(base_url, model, headers, limit, source, now, now + state.LIMIT_LIFE, tenant, kind, credential)
+        new = ModelLimit(
+            base_url,
+            model,
+            headers=headers,
+            limit=limit,
+            source=source,
+            learnt=now,
+            expires=now + state.LIMIT_LIFE,
+            tenant=tenant,
+            kind=kind,
+            credential=credential,
+        )
         return await self._write(state.learn_limit, new)
 
     async def limits_for(
-        self, base_url: str, model: str, *, headers: str = "", tenant: str = DEFAULT_TENANT
+        self,
+        base_url: str,
+        model: str,
+        *,
+        headers: str = "",
+        tenant: str = DEFAULT_TENANT,
     ) -> LearntLimits:
         """What holds for a tenant: its own limits, and those that a second credential met too."""
-        return await self._read(state.limits_for, base_url, model, headers, tenant, self._clock())
+        return await self._read(
+            state.limits_for, base_url, model, headers, tenant, self._clock()
+        )
 
     async def limits(self) -> list[ModelLimit]:
         return await self._read(state.list_limits, self._clock())
 
-    async def forget_limits(self, *, base_url: str | None = None, model: str | None = None) -> int:
+    async def forget_limits(
+        self, *, base_url: str | None = None, model: str | None = None
+    ) -> int:
         """How many were forgotten: of an address, of a model, or all."""
         return await self._write(state.forget_limits, base_url, model)
 
     async def record_success(
-        self, base_url: str, model: str, prompt: int, *, headers: str = "", tenant: str = DEFAULT_TENANT
+        self,
+        base_url: str,
+        model: str,
+        prompt: int,
+        *,
+        headers: str = "",
+        tenant: str = DEFAULT_TENANT,
     ) -> None:
-        """A prompt of so many tokens was taken. Written only where it is the largest of its day."""
+        """Record that a prompt of this size was accepted. Written only if it is the largest of its day."""
         now = self._clock()
         key = (base_url, model, headers, tenant, int(now // state.DAY))
         if prompt > self._successes.get(key, 0):
-            if len(self._successes) >= MOST_SUCCESSES:
+            if len(self._successes) >= MAX_SUCCESSES:
                 self._successes.clear()
             self._successes[key] = prompt
             given = (base_url, model, headers, tenant, prompt, now)
-            await self._writer.write(lambda tx: state.record_success(tx, *given), lazy=True)
+            await self._writer.write(
+                lambda tx: state.record_success(tx, *given), lazy=True
+            )
 
     async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
-        """Pin a text; one that is pinned already stays as it is."""
-        return await self._change(thread, state.put_pin, thread, text, most, self._clock())
+        """Pin a text; a text that is already pinned is not changed."""
+        return await self._change(
+            thread, state.put_pin, thread, text, most, self._clock()
+        )
 
     pins = reads(state.list_pins)
 
@@ -412,9 +583,13 @@ class Store:
 
     get_state = reads(state.get_state)
 
-    async def put_nodes(self, nodes: Sequence[Node], *, lease: Lease | None = None) -> None:
+    async def put_nodes(
+        self, nodes: Sequence[Node], *, lease: Lease | None = None
+    ) -> None:
         """Nodes of one or more threads; one that is known is replaced (a degraded one rebuilt)."""
-        await self._change(nodes[0].thread if nodes else None, state.put_nodes, nodes, lease)
+        await self._change(
+            nodes[0].thread if nodes else None, state.put_nodes, nodes, lease
+        )
 
     nodes = reads(state.list_nodes)
 
@@ -427,7 +602,7 @@ class Store:
 
     @property
     def answered_at(self) -> float:
-        """When the database last answered anybody in this process, on the clock that only grows."""
+        """The last time the database answered in this process, on the monotonic clock."""
         return max(self._readers.answered_at, self._writer.answered_at)
 
     def listen(self, tell: Callable[[str], None]) -> None:
@@ -436,7 +611,8 @@ class Store:
         An empty text: anything may have changed. It only saves polling: it may miss a change, and
         SQLite reports none.
         """
-        loop, stop = asyncio.get_running_loop(), threading.Event()
+        loop = asyncio.get_running_loop()
+        stop = threading.Event()
 
         def forward(thread: str) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -444,7 +620,9 @@ class Store:
 
         self._listeners.append(stop)
         name = "everthread-listener"
-        threading.Thread(target=self.database.listen, args=(forward, stop), name=name, daemon=True).start()
+        threading.Thread(
+            target=self.database.listen, args=(forward, stop), name=name, daemon=True
+        ).start()
 
     # Clients that send their whole history each time
 
@@ -457,14 +635,17 @@ class Store:
     ) -> list[ThreadLink | None]:
         """Store points that follow each other, with their messages, usage and the thread's state: one transaction.
 
-        For each point the stored one; up to the first that was there before, or None where its step is taken. Where
-        the first one's is, nothing at all is stored. Usage and state go to the thread that the first point is in. A
-        thread that begins with it is on the disk when this returns. One that goes on is there already; that it goes on
-        here is decided then for every process, and on the disk a moment later.
+        Return the stored point for each, up to the first that was stored before. None instead of a point: the thread
+        does not end any more at the point that it follows; if that is the first one, nothing at all is stored. Usage
+        and state go to the thread that the first point is in. A new thread is on the disk when this returns. For one
+        that continues, every process sees the new points, and they are on the disk a moment later.
         """
         now = self._clock()
         ready = [
-            gateway.PreparedPoint(new, message_sql.AppendRequest(new.link.thread, new.messages, now)) for new in points
+            client_threads.PreparedPoint(
+                new, message_sql.AppendRequest(new.link.thread, new.messages, now)
+            )
+            for new in points
         ]
 
         def prepare() -> None:
@@ -472,21 +653,29 @@ class Store:
                 point.messages.prepare()
 
         def work(tx: Tx) -> list[ThreadLink | None]:
-            links = gateway.extend_thread(tx, ready, now)
+            links = client_threads.extend_thread(tx, ready, now)
             first = links[0] if links else None
             if links and first is None:
                 return links
             place = first.thread if first is not None else thread
             record = usage_sql.insert_usage if links else usage_sql.record_usage
             for call in usage:
-                record(tx, call if call.session == place else replace(call, session=place), now)
+                record(
+                    tx,
+                    call if call.session == place else replace(call, session=place),
+                    now,
+                )
             if thread_state is not None:
                 state.put_state(tx, place, *thread_state, now)
             return links
 
-        goes_on = not points or (bool(points[0].link.previous) and points[0].branch_of is None)
+        goes_on = not points or (
+            bool(points[0].link.previous) and points[0].branch_of is None
+        )
         is_long = sum(len(new.messages) for new in points) > PREPARED_AT_ONCE
-        if is_long:  # the writing thread is everybody's: a long history would keep the others waiting
+        if (
+            is_long
+        ):  # the writing thread is shared: a long history would delay other callers
             await asyncio.to_thread(prepare)
         links: list[ThreadLink | None] = await self._writer.write(
             work, session=thread, prepare=None if is_long else prepare, early=goes_on
@@ -495,100 +684,132 @@ class Store:
             self._index_soon()
         return links
 
-    find_link = reads(gateway.find_link)
-    find_skeletons = reads(gateway.find_skeletons)
+    find_link = reads(client_threads.find_link)
+    last_link = reads(client_threads.load_last_link)
+    conversation_end = reads(client_threads.load_conversation_end)
+    continues_other = reads(client_threads.continues_other)
+    find_skeletons = reads(client_threads.find_skeletons)
 
-    async def put_rewrite(self, new: Rewrite, compaction: NewCompaction | None = None) -> Rewrite:
-        """The one that counts: this, or what was there before. A first one's compaction is recorded with it."""
-        return await self._write(gateway.put_rewrite, new, self._clock(), compaction)
+    async def put_rewrite(self, new: Rewrite) -> Rewrite:
+        """Keep a rewrite; return the one that counts: this, or the one that was there before."""
+        return await self._write(client_threads.put_rewrite, new, self._clock())
 
-    find_rewrites = reads(gateway.find_rewrites)
+    async def commit_rewrite(self, new: NewRewrite) -> Rewrite:
+        """Continue a thread with a compacted context. Return the rewrite that counts: another process may be first."""
+        rewrite = await self._change(
+            new.rewrite.thread,
+            client_threads.commit_rewrite,
+            new,
+            new_id(),
+            self._clock(),
+        )
+        self._index_soon()
+        return rewrite
+
+    find_rewrites = reads(client_threads.find_rewrites)
 
     async def match_rewrites(
         self, *history: Any, states: Sequence[tuple[str, str]] = ()
-    ) -> tuple[gateway.Found, RewriteSearch | None, list[Any | None]]:
-        """The rewrites of a history, as `gateway.match_rewrites` finds them, and state beside it: one snapshot."""
+    ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
+        """Return the rewrites of a history and states beside them, in one snapshot."""
 
-        def work(tx: Tx) -> tuple[gateway.Found, RewriteSearch | None, list[Any | None]]:
+        def work(
+            tx: Tx,
+        ) -> tuple[client_threads.Found, RewriteSearch | None, list[Any | None]]:
             stored = [state.get_state(tx, scope, key) for scope, key in states]
-            return *gateway.match_rewrites(tx, *history), stored
+            return *client_threads.match_rewrites(tx, *history), stored
 
         return await self._readers.read_short(work)
 
-    find_similar_rewrites = reads(gateway.find_similar_rewrites)
+    find_similar_rewrites = reads(client_threads.find_similar_rewrites)
 
     # Keys of the gateway. A day is written 2026-01-31.
 
     async def create_key(self, new: NewKey) -> None:
-        await self._write(gateway.create_key, new, self._clock())
+        await self._write(key_sql.create_key, new, self._clock())
 
-    find_key = reads(gateway.find_key)
-    list_keys = reads(gateway.list_keys)
+    find_key = reads(key_sql.find_key)
+    list_keys = reads(key_sql.list_keys)
 
     async def revoke_key(self, key_id: str) -> float:
         """When it was revoked: now, or before. `UnknownIdError` where there is none."""
-        return await self._write(gateway.revoke_key, key_id, self._clock())
+        return await self._write(key_sql.revoke_key, key_id, self._clock())
 
-    async def count_use(self, day: str, uses: Mapping[str, KeyUse]) -> dict[str, KeyUse]:
+    async def count_use(
+        self, day: str, uses: Mapping[str, KeyUse]
+    ) -> dict[str, KeyUse]:
         """Add to what was done with keys, by their ids; the new sums of the day, those of other processes in them."""
-        return await self._write(gateway.count_use, day, uses, self._clock())
+        return await self._write(key_sql.count_use, day, uses, self._clock())
 
     async def shared_secret(self, name: str) -> bytes:
-        """A random number of 256 bits: the same for everybody who asks this store for this name."""
-        secret = await self._read(gateway.find_secret, name)
+        """Return a random 256-bit secret, the same for every caller that asks this store for this name."""
+        secret = await self._read(key_sql.find_secret, name)
         if secret is not None:
             return secret
-        return await self._write(gateway.shared_secret, name, secrets.token_bytes(32))
+        return await self._write(key_sql.shared_secret, name, secrets.token_bytes(32))
 
     # Turns that wait
 
     async def queue_turn(self, new: NewQueuedTurn, *, most: int) -> QueuedTurn | None:
         """The turn: this, or the one that has the key already. None where `most` are waiting."""
-        return await self._change(new.thread, gateway.queue_turn, new, most, self._clock())
+        return await self._change(
+            new.thread, turn_sql.queue_turn, new, most, self._clock()
+        )
 
-    turn = reads(gateway.load_turn)
-    turns = reads(gateway.list_turns)
+    turn = reads(turn_sql.load_turn)
+    turns = reads(turn_sql.list_turns)
 
     async def begin_turn(self, lease: Lease) -> TurnClaim:
         """Take the first turn that waits. Not while turns are lost: they are ended first."""
-        return await self._change(lease.thread, gateway.begin_turn, lease, self._clock())
+        return await self._change(
+            lease.thread, turn_sql.begin_turn, lease, self._clock()
+        )
 
-    async def end_turn(self, turn_id: str, state: TurnState, result: Mapping[str, Any], *, lease: Lease) -> QueuedTurn:
-        """Say how a running turn ended; one that is over stays as it is."""
-        return await self._change(lease.thread, gateway.end_turn, turn_id, state, result, lease, self._clock())
+    async def end_turn(
+        self, turn_id: str, state: TurnState, result: Mapping[str, Any], *, lease: Lease
+    ) -> QueuedTurn:
+        """Record how a running turn ended; a turn that has ended is not changed."""
+        return await self._change(
+            lease.thread,
+            turn_sql.end_turn,
+            turn_id,
+            state,
+            result,
+            lease,
+            self._clock(),
+        )
 
     async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:
         """A waiting turn is cancelled; for a running one its process is asked to."""
-        return await self._write(gateway.cancel_turn, turn_id, tenant, self._clock())
+        return await self._write(turn_sql.cancel_turn, turn_id, tenant, self._clock())
 
-    idle_queues = reads(gateway.idle_queues)
+    idle_queues = reads(turn_sql.idle_queues)
 
     # Pages that show many threads
 
-    thread_figures = reads(usage_sql.sum_threads)
-    call_rows = reads(usage_sql.list_calls)
-    recent_compactions = reads(usage_sql.list_recent_compactions)
-    usage_by = reads(usage_sql.sum_usage_by)
-    heaviest_messages = reads(usage_sql.heaviest_messages)
-    tool_sizes = reads(usage_sql.tool_sizes)
-    thread_rewrites = reads(usage_sql.list_thread_rewrites)
-    thread_row = reads(usage_sql.load_thread_row)
-    context_sizes = reads(usage_sql.context_sizes)
-    shown_of = reads(usage_sql.shown_messages)
-    session_summaries = reads(usage_sql.list_summaries)
-    last_change = reads(usage_sql.last_change)
+    thread_figures = reads(overview_sql.sum_threads)
+    call_rows = reads(overview_sql.list_calls)
+    recent_compactions = reads(overview_sql.list_recent_compactions)
+    usage_by = reads(overview_sql.sum_usage_by)
+    heaviest_messages = reads(overview_sql.heaviest_messages)
+    tool_sizes = reads(overview_sql.tool_sizes)
+    thread_row = reads(overview_sql.load_thread_row)
+    context_sizes = reads(overview_sql.context_sizes)
+    shown_of = reads(overview_sql.shown_messages)
+    session_summaries = reads(overview_sql.list_summaries)
+    last_change = reads(overview_sql.last_change)
 
     # The whole
 
-    export = reads(transfer.export_thread)
+    export = reads(export_sql.export_thread)
 
     async def salvage(self, thread: str) -> tuple[list[dict[str, Any]], list[str]]:
         """The lines of a thread in a damaged store as far as they can be read, and what could not be."""
-        return await self._read(transfer.salvage_thread, self.database, thread)
+        return await self._read(export_sql.salvage_thread, self.database, thread)
 
     async def import_lines(self, lines: Sequence[dict[str, Any]]) -> list[str]:
         """Store exported threads; their ids. A session that is there already is refused, and nothing is changed."""
-        imported = await self._write(transfer.import_lines, lines, self._clock())
+        imported = await self._write(import_lines.import_lines, lines, self._clock())
         self._index_soon()
         return imported
 

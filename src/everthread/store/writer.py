@@ -1,9 +1,9 @@
-"""One thread writes, a few read. The writer takes everything that is queued into one transaction, a savepoint an item.
+"""One thread writes, a few read. The writer runs all queued items in one transaction, with a savepoint for each.
 
-So many small writes cost one commit, order is the order of asking, thread by thread, and a caller that goes away
-changes nothing: what was queued is committed. Callers are woken once a batch. A batch that fails for a passing reason
-(a busy file, a deadlock, a lost connection) is tried again as a whole; where the answer to its commit was lost, the
-database is asked first how that ended. Each reader has a connection of its own and a snapshot for every question.
+Thus many small writes cost one commit, and each thread's writes keep the order of their calls. A caller that goes away
+changes nothing: queued items are committed. Callers are woken once per batch. A batch that fails for a passing reason
+(a busy file, a deadlock, a lost connection) is tried again as a whole; if the answer to its commit was lost, the writer
+first asks the database for the outcome. Each reader has its own connection and a snapshot for every query.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 
 from everthread.errors import EverthreadError, StoreClosedError, StoreUnreachableError
 from everthread.store.database import Connection, Database, Tx
-from everthread.store.sql.sessions import find_threads
+from everthread.store.sql.session_rows import find_threads
 
 log = logging.getLogger(__name__)
 BATCH_ITEMS = 512
 SYNC_DELAY = 0.05
-"""Seconds until what was committed is on the disk, where nobody waits for it."""
+"""Seconds until a commit is on the disk if no caller waits for it."""
 PATIENCE = 30.0
 """Seconds for which reads and writes are tried again before their callers get the error."""
 CLOSE_SECONDS = 5.0
@@ -75,32 +75,58 @@ class StoreWriter:
         early: bool = False,
         lazy: bool = False,
     ) -> Any:
-        """The result of `work` once it is durable.
+        """Return the result of `work` once it is durable.
 
-        `session`: whose thread it changes. `prepare` runs in the writing thread, before the transaction. `early`: once
-        everybody sees it, which the end of this process does not undo; a failure of the machine may, for `SYNC_DELAY`.
-        `lazy`: the same, and it comes to the disk with what follows.
+        `session`: a session of the thread that it changes. `prepare` runs in the writing thread, before the
+        transaction. `early`: return once it is committed, which the end of this process does not undo; a failure of the
+        machine may, within `SYNC_DELAY`. `lazy`: like `early`, but it reaches the disk with later writes.
         """
-        item = _WriteItem(work, None, None, session, prepare, *_new_waiter(), early or lazy, lazy)
+        loop, waiter = _new_waiter()
+        item = _WriteItem(
+            work,
+            many=None,
+            request=None,
+            session=session,
+            prepare=prepare,
+            loop=loop,
+            waiter=waiter,
+            is_early=early or lazy,
+            is_lazy=lazy,
+        )
         return await self._enqueue(item)
 
     async def write_together(
-        self, many: BatchWork, request: Any, *, session: str, prepare: Callable[[], None] | None = None
+        self,
+        many: BatchWork,
+        request: Any,
+        *,
+        session: str,
+        prepare: Callable[[], None] | None = None,
     ) -> Any:
-        """The same for work that is cheaper together: what others ask of `many` at the same time is done with it.
+        """Like `write`, for work that is cheaper together: simultaneous requests to `many` are done in one call.
 
         If that fails, each request is done alone, and only the caller at fault gets the error.
         """
-        return await self._enqueue(
-            _WriteItem(lambda tx: many(tx, [request])[0], many, request, session, prepare, *_new_waiter())
+        loop, waiter = _new_waiter()
+        item = _WriteItem(
+            lambda tx: many(tx, [request])[0],
+            many=many,
+            request=request,
+            session=session,
+            prepare=prepare,
+            loop=loop,
+            waiter=waiter,
         )
+        return await self._enqueue(item)
 
     async def _enqueue(self, item: _WriteItem) -> Any:
         with self._start:
             if self._closed:
                 raise StoreClosedError("the store was closed; open it again to write")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="everthread-writer", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="everthread-writer", daemon=True
+                )
                 self._thread.start()
             self._queue.put(item)
         return await item.waiter
@@ -119,14 +145,14 @@ class StoreWriter:
                 thread.join(CLOSE_SECONDS)
 
     def give_up(self) -> None:
-        """Break the connections; what is written or queued fails at its first error."""
+        """Break the connections; running and queued writes fail at their first error."""
         self._patience = 0.0
         self._database.interrupt()
 
     def _run(self) -> None:
         connection: Connection | None = None
         due: float | None = None
-        """When what was committed has to be on the disk, if nobody waits for that sooner."""
+        """When commits must be on the disk, unless a caller waits for that sooner."""
         going = True
         while going:
             batch, going = self._take(due)
@@ -137,7 +163,8 @@ class StoreWriter:
                 if due is None and not all(item.is_lazy for item in batch):
                     due = time.monotonic() + SYNC_DELAY
             if waiting or not going or (due is not None and time.monotonic() >= due):
-                connection, due = self._sync(connection, waiting), None
+                connection = self._sync(connection, waiting)
+                due = None
                 _deliver(waiting)
                 if connection is not None:
                     connection.tidy()
@@ -145,10 +172,12 @@ class StoreWriter:
             connection.close()
 
     def _take(self, due: float | None) -> tuple[list[_WriteItem], bool]:
-        """What is queued, up to a full batch, and whether to go on after it; nothing where nothing comes until then."""
+        """Return the queued items, up to a full batch, and whether to continue; no items if none come before `due`."""
         batch: list[_WriteItem] = []
         try:
-            item = self._queue.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+            item = self._queue.get(
+                timeout=None if due is None else max(0.0, due - time.monotonic())
+            )
             while item is not None:
                 batch.append(item)
                 if len(batch) >= BATCH_ITEMS:
@@ -158,7 +187,9 @@ class StoreWriter:
             return batch, True
         return batch, False
 
-    def _write_batch(self, connection: Connection | None, batch: list[_WriteItem]) -> Connection | None:
+    def _write_batch(
+        self, connection: Connection | None, batch: list[_WriteItem]
+    ) -> Connection | None:
         """Everything in one transaction; again after a passing error. Errors end up with their items."""
         for item in batch:
             _prepare(item)
@@ -178,16 +209,23 @@ class StoreWriter:
                 in_doubt = (connection.in_doubt if connection else None) or in_doubt
                 connection = _reset(connection)
                 attempt += 1
-                if self._database.is_passing(error) and time.monotonic() < begun + self._patience:
-                    wait_before_retry(f"a write of {len(ready)} item(s)", error, attempt)
+                if (
+                    self._database.is_passing(error)
+                    and time.monotonic() < begun + self._patience
+                ):
+                    wait_before_retry(
+                        f"a write of {len(ready)} item(s)", error, attempt
+                    )
                     continue
                 for item in ready:
                     item.error = self._database.explain(error)
                 break
         return connection
 
-    def _sync(self, connection: Connection | None, waiting: list[_WriteItem]) -> Connection | None:
-        """Sync to the disk. Callers that wait for it get the error where that fails."""
+    def _sync(
+        self, connection: Connection | None, waiting: list[_WriteItem]
+    ) -> Connection | None:
+        """Sync to the disk. If that fails, waiting callers get the error."""
         try:
             if connection is not None:
                 connection.sync()
@@ -223,7 +261,8 @@ class StoreWriter:
                 else:
                     results = [item.work(connection) for item in group]
                 for item, result in zip(group, results, strict=True):
-                    item.error, item.result = None, result
+                    item.error = None
+                    item.result = result
             connection.commit()
         except Exception as error:
             if self._database.is_passing(error):
@@ -234,7 +273,7 @@ class StoreWriter:
         return True
 
     def _do(self, connection: Connection, item: _WriteItem) -> None:
-        """Run one item in a savepoint. Its caller gets the error where it fails; the rest of the batch goes on."""
+        """Run one item in a savepoint. If it fails, its caller gets the error and the rest of the batch continues."""
         item.error = None
         connection.savepoint()
         try:
@@ -259,11 +298,12 @@ class StoreWriter:
             log.debug("%d writes are done one by one: %s", len(group), error)
             return False
         for item, result in zip(group, results, strict=True):
-            item.error, item.result = None, result
+            item.error = None
+            item.result = result
         return True
 
     def _can_go_on(self, connection: Connection, error: Exception) -> bool:
-        """Whether the rest of the batch is unharmed by an error: what was done since the savepoint is taken back."""
+        """Return whether the batch can continue after an error; undo the work since the savepoint."""
         if self._database.is_passing(error) or not connection.in_transaction:
             return False
         connection.rollback_to_savepoint()
@@ -277,20 +317,30 @@ def _new_waiter() -> tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]:
 
 def _group_items(items: list[_WriteItem]) -> Iterator[list[_WriteItem]]:
     """Neighbours that can be done together; everything else alone."""
-    for _, group in itertools.groupby(enumerate(items), lambda each: each[1].many or each[0]):
+    for _, group in itertools.groupby(
+        enumerate(items), lambda each: each[1].many or each[0]
+    ):
         yield [item for _, item in group]
 
 
-def _order_by_thread(connection: Connection, batch: list[_WriteItem]) -> list[_WriteItem]:
-    """The batch, thread by thread: where rows are locked, everybody locks those of one thread before another's.
+def _order_by_thread(
+    connection: Connection, batch: list[_WriteItem]
+) -> list[_WriteItem]:
+    """Order the batch by thread: with row locks, every process locks the threads in the same order.
 
-    Else two processes that change the same two threads would wait for each other.
+    Otherwise two processes that change the same two threads would wait for each other.
     """
     named = {item.session for item in batch if item.session is not None}
     if len(batch) < 2 or not connection.dialect.lock:
         return batch
     threads = find_threads(connection, sorted(named)) if len(named) > 1 else {}
-    return sorted(batch, key=lambda item: (item.session is None, threads.get(item.session or "", item.session or "")))
+    return sorted(
+        batch,
+        key=lambda item: (
+            item.session is None,
+            threads.get(item.session or "", item.session or ""),
+        ),
+    )
 
 
 def wait_before_retry(what: str, error: BaseException, attempt: int) -> None:
@@ -309,7 +359,7 @@ def _prepare(item: _WriteItem) -> None:
 
 
 def _reset(connection: Connection | None) -> Connection | None:
-    """The connection, ready for another transaction; None where it is of no more use."""
+    """Return the connection ready for another transaction; None if it cannot be used again."""
     if connection is None:
         return None
     try:
@@ -330,7 +380,9 @@ def _deliver(batch: list[_WriteItem]) -> None:
         try:
             loop.call_soon_threadsafe(_answer, items)
         except RuntimeError:
-            log.info("%d write(s) are done, but nobody waits for them any more", len(items))
+            log.info(
+                "%d write(s) are done, but nobody waits for them any more", len(items)
+            )
 
 
 def _answer(items: list[_WriteItem]) -> None:
@@ -366,16 +418,24 @@ class _ReadJob:
 class ReaderPool:
     """The reading threads of a store. They start when they are needed.
 
-    With `away_seconds` a database that does not answer costs a caller so long, and the next callers nothing.
+    With `away_seconds` a database that does not answer delays a caller by that time, and the next callers not at all.
     """
 
-    def __init__(self, database: Database, *, patience: float = PATIENCE, away_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        patience: float = PATIENCE,
+        away_seconds: float | None = None,
+    ) -> None:
         self._database = database
         self._patience = patience
         self._away_seconds = away_seconds if database.is_remote else None
         self._away_until = 0.0
         self._is_failing = False
-        self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="everthread-reader")
+        self._pool = ThreadPoolExecutor(
+            READER_THREADS, thread_name_prefix="everthread-reader"
+        )
         self._local = threading.local()
         self._open: set[Connection] = set()
         self._lock = threading.Lock()
@@ -389,7 +449,9 @@ class ReaderPool:
         if self.is_away:
             raise self._unreachable()
         job = _ReadJob(work)
-        reading = asyncio.get_running_loop().run_in_executor(self._pool, self._read, job)
+        reading = asyncio.get_running_loop().run_in_executor(
+            self._pool, self._read, job
+        )
         try:
             await self._wait_for_server(job, reading)
             result: T = await reading
@@ -413,14 +475,18 @@ class ReaderPool:
             return await self.read(work)
         return result
 
-    async def _wait_for_server(self, job: _ReadJob, reading: asyncio.Future[Any]) -> None:
+    async def _wait_for_server(
+        self, job: _ReadJob, reading: asyncio.Future[Any]
+    ) -> None:
         while self._away_seconds is not None:
             begun = time.monotonic()
             done, _ = await asyncio.wait({reading}, timeout=self._away_seconds)
             if done:
                 break
             is_waiting = not job.is_reached and (job.is_begun or self._is_failing)
-            if is_waiting and self.answered_at < begun:  # one that answers others meanwhile is slow, not away
+            if (
+                is_waiting and self.answered_at < begun
+            ):  # one that answers others meanwhile is slow, not away
                 self._away_until = time.monotonic() + AWAY_PAUSE
                 raise self._unreachable()
 
@@ -430,7 +496,9 @@ class ReaderPool:
         return time.monotonic() < self._away_until
 
     def _unreachable(self) -> StoreUnreachableError:
-        return StoreUnreachableError(f"{self._database.location}: does not answer; try again in a few seconds")
+        return StoreUnreachableError(
+            f"{self._database.location}: does not answer; try again in a few seconds"
+        )
 
     def close(self) -> None:
         """Finish what is under way, then stop. Blocks until done; a server that hangs is given up."""
@@ -454,8 +522,13 @@ class ReaderPool:
             except Exception as error:
                 self._forget()
                 attempt += 1
-                job.is_reached, self._is_failing = False, True
-                if self._closed or time.monotonic() > deadline or not self._database.is_passing(error):
+                job.is_reached = False
+                self._is_failing = True
+                if (
+                    self._closed
+                    or time.monotonic() > deadline
+                    or not self._database.is_passing(error)
+                ):
                     raise self._database.explain(error) from error
                 wait_before_retry("a read", error, attempt)
 
@@ -469,7 +542,9 @@ class ReaderPool:
             with self._lock:
                 self._open.add(connection)
         connection.begin()
-        job.is_reached, self._is_failing, self._away_until = True, False, 0.0
+        job.is_reached = True
+        self._is_failing = False
+        self._away_until = 0.0
         self.answered_at = time.monotonic()
         try:
             return job.work(connection)

@@ -1,4 +1,4 @@
-"""The three protocols in one table, by their names."""
+"""The four protocols in one table, by their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from everthread.core.messages import Message, kind_of
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import TranscriptError
-from everthread.wire import anthropic, openai_chat, openai_responses
+from everthread.wire import anthropic, gemini, openai_chat, openai_responses
 from everthread.wire.common import SseEvent
 
 
@@ -21,7 +21,7 @@ class StreamDecoder(Protocol):
 
 
 class Codec(Protocol):
-    """One protocol, both directions: a module of this package, where it is said what each function takes."""
+    """One protocol, both directions: a module of this package, which documents each function."""
 
     decode_request: Callable[..., Request]
     encode_request: Callable[..., dict[str, Any]]
@@ -39,10 +39,13 @@ CODECS: Mapping[Api, Codec] = {
     "openai_chat": openai_chat,
     "openai_responses": openai_responses,
     "anthropic": anthropic,
+    "gemini": gemini,
 }
 
 
-_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"})
+_ANTHROPIC_BLOCKS = frozenset(
+    {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"}
+)
 
 
 def decode_any(value: Any) -> tuple[str, Request]:
@@ -61,24 +64,39 @@ def decode_any(value: Any) -> tuple[str, Request]:
         _check(messages)
         codec = anthropic if _is_anthropic(body, messages) else openai_chat
         return codec.API, codec.decode_request({"model": "", **body})
+    if isinstance(body.get("contents"), list):
+        return gemini.API, gemini.decode_request({"model": "", **body})
     if "input" in body:
-        return openai_responses.API, openai_responses.decode_request({"model": "", **body})
-    raise TranscriptError(f"there is no list `messages` in it; its keys are: {', '.join(map(str, body)) or 'none'}")
+        return openai_responses.API, openai_responses.decode_request(
+            {"model": "", **body}
+        )
+    raise TranscriptError(
+        f"there is no list `messages` in it; its keys are: {', '.join(map(str, body)) or 'none'}"
+    )
 
 
 def _check(messages: Sequence[Any]) -> None:
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise TranscriptError(f"message {index} is not an object with a role, but {_describe_value(message)}")
+            raise TranscriptError(
+                f"message {index} is not an object with a role, but {_describe_value(message)}"
+            )
 
 
-def _is_anthropic(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> bool:
+def _is_anthropic(
+    body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
+) -> bool:
     """Whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
-    if any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
+    if any(
+        message.get("role") == "tool" or message.get("tool_calls")
+        for message in messages
+    ):
         return False
     tools = body.get("tools")
     named = tools if isinstance(tools, list) else ()
-    if "system" in body or any("input_schema" in tool for tool in named if isinstance(tool, Mapping)):
+    if "system" in body or any(
+        "input_schema" in tool for tool in named if isinstance(tool, Mapping)
+    ):
         return True
     return any(
         kind_of(part) in _ANTHROPIC_BLOCKS

@@ -9,13 +9,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message, Native
-from everthread.core.pricing import normalize_usage
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 
@@ -25,7 +25,7 @@ from everthread.errors import WireError
 @dataclass(frozen=True, slots=True)
 class SseEvent:
     event: str | None
-    """Its name; None where the stream gave none."""
+    """Its name; None if the stream gave none."""
     data: str
 
 
@@ -43,13 +43,14 @@ class SseSplitter:
         return [data[start:end] for start, end in pairwise(ends)]
 
     def end(self) -> bytes:
-        """What was left over of the stream."""
-        rest, self.rest = self.rest, b""
+        """The unread rest of the stream."""
+        rest = self.rest
+        self.rest = b""
         return rest
 
 
 class SseParser:
-    """Turns bytes into events as soon as they are complete."""
+    """Split bytes into events as soon as each is complete."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -64,7 +65,7 @@ class SseParser:
         return self._take(self._decoder.decode(chunk))
 
     def close(self) -> list[SseEvent]:
-        """The last event, where the stream ended without the blank line that completes it."""
+        """Return the last event if the stream ended without its closing blank line."""
         events = self._take(self._decoder.decode(b"", final=True))
         self._line("".join(self._rest))
         self._rest = []
@@ -101,15 +102,19 @@ class SseParser:
 
     def _dispatch(self) -> list[SseEvent]:
         """An event without data is none: that is how a stream of comments keeps a connection alive."""
-        event, data = self._event, self._data
-        self._event, self._data = "", []
+        event = self._event
+        data = self._data
+        self._event = ""
+        self._data = []
         return [SseEvent(event or None, "\n".join(data))] if data else []
 
 
 def encode_event(event: SseEvent) -> bytes:
     """The bytes of one event, ready to be sent."""
     head = f"event: {event.event}\n" if event.event else ""
-    return (head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n").encode("utf-8", "replace")
+    return (
+        head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n"
+    ).encode("utf-8", "replace")
 
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -146,35 +151,50 @@ def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | Non
     try:
         value = json.loads(event.data)
     except (ValueError, RecursionError):
-        raise WireError(f"an event of the stream is no JSON: {event.data[:80]!r}") from None
+        raise WireError(
+            f"an event of the stream is no JSON: {event.data[:80]!r}"
+        ) from None
     return require_object(value, "the event")
 
 
 def without_private_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The protocol's fields; those with a leading underscore are ours and never cross the wire. Itself if all are."""
+    """Return the protocol's fields, without our own (leading underscore); the same object if there are none."""
     if isinstance(fields, dict) and not any(key.startswith("_") for key in fields):
         return fields
     return {key: value for key, value in fields.items() if not key.startswith("_")}
 
 
 def reply_fields(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a `Reply` has fields for, and the rest."""
+    """Split a body into the fields of `Reply` and the rest."""
     kinds = {"id": str, "model": str, "usage": dict}
-    fields = {key: body[key] for key, kind in kinds.items() if body.get(key) and isinstance(body[key], kind)}
+    fields = {
+        key: body[key]
+        for key, kind in kinds.items()
+        if body.get(key) and isinstance(body[key], kind)
+    }
     return fields, {key: value for key, value in body.items() if key not in fields}
 
 
-def write_reply_fields(body: dict[str, Any], reply: Reply, prompt: str, output: str, *, native: bool) -> dict[str, Any]:
-    """The body of a reply with these fields; of a native one only those that it had, usage as it came.
+def write_reply_fields(
+    body: dict[str, Any], reply: Reply, prompt: str, output: str, *, native: bool
+) -> dict[str, Any]:
+    """Return the body of a reply with these fields; of a native one only those that it had, usage unchanged.
 
     `prompt` and `output` are OpenAI's names of the two figures of another API's usage.
     """
-    body |= {key: value for key, value in (("id", reply.id), ("model", reply.model)) if value or not native}
+    body |= {
+        key: value
+        for key, value in (("id", reply.id), ("model", reply.model))
+        if value or not native
+    }
     if reply.usage is not None and native:
         body["usage"] = reply.usage
     elif reply.usage is not None:
         figures = normalize_usage(reply.usage)
-        cached = {"cached_tokens": figures.cache_read_tokens, "cache_write_tokens": figures.cache_write_tokens}
+        cached = {
+            "cached_tokens": figures.cache_read_tokens,
+            "cache_write_tokens": figures.cache_write_tokens,
+        }
         body["usage"] = {
             prompt: figures.prompt_tokens,
             f"{prompt}_details": cached,
@@ -187,14 +207,25 @@ def write_reply_fields(body: dict[str, Any], reply: Reply, prompt: str, output: 
 
 def error_delta(error: Any) -> StreamDelta:
     """An error that came in a stream."""
-    raw = error if isinstance(error, dict) else {"message": error_text(error) or str(error or "")}
+    raw = (
+        error
+        if isinstance(error, dict)
+        else {"message": error_text(error) or str(error or "")}
+    )
     return StreamDelta("error", text=error_text(raw), raw=raw)
 
 
 def error_text(error: Any) -> str:
     """The words in a provider's error, whichever way it was wrapped."""
     if isinstance(error, Mapping):
-        return next((text for key in ("message", "error", "code", "type") if (text := error_text(error.get(key)))), "")
+        return next(
+            (
+                text
+                for key in ("message", "error", "code", "type")
+                if (text := error_text(error.get(key)))
+            ),
+            "",
+        )
     return error if isinstance(error, str) else ""
 
 
@@ -211,12 +242,19 @@ def native_of(message: Mapping[str, Any], api: str) -> Native | None:
 
 
 def native_value(message: Mapping[str, Any], api: str) -> Any | None:
-    """What the message was on the wire, if it came from this API."""
+    """Return the message's original wire value if it came from this API."""
     record = native_of(message, api)
     return None if record is None else record["value"]
 
 
-def with_native(message: Message, api: str, value: Any, *, model: str | None = None, joined: bool = False) -> Message:
+def with_native(
+    message: Message,
+    api: str,
+    value: Any,
+    *,
+    model: str | None = None,
+    joined: bool = False,
+) -> Message:
     """A copy that remembers what it was on the wire, who wrote it, whether it is part of the message before."""
     record: Native = {"api": api, "value": value}
     if model:
@@ -251,3 +289,41 @@ def _family(model: str) -> str:
 
 
 _DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+
+
+class RolePiece(Protocol):
+    """The part of a wire message that one core message gives."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def native(self) -> object | None:
+        """The wire message it was; None if it came from another API."""
+        ...
+
+    @property
+    def joined(self) -> bool:
+        """Whether it was one wire message together with the piece before it."""
+        ...
+
+
+PieceT = TypeVar("PieceT", bound=RolePiece)
+
+
+def group_by_role(pieces: Iterable[PieceT]) -> Iterator[list[PieceT]]:
+    """Yield neighbours of one role together, unless they were separate on the wire already."""
+    run: list[PieceT] = []
+    for piece in pieces:
+        is_apart = (
+            bool(run)
+            and run[-1].native is not None
+            and piece.native is not None
+            and not piece.joined
+        )
+        if run and (run[-1].role != piece.role or is_apart):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run

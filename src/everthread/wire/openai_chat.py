@@ -25,7 +25,7 @@ from everthread.core.messages import (
 )
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
-from everthread.wire.anthropic.messages import part_from, source_url
+from everthread.wire.anthropic.message_codec import part_from, source_url
 from everthread.wire.common import (
     SseEvent,
     error_delta,
@@ -54,13 +54,25 @@ def chat_form(message: Message) -> list[Message]:
     parts = chat_parts(content)
     if message.get("role") == "assistant":
         return [_assistant_message(message, parts)]
-    results = [_tool_message(part) for part in content if kind_of(part) in RESULT_BLOCKS]
-    return results if results and not parts else [*results, cast("Message", {**message, "content": parts or ""})]
+    results = [
+        _tool_message(part) for part in content if kind_of(part) in RESULT_BLOCKS
+    ]
+    return (
+        results
+        if results and not parts
+        else [*results, cast("Message", {**message, "content": parts or ""})]
+    )
 
 
 def chat_parts(content: list[Part]) -> list[Part]:
     """The parts as chat has them, without calls, results and reasoning."""
-    return [new for part in content for new in (_PART_CONVERTERS[kind_of(part)](part) if _is_foreign(part) else [part])]
+    return [
+        new
+        for part in content
+        for new in (
+            _PART_CONVERTERS[kind_of(part)](part) if _is_foreign(part) else [part]
+        )
+    ]
 
 
 def tool_calls_of(message: Message) -> list[Any]:
@@ -77,7 +89,11 @@ def placeholder(part: Mapping[str, Any]) -> list[Part]:
 
 def _assistant_message(message: Message, parts: list[Part]) -> Message:
     calls: list[Any] = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments or "{}"},
+        }
         for call in calls_of({"role": "assistant", "content": message.get("content")})
     ]
     calls += tool_calls_of(message)
@@ -89,8 +105,16 @@ def _assistant_message(message: Message, parts: list[Part]) -> Message:
 
 def _tool_message(block: Part) -> Message:
     content = block.get("content")
-    inner = (chat_parts(content) or "") if isinstance(content, list) else content_text(content)
-    return {"role": "tool", "tool_call_id": str(block.get("tool_use_id")), "content": inner}
+    inner = (
+        (chat_parts(content) or "")
+        if isinstance(content, list)
+        else content_text(content)
+    )
+    return {
+        "role": "tool",
+        "tool_call_id": str(block.get("tool_use_id")),
+        "content": inner,
+    }
 
 
 def _is_foreign(part: Any) -> bool:
@@ -118,18 +142,30 @@ def _document(part: Part) -> list[Part]:
     inner = source.get("content") if kind == "content" else None
     if isinstance(inner, list):
         return chat_parts(inner)
-    return [_text(inner)] if isinstance(inner, str) else placeholder({"name": source_url(source), **part})
+    return (
+        [_text(inner)]
+        if isinstance(inner, str)
+        else placeholder({"name": source_url(source), **part})
+    )
 
 
 def _input_image(part: Part) -> list[Part]:
     if not isinstance(part.get("image_url"), str):
         return placeholder(part)
     image = {"url": part["image_url"]}
-    return [{"type": "image_url", "image_url": image | ({"detail": part["detail"]} if part.get("detail") else {})}]
+    return [
+        {
+            "type": "image_url",
+            "image_url": image
+            | ({"detail": part["detail"]} if part.get("detail") else {}),
+        }
+    ]
 
 
 def _input_file(part: Part) -> list[Part]:
-    file = {key: part[key] for key in ("file_id", "filename", "file_data") if part.get(key)}
+    file = {
+        key: part[key] for key in ("file_id", "filename", "file_data") if part.get(key)
+    }
     if "file_id" in file or "file_data" in file:
         return [{"type": "file", "file": file}]
     return placeholder({"name": part.get("file_url"), **part})
@@ -141,12 +177,21 @@ def _search_result(part: Part) -> list[Part]:
 
 
 _SERVER_BLOCKS = (
-    "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result",
-    "code_execution_tool_result", "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
-    "tool_search_tool_result", "container_upload",
-)  # fmt: skip
+    "server_tool_use",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "container_upload",
+)
 _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
-    "text": lambda part: [{key: value for key, value in part.items() if key != "citations"}],
+    "text": lambda part: [
+        {key: value for key, value in part.items() if key != "citations"}
+    ],
     "input_text": lambda part: [_text(content_text(part.get("text")))],
     "output_text": lambda part: [_text(content_text(part.get("text")))],
     "image": _image,
@@ -162,7 +207,14 @@ _PART_CONVERTERS: dict[str, Callable[[Part], list[Part]]] = {
 API = "openai_chat"
 
 REASONING_FIELDS = frozenset(
-    {"reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "reasoning_opaque", "thinking_blocks"}
+    {
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "reasoning_text",
+        "reasoning_opaque",
+        "thinking_blocks",
+    }
 )
 """Where the dialects of chat keep reasoning: DeepSeek, OpenRouter, Copilot, LiteLLM."""
 
@@ -191,39 +243,61 @@ def decode_request(body: Mapping[str, Any]) -> Request:
         system = wire[0]["content"]
         if wire[0]["role"] != "system":
             params[_SYSTEM_ROLE] = wire[0]["role"]
-    messages = decode_messages(wire if system is None else wire[1:], model=model, start=0 if system is None else 1)
+    messages = decode_messages(
+        wire if system is None else wire[1:],
+        model=model,
+        start=0 if system is None else 1,
+    )
     tools = decode_tools(body.get("tools") or [])
     if "tools" in body and not tools:
         params["tools"] = body["tools"]
-    return Request(model=model, messages=messages, system=system, tools=tools, params=params)
+    return Request(
+        model=model, messages=messages, system=system, tools=tools, params=params
+    )
 
 
 def encode_request(request: Request) -> dict[str, Any]:
     messages = encode_messages(request.messages, model=request.model)
     if request.system is not None:
-        system = request.system if isinstance(request.system, str) else chat_parts(request.system)
-        messages.insert(0, {"role": request.params.get(_SYSTEM_ROLE, "system"), "content": system})
-    body = {"model": request.model, "messages": messages, **without_private_fields(request.params)}
+        system = (
+            request.system
+            if isinstance(request.system, str)
+            else chat_parts(request.system)
+        )
+        messages.insert(
+            0, {"role": request.params.get(_SYSTEM_ROLE, "system"), "content": system}
+        )
+    body = {
+        "model": request.model,
+        "messages": messages,
+        **without_private_fields(request.params),
+    }
     tools = encode_tools(request.tools)
     return {**body, "tools": tools} if tools else body
 
 
-def decode_messages(wire: Sequence[Mapping[str, Any]], *, model: str | None = None, start: int = 0) -> list[Message]:
-    """Core messages; `model` is the one whose reasoning they hold, where that is known."""
+def decode_messages(
+    wire: Sequence[Mapping[str, Any]], *, model: str | None = None, start: int = 0
+) -> list[Message]:
+    """Return core messages; `model` wrote their reasoning, if that is known."""
     return [
         _decode(message, f"messages[{index}]", model)
         for index, message in enumerate(require_list(wire, "messages"), start=start)
     ]
 
 
-def encode_messages(messages: Messages, *, model: str | None = None) -> list[dict[str, Any]]:
+def encode_messages(
+    messages: Messages, *, model: str | None = None
+) -> list[dict[str, Any]]:
     """Chat messages for `model`, without reasoning that another model or API wrote.
 
     Chat takes media from the user only: those in tool results follow in a user message, after the last result.
     """
     wire: list[dict[str, Any]] = []
     media: list[Part] = []
-    for body, apart in (written for message in messages for written in _encode(message, model)):
+    for body, apart in (
+        written for message in messages for written in _encode(message, model)
+    ):
         if media and body["role"] != "tool":
             wire.append({"role": "user", "content": media})
             media = []
@@ -241,7 +315,7 @@ def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tools chat can call; what is built into another API is not among them."""
+    """Return the tools that chat can call, without those built into another API."""
     return [
         without_private_fields(tool)
         for tool in tools
@@ -257,29 +331,46 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and not body.get("choices"):
-        raise WireError(f"the reply is an error, not a completion: {error_text(body['error']) or repr(body['error'])}")
+        raise WireError(
+            f"the reply is an error, not a completion: {error_text(body['error']) or repr(body['error'])}"
+        )
     choices = require_list(body.get("choices"), "choices")
     if not choices:
         raise WireError("the reply holds no choice")
     first = require_object(choices[0], "choices[0]")
     fields, rest = reply_fields(body)
-    message = _decode(first.get("message"), "choices[0].message", model or fields.get("model"))
+    message = _decode(
+        first.get("message"), "choices[0].message", model or fields.get("model")
+    )
     shell = {key: value for key, value in first.items() if key != "message"}
     raw = {**rest, "choices": [shell, *choices[1:]], "_api": API}
-    return Reply(message=message, stop=stop_of(first.get("finish_reason"), message), raw=raw, **fields)
+    return Reply(
+        message=message,
+        stop=stop_of(first.get("finish_reason"), message),
+        raw=raw,
+        **fields,
+    )
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """A completion. What was decoded from one comes back verbatim."""
+    """Return a reply as a completion. A decoded one is returned verbatim."""
     native = reply.raw.get("_api") == API
-    raw: dict[str, Any] = without_private_fields(reply.raw) if native else {"object": "chat.completion", "created": 0}
+    raw: dict[str, Any] = (
+        without_private_fields(reply.raw)
+        if native
+        else {"object": "chat.completion", "created": 0}
+    )
     shell, *others = raw.get("choices") or [{"index": 0}]
-    message = encode_messages([reply.message if native else _for_client(reply.message)])[0]
+    message = encode_messages(
+        [reply.message if native else _for_client(reply.message)]
+    )[0]
     choice = {**shell, "message": message}
     if not native or stop_of(shell.get("finish_reason"), reply.message) != reply.stop:
         choice["finish_reason"] = _finish_reason(reply)
     body = {**raw, "choices": [choice, *others]}
-    return write_reply_fields(body, reply, "prompt_tokens", "completion_tokens", native=native)
+    return write_reply_fields(
+        body, reply, "prompt_tokens", "completion_tokens", native=native
+    )
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
@@ -295,7 +386,9 @@ def _for_client(message: Message) -> Message:
     back in a request, it is stripped there."""
     body = chat_form(public_message(message))[0]
     content = body.get("content")
-    return with_content(body, content_text(content)) if isinstance(content, list) else body
+    return (
+        with_content(body, content_text(content)) if isinstance(content, list) else body
+    )
 
 
 def _is_system_prompt(message: Any) -> bool:
@@ -305,25 +398,34 @@ def _is_system_prompt(message: Any) -> bool:
     content = message["content"]
     if message["role"] not in SYSTEM_ROLES:
         return False
-    return isinstance(content, str) or (isinstance(content, list) and chat_parts(content) == content)
+    return isinstance(content, str) or (
+        isinstance(content, list) and chat_parts(content) == content
+    )
 
 
 def _decode(wire: Any, where: str, model: str | None) -> Message:
     body = cast("Message", without_private_fields(require_object(wire, where)))
     require_text(body.get("role"), f"{where}.role")
-    content, calls = body.get("content"), body.get("tool_calls")
+    content = body.get("content")
+    calls = body.get("tool_calls")
     if content is not None and not isinstance(content, str | list):
-        raise WireError(f"{where}.content must be a string, a list of parts or null, not {type(content).__name__}")
+        raise WireError(
+            f"{where}.content must be a string, a list of parts or null, not {type(content).__name__}"
+        )
     if calls is not None:
         require_list(calls, f"{where}.tool_calls")
-    if encode_messages([body]) != [body]:  # keep the original beside it, so that it is sent on unchanged
+    if encode_messages([body]) != [
+        body
+    ]:  # keep the original beside it, so that it is sent on unchanged
         return with_native(body, API, body, model=model)
     if _without_reasoning(body) is not body:
         return with_native(body, API, None, model=model)
     return body
 
 
-def _encode(message: Message, model: str | None) -> list[tuple[dict[str, Any], list[Part]]]:
+def _encode(
+    message: Message, model: str | None
+) -> list[tuple[dict[str, Any], list[Part]]]:
     """The message on the wire, each with the media that must go into a message of the user."""
     body = public_message(message)
     if "_native" in message and not keep_reasoning(message, API, model):
@@ -332,16 +434,22 @@ def _encode(message: Message, model: str | None) -> list[tuple[dict[str, Any], l
     if value is not None and value == public_message(message):
         return [(cast("dict[str, Any]", body), [])]
     calls = tool_calls_of(body)
-    plain_calls = [without_private_fields(call) if isinstance(call, dict) else call for call in calls]
+    plain_calls = [
+        without_private_fields(call) if isinstance(call, dict) else call
+        for call in calls
+    ]
     if any(new is not old for new, old in zip(plain_calls, calls, strict=True)):
         body = cast("Message", {**body, "tool_calls": plain_calls})
     if not _FIELDS_CHAT_LACKS.isdisjoint(body):
-        body = cast("Message", {key: part for key, part in body.items() if key not in _FIELDS_CHAT_LACKS})
+        body = cast(
+            "Message",
+            {key: part for key, part in body.items() if key not in _FIELDS_CHAT_LACKS},
+        )
     return [_split_media(form) for form in chat_form(body)]
 
 
 def _split_media(message: Message) -> tuple[dict[str, Any], list[Part]]:
-    """A tool result with its words only, and its media, introduced by the call they answer; the rest as it is."""
+    """Split a tool result into its text and its media, introduced by the call; other messages are unchanged."""
     content = message.get("content")
     if message.get("role") != "tool" or not isinstance(content, list):
         return cast("dict[str, Any]", message), []
@@ -354,15 +462,19 @@ def _split_media(message: Message) -> tuple[dict[str, Any], list[Part]]:
 
 
 def _without_reasoning(message: Message) -> Message:
-    """The message without reasoning, also what Gemini signs its calls with; itself where there is none."""
+    """Return the message without reasoning and Gemini's call signatures; the same object if it has none."""
     calls = tool_calls_of(message)
     signed = any("extra_content" in call for call in calls if isinstance(call, dict))
     if not signed and REASONING_FIELDS.isdisjoint(message):
         return message
-    fields = {key: value for key, value in message.items() if key not in REASONING_FIELDS}
+    fields = {
+        key: value for key, value in message.items() if key not in REASONING_FIELDS
+    }
     if signed:
         fields["tool_calls"] = [
-            {key: value for key, value in call.items() if key != "extra_content"} if isinstance(call, dict) else call
+            {key: value for key, value in call.items() if key != "extra_content"}
+            if isinstance(call, dict)
+            else call
             for call in calls
         ]
     return cast("Message", fields)
@@ -377,8 +489,17 @@ def _finish_reason(reply: Reply) -> str | None:
     return reply.stop if reply.stop in _STOP_BY_FINISH_REASON else "stop"
 
 
-_TEXT_FIELDS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"})
-_FIELDS_IN_PIECES = _TEXT_FIELDS | {"arguments", "input", "transcript", "data", "text", "summary"}
+_TEXT_FIELDS = frozenset(
+    {"content", "refusal", "reasoning", "reasoning_content", "reasoning_text"}
+)
+_FIELDS_IN_PIECES = _TEXT_FIELDS | {
+    "arguments",
+    "input",
+    "transcript",
+    "data",
+    "text",
+    "summary",
+}
 """Strings that come in pieces. Any other string is said whole, and the last one counts."""
 _FIELDS_OF_A_CHUNK = frozenset({"choices", "usage", "error", "object", "obfuscation"})
 
@@ -403,7 +524,9 @@ class ChatStreamDecoder:
             return []
         deltas: list[StreamDelta] = []
         self._head |= {
-            k: v for k, v in chunk.items() if k not in _FIELDS_OF_A_CHUNK and (v is not None or k not in self._head)
+            k: v
+            for k, v in chunk.items()
+            if k not in _FIELDS_OF_A_CHUNK and (v is not None or k not in self._head)
         }
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
@@ -418,30 +541,55 @@ class ChatStreamDecoder:
         return deltas
 
     def reply(self) -> Reply:
-        """What came so far, in the form of a whole reply."""
+        """Return the partial answer as a whole reply."""
         message = {"role": "assistant", **_fold_fields(self._deltas)}
         if calls := self._calls.fold():
             message["tool_calls"] = calls
         if message.keys() == {"role"}:
             message["content"] = ""
         shell = {"index": 0, "finish_reason": None, **_fold_fields(self._choice)}
-        body = {**self._head, "object": "chat.completion", "choices": [{**shell, "message": message}]}
-        return decode_reply(body | ({"usage": self._usage} if self._usage else {}), model=self._model)
+        body = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [{**shell, "message": message}],
+        }
+        return decode_reply(
+            body | ({"usage": self._usage} if self._usage else {}), model=self._model
+        )
 
     def _take(self, choice: Mapping[str, Any]) -> Iterator[StreamDelta]:
         delta = require_object(choice.get("delta") or {}, "choices[0].delta")
         calls = delta.get("tool_calls")
-        self._choice.append({key: value for key, value in choice.items() if key not in ("delta", "usage")})
-        self._deltas.append({key: value for key, value in delta.items() if key != "tool_calls" or not calls})
+        self._choice.append(
+            {
+                key: value
+                for key, value in choice.items()
+                if key not in ("delta", "usage")
+            }
+        )
+        self._deltas.append(
+            {
+                key: value
+                for key, value in delta.items()
+                if key != "tool_calls" or not calls
+            }
+        )
         yield from _words(delta)
         for fragment in calls if isinstance(calls, list) else []:
-            yield self._calls.take(require_object(fragment, "choices[0].delta.tool_calls[]"))
+            yield self._calls.take(
+                require_object(fragment, "choices[0].delta.tool_calls[]")
+            )
         if isinstance(choice.get("usage"), dict):
             yield self._take_usage(choice["usage"])
         if choice.get("finish_reason") is not None:
             refusal = any(taken.get("refusal") for taken in self._deltas)
-            stop = stop_of(choice["finish_reason"], {"role": "assistant", "refusal": "…" if refusal else None})
-            yield StreamDelta("stop", text=stop or "", raw={"finish_reason": choice["finish_reason"]})
+            stop = stop_of(
+                choice["finish_reason"],
+                {"role": "assistant", "refusal": "…" if refusal else None},
+            )
+            yield StreamDelta(
+                "stop", text=stop or "", raw={"finish_reason": choice["finish_reason"]}
+            )
 
     def _take_usage(self, usage: dict[str, Any]) -> StreamDelta:
         self._usage = usage
@@ -456,10 +604,10 @@ class _Call:
 
 
 class _Calls:
-    """Which call a fragment belongs to, and the calls put together.
+    """Assigns fragments to calls, and assembles the calls.
 
-    An id seen before decides, whatever the index says. A new id, or a name where no index can tell, begins a call.
-    Without either the index decides; a fragment with an unknown index belongs to the last call.
+    An id seen before decides, regardless of the index. A new id, or a name if no index decides, begins a call. Without
+    either the index decides; a fragment with an unknown index belongs to the last call.
     """
 
     def __init__(self) -> None:
@@ -468,7 +616,8 @@ class _Calls:
         self._by_index: dict[int, int] = {}
 
     def take(self, fragment: Mapping[str, Any]) -> StreamDelta:
-        call_id, index = as_text(fragment.get("id")), fragment.get("index")
+        call_id = as_text(fragment.get("id"))
+        index = fragment.get("index")
         function = fragment.get("function") or fragment.get("custom")
         function = function if isinstance(function, Mapping) else {}
         name = as_text(function.get("name"))
@@ -478,19 +627,25 @@ class _Calls:
         if isinstance(index, int):
             self._by_index[index] = at
         call = self._calls[at]
-        new_id, new_name = "" if call.id else call_id, "" if name in call.names else name
+        new_id = "" if call.id else call_id
+        new_name = "" if name in call.names else name
         if new_id:
             call.id = new_id
             self._by_id[new_id] = at
         call.names.add(name)
-        call.fragments.append({key: value for key, value in fragment.items() if key != "index"})
+        call.fragments.append(
+            {key: value for key, value in fragment.items() if key != "index"}
+        )
         arguments = json_text(function.get("arguments", function.get("input")))
-        return StreamDelta("call", index=at, id=new_id, name=new_name, arguments=arguments)
+        return StreamDelta(
+            "call", index=at, id=new_id, name=new_name, arguments=arguments
+        )
 
     def _find_call(self, call_id: str, index: Any, *, has_name: bool) -> int:
         if call_id in self._by_id:
             return self._by_id[call_id]
-        new, last = len(self._calls), max(len(self._calls) - 1, 0)
+        new = len(self._calls)
+        last = max(len(self._calls) - 1, 0)
         call_at_index = self._by_index.get(index) if isinstance(index, int) else None
         if call_at_index is not None:
             return new if call_id and self._calls[call_at_index].id else call_at_index
@@ -508,12 +663,16 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     body = encode_reply(reply)
     choice = body["choices"][0]
     message = choice["message"]
-    head = {key: value for key, value in body.items() if key not in ("choices", "usage")}
+    head = {
+        key: value for key, value in body.items() if key not in ("choices", "usage")
+    }
     head["object"] = "chat.completion.chunk"
     if "usage" in body and body["usage"] is None:
         head["usage"] = None
     for delta in _deltas(message):
-        yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        yield _event(
+            {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        )
     shell = {key: value for key, value in choice.items() if key != "message"}
     yield _event({**head, "choices": [{**shell, "delta": {}}]})
     if body.get("usage"):
@@ -522,16 +681,34 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    words = {key: value for key, value in message.items() if key in _TEXT_FIELDS and isinstance(value, str)}
+    words = {
+        key: value
+        for key, value in message.items()
+        if key in _TEXT_FIELDS and isinstance(value, str)
+    }
     calls = message.get("tool_calls") or []
-    yield {key: value for key, value in message.items() if key not in words and (key != "tool_calls" or not calls)}
-    for key, value in sorted(words.items(), key=lambda item: not item[0].startswith("reasoning")):
+    yield {
+        key: value
+        for key, value in message.items()
+        if key not in words and (key != "tool_calls" or not calls)
+    }
+    for key, value in sorted(
+        words.items(), key=lambda item: not item[0].startswith("reasoning")
+    ):
         yield {key: value}
     for index, call in enumerate(calls):
         function = call.get("function")
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            yield {"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]}
-            yield {"tool_calls": [{"index": index, "function": {"arguments": function["arguments"]}}]}
+            yield {
+                "tool_calls": [
+                    {**call, "index": index, "function": {**function, "arguments": ""}}
+                ]
+            }
+            yield {
+                "tool_calls": [
+                    {"index": index, "function": {"arguments": function["arguments"]}}
+                ]
+            }
         else:
             yield {"tool_calls": [{**call, "index": index}]}
 
@@ -543,10 +720,19 @@ def _event(chunk: Mapping[str, Any]) -> SseEvent:
 def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
     """Reasoning may come twice in one chunk, as text and as details: it is said once."""
     details = delta.get("reasoning_details")
-    thoughts = [delta.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text")]
-    thoughts += [detail.get(key) for detail in details or [] if isinstance(detail, dict) for key in ("text", "summary")]
+    thoughts = [
+        delta.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text")
+    ]
+    thoughts += [
+        detail.get(key)
+        for detail in details or []
+        if isinstance(detail, dict)
+        for key in ("text", "summary")
+    ]
     spoken: dict[DeltaKind, str] = {
-        "reasoning": next((text for text in thoughts if isinstance(text, str) and text), ""),
+        "reasoning": next(
+            (text for text in thoughts if isinstance(text, str) and text), ""
+        ),
         "text": content_text(delta.get("content")),
         "refusal": content_text(delta.get("refusal")),
     }
@@ -558,7 +744,10 @@ def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
 def _fold_fields(fragments: list[Any]) -> dict[str, Any]:
     """Objects of one kind that came one after the other, as one."""
     keys = dict.fromkeys(chain.from_iterable(fragments))
-    return {key: _fold(key, [fragment[key] for fragment in fragments if key in fragment]) for key in keys}
+    return {
+        key: _fold(key, [fragment[key] for fragment in fragments if key in fragment])
+        for key in keys
+    }
 
 
 def _fold(key: str, values: list[Any]) -> Any:
@@ -572,7 +761,11 @@ def _fold(key: str, values: list[Any]) -> Any:
     if key == "reasoning_details" and all(isinstance(value, list) for value in present):
         return _fold_details(present)
     if all(isinstance(value, str) for value in present):
-        return "".join(present) if key in _FIELDS_IN_PIECES else next(filter(None, reversed(present)), "")
+        return (
+            "".join(present)
+            if key in _FIELDS_IN_PIECES
+            else next(filter(None, reversed(present)), "")
+        )
     if all(isinstance(value, dict) for value in present):
         return _fold_fields(present)
     if all(isinstance(value, list) for value in present):
@@ -586,15 +779,20 @@ def _fold_content(values: list[Any]) -> list[Any]:
     for is_text, run in groupby(values, key=lambda value: isinstance(value, str)):
         pieces = list(run)
         if not is_text:
-            parts += chain.from_iterable(piece for piece in pieces if isinstance(piece, list))
+            parts += chain.from_iterable(
+                piece for piece in pieces if isinstance(piece, list)
+            )
         elif text := "".join(pieces):
             parts.append({"type": "text", "text": text})
     return parts
 
 
 def _fold_details(chunks: list[list[Any]]) -> list[Any]:
-    """Blocks of reasoning. A chunk goes on with the block before if that is of its kind and index and not yet signed;
-    what stands together in one chunk are blocks of their own."""
+    """Merge chunks into blocks of reasoning.
+
+    A chunk continues the previous block if that has its kind and index and is not yet signed; entries of one chunk are
+    separate blocks.
+    """
     blocks: list[list[Any]] = []
     for details in chunks:
         for position, detail in enumerate(details):
@@ -607,6 +805,8 @@ def _fold_details(chunks: list[list[Any]]) -> list[Any]:
 
 def _continues(block: list[Any], detail: Any) -> bool:
     last = block[-1]
-    if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(last) != kind_of(detail):
+    if kind_of(detail) not in ("reasoning.text", "reasoning.summary") or kind_of(
+        last
+    ) != kind_of(detail):
         return False
     return not last.get("signature") and last.get("index") == detail.get("index")

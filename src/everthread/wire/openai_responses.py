@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, cast
 
+from everthread.core.cache_breakpoints import BREAKPOINT, has_breakpoint
 from everthread.core.messages import (
     Message,
     Messages,
@@ -54,21 +55,29 @@ CALLS = {
     "tool_search_call": "tool_search_output",
     "mcp_approval_request": "mcp_approval_response",
 }
-"""What the client answers, and with which item."""
+"""Calls that the client answers, and the item it answers each with."""
 _ANSWERS = {output: call for call, output in CALLS.items()}
 _FREE = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
 _BUILT_IN = CALLS.keys() - _FREE
+_MORE_TOOLS = "additional_tools"
+"""The item by which a client offers tools in its input."""
+_SEARCH = "tool_search_call"
+"""Its answer defines tools; as text it would define none, so the call then leaves with it."""
 _NAMESPACE = "_namespace"
 """The field in which a call keeps its tool's namespace, to be written again."""
 _SPEECH = ("message", "reasoning")
-_NO_ARGUMENTS = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"})
+_NO_ARGUMENTS = frozenset(
+    {"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"}
+)
 
 
-def decode_messages(wire: str | Sequence[Mapping[str, Any]], *, model: str | None = None) -> list[Message]:
-    """Core messages from items, or from the text that may stand for a single user message.
+def decode_messages(
+    wire: str | Sequence[Mapping[str, Any]], *, model: str | None = None
+) -> list[Message]:
+    """Return core messages from items, or from a text, which is a single user message.
 
-    `model` is the one whose reasoning the items hold, where that is known.
+    `model` is the one whose reasoning the items hold, if known.
     """
     if isinstance(wire, str):
         return [with_native({"role": "user", "content": wire}, API, wire)]
@@ -83,14 +92,27 @@ def decode_messages(wire: str | Sequence[Mapping[str, Any]], *, model: str | Non
         if run:
             messages.append(decode_run(run, model=model))
             run = []
-        messages.append(with_native(_result(item) if role == "tool" else _plain_message(item, role), API, item))
+        messages.append(
+            with_native(
+                _result(item) if role == "tool" else _plain_message(item, role),
+                API,
+                item,
+            )
+        )
     return [*messages, decode_run(run, model=model)] if run else messages
 
 
 def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
     """One assistant message. Calls answered inside the run were the provider's own business."""
-    answered = {"", *(_answered_call_id(item) for item in items if kind_of(item) in _ANSWERS)}
-    calls = [_call(item) for item in items if kind_of(item) in CALLS and call_id(item) not in answered]
+    answered = {
+        "",
+        *(_answered_call_id(item) for item in items if kind_of(item) in _ANSWERS),
+    }
+    calls = [
+        _call(item)
+        for item in items
+        if kind_of(item) in CALLS and call_id(item) not in answered
+    ]
     parts = [part for item in items if "role" in item for part in _content(item)]
     refusals = [content_text([part]) for part in parts if kind_of(part) == "refusal"]
     texts = [part for part in parts if kind_of(part) != "refusal"]
@@ -100,41 +122,71 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
     if refusals:
         message["refusal"] = "\n".join(refusals)
     if not (calls or parts):
-        message["content"] = "\n".join(f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH)
+        message["content"] = "\n".join(
+            f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH
+        )
     return with_native(message, API, list(items), model=model)
 
 
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[Item]:
     """Items for `model`, without reasoning that another model or API wrote."""
     rewritten = {
-        result.call_id for message in messages if native_value(message, API) is None for result in results_of(message)
+        result.call_id
+        for message in messages
+        if native_value(message, API) is None
+        for result in results_of(message)
     }
+    unsearched = _find_searches(messages) & rewritten
     items: list[Item] = []
     kinds: dict[str, Any] = {}
     for message in messages:
         value = native_value(message, API)
+        if value is None and message.get("tool_call_id") in unsearched:
+            continue
         if isinstance(value, list):
-            written = _run(value, rewritten, reasoning=keep_reasoning(message, API, model))
+            written = _run(
+                value, rewritten, reasoning=keep_reasoning(message, API, model)
+            )
         elif isinstance(value, str):
             written = [{"role": "user", "content": value}]
         elif isinstance(value, dict) and _still_answers(value, kinds):
             written = [value]
         else:
-            written = [item for form in chat_form(message) for item in _from_chat(form, kinds)]
-        kinds |= {call_id(item): item["type"] for item in written if kind_of(item) in CALLS}
+            written = [
+                item for form in chat_form(message) for item in _from_chat(form, kinds)
+            ]
+        kinds |= {
+            call_id(item): item["type"] for item in written if kind_of(item) in CALLS
+        }
         items += written
     return items
 
 
+def _find_searches(messages: Messages) -> set[str]:
+    """Return the ids of all searches for tools that the client answers."""
+    runs = (
+        value
+        for message in messages
+        if isinstance(value := native_value(message, API), list)
+    )
+    return {call_id(item) for run in runs for item in run if kind_of(item) == _SEARCH}
+
+
 def call_id(item: Mapping[str, Any]) -> str:
-    """The id a result refers to; empty where the provider answers the call itself."""
-    value = item.get("id") if kind_of(item) == "mcp_approval_request" else item.get("call_id")
+    """Return the id that a result refers to; empty if the provider answers the call itself."""
+    value = (
+        item.get("id")
+        if kind_of(item) == "mcp_approval_request"
+        else item.get("call_id")
+    )
     return as_text(value)
 
 
 def _answered_call_id(item: Mapping[str, Any]) -> str:
     """The id of the call this is the result of."""
-    value = item.get("approval_request_id" if item["type"] == "mcp_approval_response" else "call_id")
+    value = item.get(
+        "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
+    )
     if value is None and item["type"] == "local_shell_call_output":
         value = item.get("id")
     return as_text(value)
@@ -145,8 +197,12 @@ def _role(item: Item, where: str) -> str:
     if kind == "message" or (not kind and "role" in item):
         role = require_text(item.get("role"), f"{where}.role")
         if role == "tool":
-            raise WireError(f"{where}.role must not be tool: a result is an item of its own here")
+            raise WireError(
+                f"{where}.role must not be tool: a result is an item of its own here"
+            )
         return role
+    if kind == _MORE_TOOLS:
+        return "developer"
     return "tool" if kind in _ANSWERS and _answered_call_id(item) else "assistant"
 
 
@@ -155,8 +211,16 @@ def _kind(item: Item) -> str:
 
 
 def _plain_message(item: Item, role: str) -> Message:
+    if kind_of(item) == _MORE_TOOLS:
+        return {
+            "role": role,
+            "content": json.dumps(item.get("tools"), ensure_ascii=False),
+        }
     content = item.get("content")
-    return {"role": role, "content": content if isinstance(content, str) else _content(item)}
+    return {
+        "role": role,
+        "content": content if isinstance(content, str) else _content(item),
+    }
 
 
 def _content(item: Item) -> list[Part]:
@@ -164,13 +228,18 @@ def _content(item: Item) -> list[Part]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return chat_parts(
-        [dict(require_object(part, "a part of the content")) for part in require_list(content or [], "content")]
+        [
+            dict(require_object(part, "a part of the content"))
+            for part in require_list(content or [], "content")
+        ]
     )
 
 
 def _call(item: Item) -> Any:
     """The call as chat has it."""
-    kind, name, namespace = item["type"], _call_name(item), item.get("namespace")
+    kind = item["type"]
+    name = _call_name(item)
+    namespace = item.get("namespace")
     own_fields = {_NAMESPACE: namespace} if namespace else {}
     if kind == "custom_tool_call":
         custom = {"name": name, "input": item.get("input")}
@@ -178,15 +247,22 @@ def _call(item: Item) -> Any:
     arguments = item.get("arguments")
     if not isinstance(arguments, str):
         fields = {key: value for key, value in item.items() if key not in _NO_ARGUMENTS}
-        arguments = json.dumps(fields if arguments is None else arguments, ensure_ascii=False)
+        arguments = json.dumps(
+            fields if arguments is None else arguments, ensure_ascii=False
+        )
     function = {"name": name or kind.removesuffix("_call"), "arguments": arguments}
     return {"id": call_id(item), "type": "function", "function": function, **own_fields}
 
 
 def _call_name(item: Mapping[str, Any]) -> Any:
     """The name of the tool; that of a tool in a namespace begins with the namespace."""
-    namespace, name = item.get("namespace"), item.get("name")
-    return join_name(namespace, name) if isinstance(namespace, str) and namespace and isinstance(name, str) else name
+    namespace = item.get("namespace")
+    name = item.get("name")
+    return (
+        join_name(namespace, name)
+        if isinstance(namespace, str) and namespace and isinstance(name, str)
+        else name
+    )
 
 
 def _result(item: Item) -> Message:
@@ -197,35 +273,59 @@ def _result(item: Item) -> Message:
     elif kind_of(output) == "computer_screenshot":
         content = chat_parts([{**output, "type": "input_image"}])
     elif item["type"] == "shell_call_output" and isinstance(output, list):
-        pieces = [piece.get(key) for piece in output if isinstance(piece, dict) for key in ("stdout", "stderr")]
+        pieces = [
+            piece.get(key)
+            for piece in output
+            if isinstance(piece, dict)
+            for key in ("stdout", "stderr")
+        ]
         content = "\n".join(str(piece) for piece in pieces if piece)
     elif isinstance(output, list):
         content = chat_parts(output)
     elif output is None:
-        content = json.dumps(item["tools"], ensure_ascii=False) if item.get("tools") else ""
+        content = (
+            json.dumps(item["tools"], ensure_ascii=False) if item.get("tools") else ""
+        )
     else:
         content = content_text(output)
     return {"role": "tool", "tool_call_id": _answered_call_id(item), "content": content}
 
 
 def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Item]:
-    """A run as it was, unless its reasoning must go or a result of a built-in tool was rewritten.
+    """Return a run unchanged, unless its reasoning must go or a result of a built-in tool was rewritten.
 
-    Only functions and custom tools take any text as result, so the call of such a tool is then told as a function's.
-    Reasoning seals what follows it: where one is changed the other goes, and the ids by which the provider would miss
-    it.
+    Only functions and custom tools take any text as result, so the call of such a tool is then written as a function's;
+    a search for tools is left out. Reasoning seals the items after it: if one is changed, the other is dropped, with
+    the ids by which the provider would miss it.
     """
     rewritten_items = [
-        _call_item(_call(item)) if kind_of(item) in _BUILT_IN and call_id(item) in rewritten else item for item in items
+        _call_item(_call(item))
+        if kind_of(item) in _BUILT_IN and call_id(item) in rewritten
+        else item
+        for item in items
+        if kind_of(item) != _SEARCH or call_id(item) not in rewritten
     ]
-    if reasoning and all(new is old for new, old in zip(rewritten_items, items, strict=True)):
+    is_same = len(rewritten_items) == len(items)
+    if (
+        reasoning
+        and is_same
+        and all(new is old for new, old in zip(rewritten_items, items, strict=True))
+    ):
         return items
     rest = [item for item in rewritten_items if kind_of(item) != "reasoning"]
-    return rest if len(rest) == len(rewritten_items) else [_without_id(item) for item in rest]
+    return (
+        rest
+        if len(rest) == len(rewritten_items)
+        else [_without_id(item) for item in rest]
+    )
 
 
 def _without_id(item: Item) -> Item:
-    return {key: value for key, value in item.items() if key != "id"} if _kind(item) in ("message", *_FREE) else item
+    return (
+        {key: value for key, value in item.items() if key != "id"}
+        if _kind(item) in ("message", *_FREE)
+        else item
+    )
 
 
 def _still_answers(item: Item, kinds: Mapping[str, Any]) -> bool:
@@ -238,17 +338,25 @@ def _from_chat(message: Message, kinds: Mapping[str, Any]) -> list[Item]:
     role = message.get("role")
     if role != "assistant":
         parts = [_input_part(part) for part in parts_of(message)]
-        content = parts if isinstance(message.get("content"), list) else text_of(message)
+        content = (
+            parts if isinstance(message.get("content"), list) else text_of(message)
+        )
         if role not in ("tool", "function"):
             return [{"role": role, "content": content}]
         answered_id = content_text(message.get("tool_call_id") or message.get("name"))
-        kind = CALLS["custom_tool_call" if kinds.get(answered_id) == "custom_tool_call" else "function_call"]
+        kind = CALLS[
+            "custom_tool_call"
+            if kinds.get(answered_id) == "custom_tool_call"
+            else "function_call"
+        ]
         return [{"type": kind, "call_id": answered_id, "output": content}]
     texts = (content_text([part]) for part in parts_of(message))
     parts = [{"type": "output_text", "text": text} for text in texts if text]
     if refusal := message.get("refusal"):
         parts.append({"type": "refusal", "refusal": refusal})
-    spoken: list[Item] = [{"type": "message", "role": "assistant", "content": parts}] if parts else []
+    spoken: list[Item] = (
+        [{"type": "message", "role": "assistant", "content": parts}] if parts else []
+    )
     calls = tool_calls_of(message)
     legacy = cast("Mapping[str, Any]", message).get("function_call")
     if isinstance(legacy, dict):
@@ -260,7 +368,10 @@ def _call_item(call: Mapping[str, Any]) -> Item:
     [read] = calls_of({"role": "assistant", "tool_calls": [call]})
     fields = {"call_id": read.id, "name": read.name}
     if namespace := as_text(call.get(_NAMESPACE)):
-        fields |= {"name": read.name.removeprefix(join_name(namespace, "")), "namespace": namespace}
+        fields |= {
+            "name": read.name.removeprefix(join_name(namespace, "")),
+            "namespace": namespace,
+        }
     if isinstance(call.get("custom"), dict):
         return {"type": "custom_tool_call", **fields, "input": read.arguments}
     return {"type": "function_call", **fields, "arguments": read.arguments or "{}"}
@@ -274,7 +385,11 @@ def _input_part(part: Part) -> Part:
     inner = part.get(kind)
     if kind == "image_url":
         image = inner if isinstance(inner, dict) else {"url": inner}
-        return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
+        return {
+            "type": "input_image",
+            "image_url": image.get("url"),
+            "detail": image.get("detail") or "auto",
+        }
     if kind == "file" and isinstance(inner, dict):
         return {"type": "input_file", **inner}
     return {key: value for key, value in part.items() if key != "cache_control"}
@@ -289,34 +404,71 @@ def decode_request(body: Mapping[str, Any]) -> Request:
     model = require_text(body.get("model"), "model")
     messages = decode_messages(body.get("input") or [], model=model)
     tools = decode_tools(body.get("tools") or [])
-    system: System = body["instructions"] if isinstance(body.get("instructions"), str) else None
-    expressed = {"input": messages, "tools": tools, "instructions": system is not None, "model": True}
+    system: System = (
+        body["instructions"] if isinstance(body.get("instructions"), str) else None
+    )
+    expressed = {
+        "input": messages,
+        "tools": tools,
+        "instructions": system is not None,
+        "model": True,
+    }
     params = {key: value for key, value in body.items() if not expressed.get(key)}
-    return Request(model=model, messages=messages, system=system, tools=tools, params=params)
+    return Request(
+        model=model, messages=messages, system=system, tools=tools, params=params
+    )
 
 
 def encode_request(request: Request) -> dict[str, Any]:
     body = {"model": request.model, **without_private_fields(request.params)}
     if request.messages:
-        text = native_value(request.messages[0], API) if len(request.messages) == 1 else None
-        body["input"] = text if isinstance(text, str) else encode_messages(request.messages, model=request.model)
+        text = (
+            native_value(request.messages[0], API)
+            if len(request.messages) == 1
+            else None
+        )
+        body["input"] = (
+            text
+            if isinstance(text, str)
+            else encode_messages(request.messages, model=request.model)
+        )
     if isinstance(request.system, str):
         body["instructions"] = request.system
+    elif request.system and has_breakpoint(request.system):
+        body["input"] = [_encode_system(request.system), *_as_items(body.get("input"))]
     elif request.system:
-        body["instructions"] = "\n\n".join(content_text([part]) for part in request.system)
+        body["instructions"] = "\n\n".join(
+            content_text([part]) for part in request.system
+        )
     tools = encode_tools(request.tools)
     return {**body, "tools": tools} if tools else body
 
 
+def _encode_system(system: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a system prompt as a message: `instructions` cannot carry a breakpoint."""
+    parts: list[Any] = []
+    for part in system or ():
+        mark = {key: part[key] for key in part if key == BREAKPOINT}
+        parts.append({"type": "input_text", "text": content_text([part]), **mark})
+    return {"type": "message", "role": "developer", "content": parts}
+
+
+def _as_items(items: Any) -> list[Any]:
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    return list(items or ())
+
+
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Functions and custom tools in chat's form, which nests what is flat here; built-in tools as they are."""
+    """Return functions and custom tools in chat's nested form; built-in tools are unchanged."""
     return [
-        _decode_tool(require_object(tool, f"tools[{index}]")) for index, tool in enumerate(require_list(wire, "tools"))
+        _decode_tool(require_object(tool, f"tools[{index}]"))
+        for index, tool in enumerate(require_list(wire, "tools"))
     ]
 
 
 def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tools this API can call; what is built into another API is not among them."""
+    """Return the tools that this API can call, without those built into another API."""
     return [encoded for tool in tools if (encoded := _encode_tool(tool)) is not None]
 
 
@@ -324,28 +476,40 @@ def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
     """A reply in core form; `model` is the name under which it was asked for."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
-        raise WireError(f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}")
+        raise WireError(
+            f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
+        )
     items = require_list(body.get("output"), "output")
-    output = [dict(require_object(item, f"output[{at}]")) for at, item in enumerate(items)]
+    output = [
+        dict(require_object(item, f"output[{at}]")) for at, item in enumerate(items)
+    ]
     fields, rest = reply_fields(body)
     message = decode_run(output, model=model or fields.get("model"))
     raw = {key: value for key, value in rest.items() if key != "output"}
-    return Reply(message=message, stop=_stop(raw, message), raw={**raw, "_api": API}, **fields)
+    return Reply(
+        message=message, stop=_stop(raw, message), raw={**raw, "_api": API}, **fields
+    )
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:
-    """A response. What was decoded from one comes back verbatim."""
+    """Return a reply as a response. A decoded one is returned verbatim."""
     native = reply.raw.get("_api") == API
     raw = without_private_fields(reply.raw) if native else _DEFAULTS
     body = {**raw, "output": _output(reply)}
     if not native or _stop(raw, reply.message) != reply.stop:
         body |= _status(reply.stop)
-    return write_reply_fields(body, reply, "input_tokens", "output_tokens", native=native)
+    return write_reply_fields(
+        body, reply, "input_tokens", "output_tokens", native=native
+    )
 
 
 def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     kind = tool.get("type")
-    fields = {key: value for key, value in without_private_fields(tool).items() if key != "type"}
+    fields = {
+        key: value
+        for key, value in without_private_fields(tool).items()
+        if key != "type"
+    }
     if kind == "function":
         return {"type": kind, kind: fields}
     if kind == "custom":
@@ -354,11 +518,15 @@ def _decode_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
             grammar = {key: value for key, value in form.items() if key != "type"}
             fields = {**fields, "format": {"type": "grammar", "grammar": grammar}}
         return {"type": kind, kind: fields}
-    return {**without_private_fields(tool), "_native": {"api": API, "value": without_private_fields(tool)}}
+    return {
+        **without_private_fields(tool),
+        "_native": {"api": API, "value": without_private_fields(tool)},
+    }
 
 
 def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    function, custom = tool.get("function"), tool.get("custom")
+    function = tool.get("function")
+    custom = tool.get("custom")
     if isinstance(function, dict):
         return {"type": "function", **function}
     if isinstance(custom, dict):
@@ -366,24 +534,41 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
         if isinstance(form, dict) and isinstance(form.get("grammar"), dict):
             custom = {**custom, "format": {"type": "grammar", **form["grammar"]}}
         return {"type": "custom", **custom}
-    return without_private_fields(tool) if "_native" not in tool or native_value(tool, API) is not None else None
+    return (
+        without_private_fields(tool)
+        if "_native" not in tool or native_value(tool, API) is not None
+        else None
+    )
 
 
 def _stop(raw: Mapping[str, Any], message: Message) -> str | None:
     status = raw.get("status")
     if status == "completed":
-        return "tool_calls" if message.get("tool_calls") else "refusal" if message.get("refusal") else "stop"
+        return (
+            "tool_calls"
+            if message.get("tool_calls")
+            else "refusal"
+            if message.get("refusal")
+            else "stop"
+        )
     if status == "incomplete":
         details = raw.get("incomplete_details")
-        return _INCOMPLETE.get(str(details.get("reason")) if isinstance(details, dict) else "", "other")
+        return _INCOMPLETE.get(
+            str(details.get("reason")) if isinstance(details, dict) else "", "other"
+        )
     return "other" if status in ("failed", "cancelled") else None
 
 
 def _status(stop: str | None) -> dict[str, Any]:
-    reason = next((reason for reason, name in _INCOMPLETE.items() if name == stop), None)
+    reason = next(
+        (reason for reason, name in _INCOMPLETE.items() if name == stop), None
+    )
     if reason:
         return {"status": "incomplete", "incomplete_details": {"reason": reason}}
-    return {"status": "in_progress" if stop is None else "completed", "incomplete_details": None}
+    return {
+        "status": "in_progress" if stop is None else "completed",
+        "incomplete_details": None,
+    }
 
 
 def _output(reply: Reply) -> list[Item]:
@@ -391,7 +576,10 @@ def _output(reply: Reply) -> list[Item]:
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:
         return items
-    return [_answer(item, f"{reply.id or 'reply'}_{index}") for index, item in enumerate(items)]
+    return [
+        _answer(item, f"{reply.id or 'reply'}_{index}")
+        for index, item in enumerate(items)
+    ]
 
 
 def _answer(item: Item, name: str) -> Item:
@@ -399,7 +587,9 @@ def _answer(item: Item, name: str) -> Item:
     answer = {"id": f"{prefix}_{name}", "status": "completed", **item}
     if item["type"] == "message":
         answer["content"] = [
-            {"annotations": [], "logprobs": [], **part} if part["type"] == "output_text" else part
+            {"annotations": [], "logprobs": [], **part}
+            if part["type"] == "output_text"
+            else part
             for part in item["content"]
         ]
     return answer
@@ -431,8 +621,12 @@ class _Slot:
 _SLOTS = {
     "output_text": _Slot("text", "text", "content", "content_index", "output_text"),
     "refusal": _Slot("refusal", "refusal", "content", "content_index", "refusal"),
-    "reasoning_text": _Slot("reasoning", "text", "content", "content_index", "reasoning_text"),
-    "reasoning_summary_text": _Slot("reasoning", "text", "summary", "summary_index", "summary_text"),
+    "reasoning_text": _Slot(
+        "reasoning", "text", "content", "content_index", "reasoning_text"
+    ),
+    "reasoning_summary_text": _Slot(
+        "reasoning", "text", "summary", "summary_index", "summary_text"
+    ),
     "function_call_arguments": _Slot("call", "arguments"),
     "custom_tool_call_input": _Slot("call", "input"),
     "mcp_call_arguments": _Slot(None, "arguments"),
@@ -445,7 +639,10 @@ _BY_ITEM = {
     "mcp_call": "mcp_call_arguments",
     "code_interpreter_call": "code_interpreter_call_code",
 }
-_PARTS = {"content_part": ("content", "content_index"), "reasoning_summary_part": ("summary", "summary_index")}
+_PARTS = {
+    "content_part": ("content", "content_index"),
+    "reasoning_summary_part": ("summary", "summary_index"),
+}
 _ENDS = ("completed", "incomplete", "failed")
 _LIFE = ("created", "queued", "in_progress", *_ENDS)
 
@@ -466,24 +663,39 @@ class ResponsesStreamDecoder:
         data = event_object(event)
         if data is None:
             return []
-        kind = str(data.get("type") or (event.event if isinstance(event, SseEvent) else None) or "")
+        kind = str(
+            data.get("type")
+            or (event.event if isinstance(event, SseEvent) else None)
+            or ""
+        )
         if kind == "error" or (data.get("error") and not kind):
             return [error_delta(data.get("error") or data)]
         name, _, what = kind.removeprefix("response.").rpartition(".")
         if not name and what in _LIFE:
-            return list(self._live(what, require_object(data.get("response"), f"the response of {kind}")))
+            return list(
+                self._live(
+                    what,
+                    require_object(data.get("response"), f"the response of {kind}"),
+                )
+            )
         item = self._items.setdefault(_place(data, "output_index"), _Growing())
         if name == "output_item":
-            return self._take_item(item, require_object(data.get("item"), f"the item of {kind}"), done=what == "done")
+            return self._take_item(
+                item,
+                require_object(data.get("item"), f"the item of {kind}"),
+                done=what == "done",
+            )
         if name in _SLOTS:
             return self._take_words(item, _SLOTS[name], data, done=what == "done")
         if name in _PARTS:
             of, at = _PARTS[name]
-            item.parts[of, _place(data, at)] = require_object(data.get("part"), f"the part of {kind}")
+            item.parts[of, _place(data, at)] = require_object(
+                data.get("part"), f"the part of {kind}"
+            )
         return []
 
     def reply(self) -> Reply:
-        """What came so far, in the form of a whole reply."""
+        """Return the partial answer as a whole reply."""
         output = self._response.get("output")
         if not output or self._response.get("status") not in _ENDS:
             items = [self._items[index].whole() for index in sorted(self._items)]
@@ -499,22 +711,45 @@ class ResponsesStreamDecoder:
             yield StreamDelta("usage", raw=response["usage"])
         if what == "failed":
             yield error_delta(response.get("error"))
-        stop = {key: self._response.get(key) for key in ("status", "incomplete_details")}
+        stop = {
+            key: self._response.get(key) for key in ("status", "incomplete_details")
+        }
         yield StreamDelta("stop", text=self.reply().stop or "", raw=stop)
 
-    def _take_item(self, item: _Growing, value: Mapping[str, Any], *, done: bool) -> list[StreamDelta]:
-        item.start, item.done = dict(value), done
+    def _take_item(
+        self, item: _Growing, value: Mapping[str, Any], *, done: bool
+    ) -> list[StreamDelta]:
+        item.start = dict(value)
+        item.done = done
         if kind_of(value) not in CALLS or not call_id(value):
             return []
-        final_arguments = value.get("arguments", value.get("input")) if done and not item.words else ""
+        final_arguments = (
+            value.get("arguments", value.get("input"))
+            if done and not item.words
+            else ""
+        )
         arguments = final_arguments if isinstance(final_arguments, str) else ""
         if item.call is not None:
-            return [StreamDelta("call", index=item.call, arguments=arguments)] if arguments else []
+            return (
+                [StreamDelta("call", index=item.call, arguments=arguments)]
+                if arguments
+                else []
+            )
         item.call = next(self._calls)
         name = str(_call_name(value) or value["type"])
-        return [StreamDelta("call", index=item.call, id=call_id(value), name=name, arguments=arguments)]
+        return [
+            StreamDelta(
+                "call",
+                index=item.call,
+                id=call_id(value),
+                name=name,
+                arguments=arguments,
+            )
+        ]
 
-    def _take_words(self, item: _Growing, slot: _Slot, data: Mapping[str, Any], *, done: bool) -> list[StreamDelta]:
+    def _take_words(
+        self, item: _Growing, slot: _Slot, data: Mapping[str, Any], *, done: bool
+    ) -> list[StreamDelta]:
         words = data.get(slot.field if done else "delta")
         if not isinstance(words, str):
             return []
@@ -544,10 +779,14 @@ class _Growing:
     words: dict[tuple[_Slot, int], list[str]] = field(default_factory=dict)
 
     def whole(self) -> Item | None:
-        """The item; None where what came cannot be sent back: reasoning broken off, words of an unknown item."""
+        """Return the item; None if it cannot be sent back: cut-off reasoning, text of an unknown item."""
         if self.done:
             return self.start
-        item: Item = self.start or {"type": "message", "role": "assistant", "status": "in_progress"}
+        item: Item = self.start or {
+            "type": "message",
+            "role": "assistant",
+            "status": "in_progress",
+        }
         speaks = any(slot.kind in ("text", "refusal") for slot, _ in self.words)
         if kind_of(item) == "reasoning" or (self.start is None and not speaks):
             return None
@@ -556,9 +795,15 @@ class _Growing:
         for (of, at), part in self.parts.items():
             lists.setdefault(of, {})[at] = dict(part)
         for (slot, at), pieces in self.words.items():
-            target = lists.setdefault(slot.list, {}).setdefault(at, {"type": slot.part}) if slot.list else item
+            target = (
+                lists.setdefault(slot.list, {}).setdefault(at, {"type": slot.part})
+                if slot.list
+                else item
+            )
             target[slot.field] = "".join(pieces)
-        return item | {of: [parts[at] for at in sorted(parts)] for of, parts in lists.items()}
+        return item | {
+            of: [parts[at] for at in sorted(parts)] for of, parts in lists.items()
+        }
 
 
 stream_decoder = ResponsesStreamDecoder
@@ -586,7 +831,9 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
 
 def _item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
     name = _BY_ITEM.get(kind_of(item), "")
-    lists = {of: item[of] for of in ("summary", "content") if isinstance(item.get(of), list)}
+    lists = {
+        of: item[of] for of in ("summary", "content") if isinstance(item.get(of), list)
+    }
     started: Item = {**item, **{of: [] for of in lists}}
     if "status" in item:
         started["status"] = "in_progress"
@@ -599,11 +846,15 @@ def _item_events(item: Item) -> Iterator[tuple[str, dict[str, Any]]]:
             for kind, fields in _part_events(event, part):
                 yield kind, {**about, index: at, **fields}
     if name:
-        yield from ((kind, {**about, **fields}) for kind, fields in _word_events(name, item))
+        yield from (
+            (kind, {**about, **fields}) for kind, fields in _word_events(name, item)
+        )
     yield "output_item.done", {"item": item}
 
 
-def _part_events(event: str, part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _part_events(
+    event: str, part: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     name = _BY_PART.get(kind_of(part), "")
     yield f"{event}.added", {"part": {**part, _SLOTS[name].field: ""} if name else part}
     if name:
@@ -611,7 +862,9 @@ def _part_events(event: str, part: Mapping[str, Any]) -> Iterator[tuple[str, dic
     yield f"{event}.done", {"part": part}
 
 
-def _word_events(name: str, holder: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _word_events(
+    name: str, holder: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The words at once: a stream made from a whole reply has nothing to wait for."""
     slot = _SLOTS[name]
     words = holder.get(slot.field) or ""
@@ -621,6 +874,6 @@ def _word_events(name: str, holder: Mapping[str, Any]) -> Iterator[tuple[str, di
 
 
 def _place(data: Mapping[str, Any], key: str) -> int:
-    """An index; what is not about one of several is about the first."""
+    """Return an index; 0 if there is none."""
     value = data.get(key)
     return value if isinstance(value, int) else 0

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from everthread.compaction.engine import Services
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions
 from everthread.compaction.lossless.graph import VisibleNode, read_parts
 from everthread.compaction.summary import Compaction, Summarizer
@@ -17,33 +17,52 @@ from tests.compaction.talks import says, user, work
 
 COUNTER = TokenCounter("gpt-4o")
 WINDOW = 16_000
-THOUGHT = "The part was read with care, compared with its neighbours and found to be in order. " * 6
+THOUGHT = (
+    "The part was read with care, compared with its neighbours and found to be in order. "
+    * 6
+)
 NODE = re.compile(r"^\[node (n[0-9a-f]{12}): ", re.MULTILINE)
 
 
-def services(summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any) -> Services:
+def services(
+    summarizer: Summarizer | None = None, *, window: int = WINDOW, **more: Any
+) -> Services:
     writer = summarizer or JournalWriter(COUNTER)
     return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0, **more)
 
 
-def engine(summarizer: Summarizer | None = None, *, window: int = WINDOW, **options: Any) -> LosslessEngine:
-    return LosslessEngine(services(summarizer, window=window), LosslessOptions(**options))
+def engine(
+    summarizer: Summarizer | None = None, *, window: int = WINDOW, **options: Any
+) -> LosslessEngine:
+    return LosslessEngine(
+        services(summarizer, window=window), LosslessOptions(**options)
+    )
 
 
-def longer(talk: list[Message], turn: int, *, window: int = WINDOW) -> tuple[list[Message], int]:
+def longer(
+    talk: list[Message], turn: int, *, window: int = WINDOW
+) -> tuple[list[Message], int]:
     """The talk, gone on until it is time to compact; and its number of turns."""
     talk = list(talk)
     while COUNTER.messages(talk) < Budget.for_window(window).threshold:
         turn += 1
         asked = user(f"Turn {turn}: look at part {turn}.")
-        talk += [asked, *work(turn * 3, 3), says(f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}")]
+        talk += [
+            asked,
+            *work(turn * 3, 3),
+            says(f"Turn {turn} is done; its code is K-{turn}77. {THOUGHT}"),
+        ]
     return talk, turn
 
 
-async def chain(rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any) -> list[Compaction]:
+async def chain(
+    rounds: int, *, fresh: bool = False, window: int = WINDOW, **options: Any
+) -> list[Compaction]:
     """Compactions of one talk, each of what the one before left and what was said since."""
     made = engine(window=window, **options)
-    talk, turn = longer([user("Turn 1: begin."), says("I have begun.")], 1, window=window)
+    talk, turn = longer(
+        [user("Turn 1: begin."), says("I have begun.")], 1, window=window
+    )
     done = []
     for _ in range(rounds):
         made = engine(window=window, **options) if fresh else made

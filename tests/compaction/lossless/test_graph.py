@@ -9,14 +9,28 @@ import pytest
 
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.lossless import LosslessEngine, LosslessOptions, create
-from everthread.compaction.summary import TASK, WORDS, Compaction, CompactionLevel, parse_sections
-from everthread.compaction.words import parse_words
+from everthread.compaction.summary import (
+    TASK,
+    WORDS,
+    Compaction,
+    CompactionLevel,
+    parse_sections,
+)
+from everthread.compaction.user_quotes import parse_words
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_END, is_summary
 from everthread.core.validation import validate_messages
 from everthread.errors import ConfigError
-from tests.compaction.lossless.talks import COUNTER, WINDOW, chain, engine, longer, parts, services
+from tests.compaction.lossless.talks import (
+    COUNTER,
+    WINDOW,
+    chain,
+    engine,
+    longer,
+    parts,
+    services,
+)
 from tests.compaction.talks import says, user, work
 
 ROUNDS = 20
@@ -28,31 +42,39 @@ async def done() -> list[Compaction]:
     return await chain(ROUNDS)
 
 
-async def test_every_result_is_valid_small_and_has_one_summary(done: list[Compaction]) -> None:
+async def test_every_result_is_valid_small_and_has_one_summary(
+    done: list[Compaction],
+) -> None:
     for result in done:
         assert result.changed
         assert result.tokens_after <= BUDGET.compacted_limit
-        assert COUNTER.text(result.summary) <= BUDGET.summary_max
+        assert COUNTER.text(result.summary) <= BUDGET.summary_max + BUDGET.user_words
         assert sum(map(is_summary, result.messages)) == 1
         for api in ("openai", "anthropic"):
             assert validate_messages(result.messages, api=api) == []
 
 
-async def test_the_nodes_in_view_cover_all_turns_in_order(done: list[Compaction]) -> None:
+async def test_the_nodes_in_view_cover_all_turns_in_order(
+    done: list[Compaction],
+) -> None:
     known = {node.id: node for result in done for node in result.nodes}
     for result in done:
         seen = [known[part.node.id] for part in parts(result)]
         assert seen[0].first_turn <= 2
         for before, after in pairwise(seen):
             assert before.last_turn <= after.first_turn <= before.last_turn + 1
-        kept = [text_of(message) for message in result.messages if message["role"] == "user"]
+        kept = [
+            text_of(message) for message in result.messages if message["role"] == "user"
+        ]
         first = next(text for text in kept[1:] if text.startswith("Turn"))
         told = parse_words(parse_sections(result.summary)[WORDS])
         assert first.startswith(f"Turn {told[-1].number + 1}:")
         assert seen[-1].last_turn in (told[-1].number, told[-1].number + 1)
 
 
-async def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(done: list[Compaction]) -> None:
+async def test_a_node_is_smaller_than_what_it_covers_and_tells_its_sources(
+    done: list[Compaction],
+) -> None:
     known = {node.id: node for result in done for node in result.nodes}
     for node in known.values():
         assert node.tokens < node.covered_tokens
@@ -71,7 +93,8 @@ async def test_every_message_is_covered_once(done: list[Compaction]) -> None:
     numbers = [int(source) for node in leaves for source in node.sources]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     known = {node.id: node for result in done for node in result.nodes}
-    waiting, under = [part.node.id for part in parts(done[-1])], 0
+    waiting = [part.node.id for part in parts(done[-1])]
+    under = 0
     while waiting:
         node = known[waiting.pop()]
         waiting += node.sources if node.level else ()
@@ -106,7 +129,8 @@ async def test_the_context_is_the_engines_memory(done: list[Compaction]) -> None
 async def test_the_input_is_left_alone_and_the_result_is_always_the_same() -> None:
     talk, _ = longer([user("Turn 1: begin.")], 1)
     before = copy.deepcopy(talk)
-    first, second = await engine().compress(talk), await engine().compress(talk)
+    first = await engine().compress(talk)
+    second = await engine().compress(talk)
     assert talk == before
     assert (first.messages, first.nodes) == (second.messages, second.nodes)
 
@@ -119,14 +143,24 @@ async def test_the_latest_request_stays_word_for_word_through_one_long_turn() ->
     for made in (result, again):
         assert asked in made.messages
         assert (
-            parse_sections(made.summary.partition("[end of nodes")[2].rpartition("\n[END")[0])[TASK]
+            parse_sections(
+                made.summary.partition("[end of nodes")[2].rpartition("\n[END")[0]
+            )[TASK]
             == f"[2] {asked['content']}"
         )
 
 
 async def test_rules_outlive_the_messages_that_stated_them() -> None:
     rule = "Never touch the migrations folder."
-    talk, turn = longer([user("Turn 1: begin."), says("Yes."), user(f"Turn 2: {rule}"), says("I will not.")], 2)
+    talk, turn = longer(
+        [
+            user("Turn 1: begin."),
+            says("Yes."),
+            user(f"Turn 2: {rule}"),
+            says("I will not."),
+        ],
+        2,
+    )
     made = engine()
     for _ in range(4):
         result = await made.compress(talk)
@@ -138,7 +172,15 @@ async def test_rules_outlive_the_messages_that_stated_them() -> None:
 
 async def test_secrets_are_in_no_node() -> None:
     secret = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
-    talk, _ = longer([user("Turn 1: begin."), says("Yes."), user(f"My key is {secret}"), says(f"Noted {secret}.")], 1)
+    talk, _ = longer(
+        [
+            user("Turn 1: begin."),
+            says("Yes."),
+            user(f"My key is {secret}"),
+            says(f"Noted {secret}."),
+        ],
+        1,
+    )
     result = await engine().compress(talk)
     assert secret not in result.summary
     assert all(secret not in node.body for node in result.nodes)
@@ -160,7 +202,9 @@ async def test_words_of_a_node_cannot_forge_another() -> None:
 
 
 async def test_a_summary_of_the_other_engine_is_taken_over() -> None:
-    talk, turn = longer([user("Turn 1: begin. Never rename anything."), says("Yes.")], 1)
+    talk, turn = longer(
+        [user("Turn 1: begin. Never rename anything."), says("Yes.")], 1
+    )
     earlier = await ContextCompressor(services()).compress(talk)
     talk, _ = longer(earlier.messages, turn)
     result = await engine().compress(talk)
@@ -185,7 +229,8 @@ async def test_stronger_and_preview() -> None:
     shown = await engine().compress(talk, dry_run=True)
     assert not shown.changed
     assert shown.reason == "preview"
-    normal, strong = await engine().compress(talk), await engine().compress(talk, level=CompactionLevel.LATEST_GROUP)
+    normal = await engine().compress(talk)
+    strong = await engine().compress(talk, level=CompactionLevel.LATEST_GROUP)
     assert strong.tokens_after < normal.tokens_after
     assert not (await engine().compress([user("Hello")])).changed
 
@@ -208,4 +253,6 @@ async def test_fan_in_decides_how_soon_nodes_are_condensed() -> None:
     talk, _ = longer([user("Turn 1: begin.")], 1)
     few = await LosslessEngine(services(), LosslessOptions(fan_in=2)).compress(talk)
     many = await LosslessEngine(services(), LosslessOptions(fan_in=16)).compress(talk)
-    assert max(node.level for node in few.nodes) > max(node.level for node in many.nodes)
+    assert max(node.level for node in few.nodes) > max(
+        node.level for node in many.nodes
+    )

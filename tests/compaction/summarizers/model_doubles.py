@@ -28,15 +28,22 @@ def said(role: str, text: str) -> Message:
 
 def talk(turns: int = 12, *, words: int = 60) -> list[Message]:
     """A chat of this many exchanges, each with something of its own in it."""
-    filler = " ".join(["The parser reads tokens and keeps the position of each."] * (words // 10))
+    filler = " ".join(
+        ["The parser reads tokens and keeps the position of each."] * (words // 10)
+    )
     return [
         message
         for number in range(turns)
-        for message in (said("user", f"Question {number}: {filler}"), said("assistant", f"Answer {number}: {filler}"))
+        for message in (
+            said("user", f"Question {number}: {filler}"),
+            said("assistant", f"Answer {number}: {filler}"),
+        )
     ]
 
 
-def wanted(messages: Sequence[Message] | None = None, *, budget: int = 600, **more: Any) -> SummaryRequest:
+def wanted(
+    messages: Sequence[Message] | None = None, *, budget: int = 600, **more: Any
+) -> SummaryRequest:
     messages = talk() if messages is None else messages
     return SummaryRequest(messages=messages, pruned=messages, budget=budget, **more)
 
@@ -66,7 +73,14 @@ def model_that_says(*texts: str, **options: Any) -> SpokenModel:
 
 
 def reply(text: str, **fields: Any) -> Reply:
-    return Reply(**{"message": said("assistant", text), "stop": "stop", "usage": {"prompt_tokens": 10}, **fields})
+    return Reply(
+        **{
+            "message": said("assistant", text),
+            "stop": "stop",
+            "usage": {"prompt_tokens": 10},
+            **fields,
+        }
+    )
 
 
 def content(request: Request) -> str:

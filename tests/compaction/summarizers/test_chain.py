@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer
-from everthread.compaction.summary import SummaryDraft, SummaryRequest
+from everthread.compaction.summary import RefusedDraft, SummaryDraft, SummaryRequest
 from everthread.errors import SummaryError
 from tests.compaction.summarizers.http_model import USAGE, completion, failing, served
 from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, wanted
@@ -30,7 +30,10 @@ class Route:
         if self.error:
             raise self.error
         return SummaryDraft(
-            {"Goal": f"{len(request.messages)} messages"}, self.name, ("its own",), ({"model": self.name},)
+            {"Goal": f"{len(request.messages)} messages"},
+            self.name,
+            ("its own",),
+            ({"model": self.name},),
         )
 
 
@@ -40,7 +43,7 @@ class World:
 
     aux: Route = field(default_factory=lambda: Route("aux"))
     main: Route = field(default_factory=lambda: Route("main"))
-    floor: Route = field(default_factory=lambda: Route("extractive"))
+    floor: Route = field(default_factory=lambda: Route("journal"))
     now: float = 1000.0
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -48,7 +51,12 @@ class World:
         self.chain = self.new_chain()
 
     def new_chain(self) -> SummarizerChain:
-        return SummarizerChain([self.aux, self.main], floor=self.floor, clock=lambda: self.now, events=self.tell)
+        return SummarizerChain(
+            [self.aux, self.main],
+            floor=self.floor,
+            clock=lambda: self.now,
+            events=self.tell,
+        )
 
     def tell(self, kind: str, **details: Any) -> None:
         self.events.append((kind, details))
@@ -69,16 +77,20 @@ def missing() -> SummaryError:
 
 
 def bad() -> SummaryError:
-    return SummaryError("it was empty")
+    return SummaryError("it was empty", unusable=True)
 
 
 async def test_the_first_that_can_writes_it() -> None:
     world = World()
     draft = await world.draft()
-    assert (draft.author, draft.warnings, draft.usage) == ("aux", ("its own",), ({"model": "aux"},))
+    assert (draft.author, draft.warnings, draft.usage) == (
+        "aux",
+        ("its own",),
+        ({"model": "aux"},),
+    )
     assert world.main.asked == world.floor.asked == 0
     assert world.events == []
-    assert world.chain.name == "aux, then main, then extractive"
+    assert world.chain.name == "aux, then main, then journal"
 
 
 async def test_each_failure_is_told_and_paid_for() -> None:
@@ -86,31 +98,52 @@ async def test_each_failure_is_told_and_paid_for() -> None:
     world.aux.error, world.main.error = passing(), bad()
     world.aux.error.usage = ({"model": "aux", "prompt_tokens": 5},)
     draft = await world.draft()
-    assert draft.author == "extractive"
+    assert draft.author == "journal"
     assert draft.warnings == (
         "aux wrote no summary: rate limited",
         "main wrote no summary: it was empty",
         "its own",
     )
-    assert draft.usage == ({"model": "aux", "prompt_tokens": 5}, {"model": "extractive"})
+    assert draft.usage == ({"model": "aux", "prompt_tokens": 5}, {"model": "journal"})
     assert world.events == [
-        ("summary_failed", {"route": "aux", "reason": "rate limited", "passing": True, "missing": False, "rest": 60.0}),
         (
             "summary_failed",
-            {"route": "main", "reason": "it was empty", "passing": False, "missing": False, "rest": 0.0},
+            {
+                "route": "aux",
+                "reason": "rate limited",
+                "passing": True,
+                "missing": False,
+                "rest": 60.0,
+            },
+        ),
+        (
+            "summary_failed",
+            {
+                "route": "main",
+                "reason": "it was empty",
+                "passing": False,
+                "missing": False,
+                "rest": 600.0,
+            },
         ),
     ]
 
 
-@pytest.mark.parametrize(("error", "seconds"), [(passing(), 60), (missing(), 600)], ids=["passing", "missing"])
-async def test_a_failed_route_rests_and_comes_back(error: SummaryError, seconds: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(passing(), 60), (missing(), 600), (bad(), 600)],
+    ids=["passing", "missing", "unusable"],
+)
+async def test_a_failed_route_rests_and_comes_back(
+    error: SummaryError, seconds: int
+) -> None:
     world = World()
     world.aux.error = error
     assert (await world.author()) == "main"
     world.now += seconds - 1
     draft = await world.draft()
     assert draft.author == "main"
-    assert draft.warnings[0] == "aux was not asked: it rests for 1 more seconds after a failure"
+    assert draft.warnings == ("its own",), "it was told when it failed"
     assert world.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
     assert world.aux.asked == 1
     world.now += 1
@@ -119,11 +152,54 @@ async def test_a_failed_route_rests_and_comes_back(error: SummaryError, seconds:
     assert world.aux.asked == 2
 
 
-async def test_a_bad_answer_does_not_send_it_to_rest() -> None:
+async def test_another_session_is_told_once_that_a_route_rests() -> None:
     world = World()
-    world.aux.error = bad()
-    assert [(await world.author()), (await world.author())] == ["main", "main"]
-    assert world.aux.asked == 2
+    rest_until = {"aux": world.now + 30}
+    chain = SummarizerChain(
+        [world.aux], floor=world.floor, clock=lambda: world.now, rest_until=rest_until
+    )
+    first = await chain.summarize(wanted())
+    second = await chain.summarize(wanted())
+    assert first.warnings == (
+        "aux was not asked: it rests for 30 more seconds after a failure",
+        "its own",
+    )
+    assert second.warnings == ("its own",)
+
+
+async def test_a_route_whose_second_draft_is_refused_rests_and_the_next_one_writes() -> (
+    None
+):
+    world = World()
+    refused = [
+        RefusedDraft("aux", "named too much", is_final=False),
+        RefusedDraft("aux", "again", is_final=True),
+    ]
+    assert (
+        await world.chain.summarize(replace(wanted(), refused=tuple(refused[:1])))
+    ).route == "aux"
+    draft = await world.chain.summarize(replace(wanted(), refused=tuple(refused)))
+    assert draft.route == "main"
+    assert draft.warnings[0] == "aux is not asked for the next 10 minutes"
+    world.now += 599
+    assert await world.author() == "main"
+    assert await world.author(manual=True) == "aux", "a person's wish does not wait"
+
+
+async def test_a_route_that_took_too_long_rests() -> None:
+    class Silent(Route):
+        async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+            await asyncio.Event().wait()
+            return await super().summarize(request)
+
+    world = World(aux=Silent("aux"))
+    task = asyncio.create_task(world.draft())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert world.chain.rest_interrupted() == "aux wrote no summary: it took too long"
+    assert await world.author() == "main"
+    assert world.chain.rest_interrupted() == ""
 
 
 async def test_by_hand_nobody_rests_and_a_failure_is_a_warning() -> None:
@@ -141,16 +217,20 @@ async def test_by_hand_nobody_rests_and_a_failure_is_a_warning() -> None:
 async def test_the_same_route_twice_is_asked_once() -> None:
     world = World(main=Route("aux"))
     world.aux.error = world.main.error = bad()
-    assert (await world.author(manual=True)) == "extractive"
+    assert (await world.author(manual=True)) == "journal"
     assert world.main.asked == 0
-    assert world.chain.name == "aux, then extractive"
+    assert world.chain.name == "aux, then journal"
 
 
 async def test_nobody_listens_and_nobody_can_but_the_floor() -> None:
     route = Route("m", passing())
-    chain = SummarizerChain([route], floor=Route("extractive"), clock=lambda: 0.0)
-    assert (await chain.summarize(wanted())).author == "extractive"
-    assert (await SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(wanted())).author == "x"
+    chain = SummarizerChain([route], floor=Route("journal"), clock=lambda: 0.0)
+    assert (await chain.summarize(wanted())).author == "journal"
+    assert (
+        await SummarizerChain([], floor=Route("x"), clock=lambda: 0.0).summarize(
+            wanted()
+        )
+    ).author == "x"
 
 
 async def test_cancelling_is_not_a_failure() -> None:
@@ -159,7 +239,7 @@ async def test_cancelling_is_not_a_failure() -> None:
             await asyncio.sleep(60)
             return await super().summarize(request)
 
-    floor = Route("extractive")
+    floor = Route("journal")
     chain = SummarizerChain([Patient("m")], floor=floor, clock=lambda: 0.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -170,10 +250,12 @@ async def test_cancelling_is_not_a_failure() -> None:
 async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
     async with (
         served(failing(500, "down"), name="small") as (aux, aux_server),
-        served(completion(""), completion(GOOD_TEXT), completion(GOOD_TEXT), name="large") as (big, _),
+        served(
+            completion(""), completion(GOOD_TEXT), completion(GOOD_TEXT), name="large"
+        ) as (big, _),
     ):
         routes = [LlmSummarizer(model, COUNTER) for model in (aux, big)]
-        chain = SummarizerChain(routes, floor=Route("extractive"), clock=lambda: 0.0)
+        chain = SummarizerChain(routes, floor=Route("journal"), clock=lambda: 0.0)
         draft = await chain.summarize(wanted())
         assert draft.sections == GOOD
         assert draft.author == "large"
@@ -183,10 +265,12 @@ async def test_over_http_from_the_auxiliary_to_the_main_model() -> None:
         assert len(aux_server.requests) == 1
 
 
-async def test_without_any_model_the_extractive_summariser_serves() -> None:
+async def test_without_any_model_the_journal_summariser_serves() -> None:
     async with served(failing(500, "down"), name="small") as (model, _):
         floor = JournalWriter(COUNTER)
-        chain = SummarizerChain([LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0)
+        chain = SummarizerChain(
+            [LlmSummarizer(model, COUNTER)], floor=floor, clock=lambda: 0.0
+        )
         draft = await chain.summarize(wanted())
         assert draft.author == floor.name
         assert draft.sections

@@ -39,7 +39,9 @@ class StatusError(Exception):
         (KeyError("choices"), False, False),
     ],
 )
-def test_what_may_pass_and_what_is_missing(error: Exception, passing: bool, missing: bool) -> None:
+def test_what_may_pass_and_what_is_missing(
+    error: Exception, passing: bool, missing: bool
+) -> None:
     ours = failure(error)
     assert (ours.passing, ours.missing) == (passing, missing)
     assert type(error).__name__ in str(ours)
@@ -48,7 +50,10 @@ def test_what_may_pass_and_what_is_missing(error: Exception, passing: bool, miss
 @pytest.mark.parametrize(
     ("message", "limit"),
     [
-        ("This model's maximum context length is 8192 tokens. However, your messages have 9000 tokens.", 8192),
+        (
+            "This model's maximum context length is 8192 tokens. However, your messages have 9000 tokens.",
+            8192,
+        ),
         ("prompt is too long: 210000 tokens > 200000 maximum", 200_000),
         ("Request entity too large: payload exceeds the maximum request size", None),
     ],

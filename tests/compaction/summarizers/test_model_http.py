@@ -12,15 +12,31 @@ from everthread.compaction.summarizers import prompts as answer
 from everthread.compaction.summarizers.model import LlmSummarizer
 from everthread.compaction.summary import SummaryDraft, render_sections
 from everthread.errors import SummaryError
-from tests.compaction.summarizers.http_model import USAGE, HttpModel, asked, client_for, completion, failing, served
-from tests.compaction.summarizers.model_doubles import COUNTER, GOOD, GOOD_TEXT, talk, wanted
+from tests.compaction.summarizers.http_model import (
+    USAGE,
+    HttpModel,
+    asked,
+    client_for,
+    completion,
+    failing,
+    served,
+)
+from tests.compaction.summarizers.model_doubles import (
+    COUNTER,
+    GOOD,
+    GOOD_TEXT,
+    talk,
+    wanted,
+)
 from tests.wire.recording import RecordingServer, Scripted
 
 RAMBLING = GOOD_TEXT.replace("8443", "8443 " * 20_000)
 WORDY = GOOD_TEXT.replace("8443", "8443 " * 500)
 
 
-async def _summarize(*replies: Scripted) -> tuple[SummaryDraft | SummaryError, RecordingServer]:
+async def _summarize(
+    *replies: Scripted,
+) -> tuple[SummaryDraft | SummaryError, RecordingServer]:
     async with served(*replies) as (model, server):
         try:
             return await LlmSummarizer(model, COUNTER).summarize(wanted()), server
@@ -70,16 +86,24 @@ async def test_wrapping_costs_no_second_call(reply: Scripted) -> None:
 BAD = {
     "empty": (completion(""), answer.EMPTY),
     "null": (completion(None), answer.EMPTY),
-    "answers the conversation": (completion("Question 11: the parser is fine, it keeps positions."), "no checkpoint"),
+    "answers the conversation": (
+        completion("Question 11: the parser is fine, it keeps positions."),
+        "no checkpoint",
+    ),
     "longer than its input": (completion(RAMBLING), answer.LONGER),
     "refusal": (completion(None, refusal="I will not."), answer.REFUSED),
     "truncated": (completion(GOOD_TEXT[:120], stop="length"), answer.CUT_OFF),
-    "only thinking": (completion("<think>\nSo the user wants", stop="length"), answer.THOUGHT),
+    "only thinking": (
+        completion("<think>\nSo the user wants", stop="length"),
+        answer.THOUGHT,
+    ),
 }
 
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
-async def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str) -> None:
+async def test_a_bad_answer_gets_one_firmer_question(
+    reply: Scripted, fault: str
+) -> None:
     draft, server = await draft_of(reply, completion(GOOD_TEXT))
     assert draft.sections == GOOD
     assert len(draft.usage) == 2, "the bad answer was paid for too"
@@ -87,7 +111,9 @@ async def test_a_bad_answer_gets_one_firmer_question(reply: Scripted, fault: str
     assert second.startswith(first)
     assert fault in second[len(first) :]
     assert '"## Goal"' in second[len(first) :]
-    assert server.requests[0].body["messages"][0] == server.requests[1].body["messages"][0]
+    assert (
+        server.requests[0].body["messages"][0] == server.requests[1].body["messages"][0]
+    )
 
 
 @pytest.mark.parametrize(("reply", "fault"), BAD.values(), ids=BAD)
@@ -133,8 +159,12 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES)
-async def test_what_an_error_means(reply: Scripted, passing: bool, missing: bool) -> None:
+@pytest.mark.parametrize(
+    ("reply", "passing", "missing"), FAILURES.values(), ids=FAILURES
+)
+async def test_what_an_error_means(
+    reply: Scripted, passing: bool, missing: bool
+) -> None:
     error, server = await error_of(reply, completion(GOOD_TEXT))
     assert (error.passing, error.missing) == (passing, missing)
     assert len(server.requests) == 1, "the next summariser is asked, not this one again"
@@ -147,20 +177,37 @@ async def test_an_error_never_tells_the_key() -> None:
     assert key not in str(error)
 
 
-async def test_a_prompt_too_long_is_split_smaller_once() -> None:
-    too_long = failing(400, "maximum context length is 8192 tokens, your prompt has 9500 tokens")
-    replies = [too_long, *[completion(GOOD_TEXT)] * 60]
+async def test_a_stated_window_is_used_and_remembered() -> None:
+    too_long = failing(
+        400, "maximum context length is 4000 tokens, your prompt has 9500 tokens"
+    )
+    replies = [too_long, *[completion(GOOD_TEXT)] * 90]
     async with served(*replies) as (model, server):
-        draft = await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
+        summarizer = LlmSummarizer(model, COUNTER, parallel=1)
+        draft = await summarizer.summarize(wanted(talk(120)))
         assert draft.sections == GOOD
-        sizes = [COUNTER.request(request.body["messages"]) for request in server.requests]
-        assert sizes[0] > 8192
-        assert len(sizes) > 3
-        assert max(sizes[1:]) <= 4096, "half of what it says it takes"
-    async with served(too_long, too_long, completion(GOOD_TEXT)) as (model, server):
-        with pytest.raises(SummaryError, match="maximum context length"):
-            await LlmSummarizer(model, COUNTER, parallel=1).summarize(wanted(talk(120)))
-        assert len(server.requests) == 2
+        sizes = [
+            COUNTER.request(request.body["messages"]) for request in server.requests
+        ]
+        assert sizes[0] > 4000
+        assert 2000 < max(sizes[1:]) <= 4000, "what it says it takes, not half of it"
+        before = len(sizes)
+        await summarizer.summarize(wanted(talk(120)))
+        later = [
+            COUNTER.request(request.body["messages"])
+            for request in server.requests[before:]
+        ]
+        assert max(later) <= 4000, "it is not forgotten"
+
+
+async def test_a_window_that_is_not_stated_is_halved() -> None:
+    too_long = failing(400, "the prompt is too long")
+    async with served(*[too_long] * 9) as (model, server):
+        with pytest.raises(SummaryError, match="too long"):
+            await LlmSummarizer(
+                model, COUNTER, context_length=32_000, parallel=1
+            ).summarize(wanted(talk(400)))
+        assert len(server.requests) == 3
 
 
 @contextlib.asynccontextmanager
@@ -188,7 +235,11 @@ async def silence() -> AsyncIterator[str]:
         await server.wait_closed()
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(0.2, 30.0), (30.0, 0.2)], ids=["our limit", "the client's limit"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(0.2, 30.0), (30.0, 0.2)],
+    ids=["our limit", "the client's limit"],
+)
 async def test_a_model_that_hangs_is_left(ours: float, theirs: float) -> None:
     async def main() -> SummaryError:
         async with silence() as url, client_for(url, timeout=theirs) as client:
@@ -215,18 +266,27 @@ async def test_nobody_there() -> None:
 async def test_a_long_chat_is_seen_to_the_last_message() -> None:
     """A 350K-token chat with 120 facts, a summariser with a window of 16K: it was sent every one of them."""
     facts = [
-        f"the code of door {number} is {number * 7919 % 9973:04}-{number * 104_729 % 9973:04}" for number in range(120)
+        f"the code of door {number} is {number * 7919 % 9973:04}-{number * 104_729 % 9973:04}"
+        for number in range(120)
     ]
     messages = talk(len(facts), words=1440)
     for number, fact in enumerate(facts):
         text = str(messages[2 * number]["content"])
         middle = len(text) * (number % 10) // 10
-        messages[2 * number] = {"role": "user", "content": f"{text[:middle]} By the way, {fact}. {text[middle:]}"}
+        messages[2 * number] = {
+            "role": "user",
+            "content": f"{text[:middle]} By the way, {fact}. {text[middle:]}",
+        }
     assert COUNTER.messages(messages) > 350_000
 
     async def main() -> RecordingServer:
-        async with served(*[completion(GOOD_TEXT)] * 400, window=16_000) as (model, server):
-            draft = await LlmSummarizer(model, COUNTER).summarize(wanted(messages, budget=10_000))
+        async with served(*[completion(GOOD_TEXT)] * 400, window=16_000) as (
+            model,
+            server,
+        ):
+            draft = await LlmSummarizer(model, COUNTER).summarize(
+                wanted(messages, budget=10_000)
+            )
             assert draft.sections == GOOD
             assert len(draft.usage) == len(server.requests)
             return server
@@ -234,5 +294,8 @@ async def test_a_long_chat_is_seen_to_the_last_message() -> None:
     server = await main()
     seen = "\n".join(asked(server))
     assert sum(fact in seen for fact in facts) == 120
-    assert max(COUNTER.request(request.body["messages"]) for request in server.requests) < 16_000
+    assert (
+        max(COUNTER.request(request.body["messages"]) for request in server.requests)
+        < 16_000
+    )
     assert "door 119" not in asked(server)[-1], "the last call joins notes"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.summarizers.chain import Price, SummarizerChain
 from everthread.compaction.summarizers.model import LlmSummarizer, WarmPrefixSummarizer
 from everthread.compaction.summary import SummaryDraft, SummaryRequest
@@ -18,7 +18,11 @@ from everthread.testing import ScriptedModel
 NOW = 1_760_000_000.0
 COUNTER = TokenCounter("claude-sonnet-4-5")
 TALK: list[Message] = [
-    {"role": "user", "content": f"Somebody says that invoice {number} is settled. " * 200} for number in range(20)
+    {
+        "role": "user",
+        "content": f"Somebody says that invoice {number} is settled. " * 200,
+    }
+    for number in range(20)
 ]
 
 
@@ -58,15 +62,24 @@ def test_a_chain_tells_the_price_of_its_cheapest_route() -> None:
 
 
 @pytest.mark.parametrize(("warm", "cheaper"), [(True, "main"), (False, "auxiliary")])
-def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(warm: bool, cheaper: str) -> None:
+def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(
+    warm: bool, cheaper: str
+) -> None:
     main = ScriptedModel(name="claude-sonnet-4-5", window=200_000, api="anthropic")
     small = ScriptedModel(name="claude-haiku-4-5", window=200_000, api="anthropic")
     request = SummaryRequest(TALK, TALK, 500)
     on_prefix = WarmPrefixSummarizer(
-        main, COUNTER, lambda: Request(main.name, TALK), price=Price(main.name, wall=lambda: NOW), warm=lambda: warm
+        main,
+        COUNTER,
+        lambda: Request(main.name, TALK),
+        price=Price(main.name, wall=lambda: NOW),
+        warm=lambda: warm,
     )
     aside = LlmSummarizer(small, COUNTER, price=Price(small.name, wall=lambda: NOW))
-    quotes = {"main": on_prefix.quote_for(request), "auxiliary": aside.quote_for(request)}
+    quotes = {
+        "main": on_prefix.quote_for(request),
+        "auxiliary": aside.quote_for(request),
+    }
     assert None not in quotes.values()
     assert min(quotes, key=lambda name: quotes[name] or 0.0) == cheaper
 
@@ -74,6 +87,11 @@ def test_a_warm_prefix_beats_a_cheap_model_and_a_cold_one_does_not(warm: bool, c
 def test_what_cannot_be_priced_is_not() -> None:
     assert Price("nobody-knows-it")(1_000, 100) is None
     assert LlmSummarizer(ScriptedModel(), COUNTER).quote(1_000, 100) is None
-    unsent = WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None, price=Price("gpt-4o"))
+    unsent = WarmPrefixSummarizer(
+        ScriptedModel(), COUNTER, lambda: None, price=Price("gpt-4o")
+    )
     assert unsent.quote_for(SummaryRequest(TALK, TALK, 500)) is None
-    assert WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote(1_000, 100) is None
+    assert (
+        WarmPrefixSummarizer(ScriptedModel(), COUNTER, lambda: None).quote(1_000, 100)
+        is None
+    )

@@ -10,11 +10,15 @@ from tests.compaction.summarizers.model_doubles import COUNTER
 
 COUNT = COUNTER.text
 TEXTS = st.text(st.sampled_from("ab \n你é-{"), max_size=400)
-PIECES = st.lists(st.lists(st.builds(RecordEntry, st.just("7 user"), TEXTS), max_size=4), max_size=6)
+PIECES = st.lists(
+    st.lists(st.builds(RecordEntry, st.just("7 user"), TEXTS), max_size=4), max_size=6
+)
 
 
 @given(PIECES, st.integers(60, 300))
-def test_every_chunk_fits_and_together_they_are_all_of_it(pieces: list[list[RecordEntry]], room: int) -> None:
+def test_every_chunk_fits_and_together_they_are_all_of_it(
+    pieces: list[list[RecordEntry]], room: int
+) -> None:
     chunks = pack(pieces, room, COUNT)
     assert all(size(chunk, COUNT) <= room for chunk in chunks)
     assert all(chunks)
@@ -23,11 +27,15 @@ def test_every_chunk_fits_and_together_they_are_all_of_it(pieces: list[list[Reco
 
 
 @given(PIECES, st.integers(60, 300))
-def test_what_belongs_together_stays_together_where_it_fits(pieces: list[list[RecordEntry]], room: int) -> None:
+def test_what_belongs_together_stays_together_where_it_fits(
+    pieces: list[list[RecordEntry]], room: int
+) -> None:
     chunks = pack(pieces, room, COUNT)
     for piece in pieces:
         if piece and size(piece, COUNT) <= room:
-            holding = [chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)]
+            holding = [
+                chunk for chunk in chunks if any(entry is piece[0] for entry in chunk)
+            ]
             assert all(any(entry is other for other in holding[0]) for entry in piece)
 
 
@@ -50,9 +58,13 @@ def test_a_piece_too_large_is_cut_between_its_entries_first() -> None:
 def test_parts_of_an_entry_tell_that_they_are_parts() -> None:
     chunks = pack([[RecordEntry("1 user", "some words\n" * 200)]], 200, COUNT)
     labels = [entry.label for chunk in chunks for entry in chunk]
-    assert labels == [f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)]
+    assert labels == [
+        f"1 user, part {n} of {len(labels)}" for n in range(1, len(labels) + 1)
+    ]
     assert len(labels) > 1
-    assert all(entry.text.endswith("\n") for chunk in chunks[:-1] for entry in chunk), "cut at the ends of lines"
+    assert all(entry.text.endswith("\n") for chunk in chunks[:-1] for entry in chunk), (
+        "cut at the ends of lines"
+    )
 
 
 @given(TEXTS, st.integers(1, 50))

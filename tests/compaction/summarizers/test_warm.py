@@ -29,9 +29,16 @@ from tests.compaction.summarizers.model_doubles import (
     wanted,
 )
 
-TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 MESSAGES = talk(20)
-LIVE = Request("gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"})
+LIVE = Request(
+    "gpt-4o", MESSAGES, "You help.", TOOLS, {"temperature": 0.2, "tool_choice": "auto"}
+)
 MIDDLE = wanted(MESSAGES[2:30])
 CALL = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 
@@ -46,18 +53,25 @@ async def summarize(
 
 async def test_the_request_extends_the_last_one_byte_for_byte() -> None:
     async with served(completion(GOOD_TEXT)) as (model, server):
-        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
+        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
+            MIDDLE
+        )
         assert draft.sections == GOOD
         assert draft.author == "gpt-4o"
         assert draft.usage == ({**USAGE, "model": "gpt-4o-2024"},)
-        sent, before = server.requests[0].body, openai_chat.encode_request(LIVE)
+        sent = server.requests[0].body
+        before = openai_chat.encode_request(LIVE)
         ours = sent["messages"].pop()
-        assert json.dumps(sent) == json.dumps(before), "system, tools, messages and parameters"
+        assert json.dumps(sent) == json.dumps(before), (
+            "system, tools, messages and parameters"
+        )
         assert ours["role"] == "user"
 
 
 async def test_what_it_is_told() -> None:
-    _, request = await summarize(LIVE, wanted(MESSAGES[2:30], focus="the tokenizer", budget=700))
+    _, request = await summarize(
+        LIVE, wanted(MESSAGES[2:30], focus="the tokenizer", budget=700)
+    )
     told = content(request)
     assert "assistant: Answer 14:" in told, "the last message covered"
     assert "## Critical Context" in told
@@ -69,7 +83,8 @@ async def test_what_it_is_told() -> None:
 async def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() -> None:
     _, request = await summarize(LIVE, wanted(MESSAGES[10:20], stretch=True))
     told = content(request)
-    first, last = told.index("user: Question 5:"), told.index("assistant: Answer 9:")
+    first = told.index("user: Question 5:")
+    last = told.index("assistant: Answer 9:")
     assert told.index("nothing else") < first < last
     assert "yours replaces it" not in told, "earlier summaries stay"
     warm = WarmPrefixSummarizer(model_that_says(GOOD_TEXT), COUNTER, lambda: LIVE)
@@ -77,14 +92,20 @@ async def test_of_a_stretch_only_that_is_asked_for_and_notes_are_for_others() ->
     notes = wanted([], notes=[GOOD, GOOD])
     assert not warm.suits(notes)
     plain = ScriptedSummarizer(GOOD)
-    chain = SummarizerChain([warm, plain], floor=ScriptedSummarizer(), clock=lambda: 0.0)
-    assert await chain.summarize(notes) == SummaryDraft(GOOD, "scripted"), "no warning: nothing failed"
+    chain = SummarizerChain(
+        [warm, plain], floor=ScriptedSummarizer(), clock=lambda: 0.0
+    )
+    assert await chain.summarize(notes) == SummaryDraft(
+        GOOD, "scripted", route="scripted"
+    ), "no warning: nothing failed"
 
 
 async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> None:
     calling = completion(None, stop="tool_calls", tool_calls=[CALL])
     async with served(calling, completion(GOOD_TEXT)) as (model, server):
-        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(MIDDLE)
+        draft = await WarmPrefixSummarizer(model, COUNTER, lambda: LIVE).summarize(
+            MIDDLE
+        )
         assert draft.sections == GOOD
         assert len(draft.usage) == 2
         first, second = (request.body for request in server.requests)
@@ -100,13 +121,19 @@ async def test_calls_are_bad_and_asked_again_with_the_tools_still_there() -> Non
 async def test_a_request_with_cache_markers_holds_the_same_messages() -> None:
     marked = apply_cache_control(MESSAGES, native_anthropic=True)
     assert marked[-1] is not MESSAGES[-1]
-    draft, request = await summarize(Request("gpt-4o", marked, "You help."), wanted(MESSAGES))
+    draft, request = await summarize(
+        Request("gpt-4o", marked, "You help."), wanted(MESSAGES)
+    )
     assert draft.sections == GOOD
     assert request.messages[:-1] == marked
 
 
-@pytest.mark.parametrize("live", [None, Request("gpt-4o", MESSAGES[:20])], ids=["nothing sent", "too old"])
-async def test_what_the_model_was_not_sent_it_cannot_summarise(live: Request | None) -> None:
+@pytest.mark.parametrize(
+    "live", [None, Request("gpt-4o", MESSAGES[:20])], ids=["nothing sent", "too old"]
+)
+async def test_what_the_model_was_not_sent_it_cannot_summarise(
+    live: Request | None,
+) -> None:
     with pytest.raises(SummaryError, match="does not hold"):
         await summarize(live)
 
@@ -118,7 +145,11 @@ async def test_no_room_for_the_answer() -> None:
 
 async def test_the_last_message_may_be_calls_or_nothing() -> None:
     call = cast("Message", {"role": "assistant", "content": None, "tool_calls": [CALL]})
-    messages = [*MESSAGES, call, cast("Message", {"role": "tool", "tool_call_id": "c", "content": "a"})]
+    messages = [
+        *MESSAGES,
+        call,
+        cast("Message", {"role": "tool", "tool_call_id": "c", "content": "a"}),
+    ]
     _, request = await summarize(Request("gpt-4o", messages), wanted([*MESSAGES, call]))
     assert "assistant: ls {}" in content(request)
     _, request = await summarize(Request("gpt-4o", messages), wanted([]))
@@ -127,7 +158,10 @@ async def test_the_last_message_may_be_calls_or_nothing() -> None:
 
 def test_its_name_is_not_the_models() -> None:
     model = model_that_says(GOOD_TEXT, name="claude")
-    assert WarmPrefixSummarizer(model, COUNTER, lambda: None).name == "claude on its warm prefix"
+    assert (
+        WarmPrefixSummarizer(model, COUNTER, lambda: None).name
+        == "claude on its warm prefix"
+    )
 
 
 async def test_the_live_request_is_not_changed() -> None:

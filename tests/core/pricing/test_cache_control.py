@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from everthread.core.cache_control import (
     apply_cache_control,
+    bills_writes,
+    cache_lifetime,
     caching_line,
     last_marker,
     mark_system,
@@ -39,7 +41,11 @@ def user(content: Any) -> Any:
 
 
 def marked_indices(messages: list[Any]) -> list[int]:
-    return [index for index, message in enumerate(messages) if '"cache_control"' in json.dumps(message)]
+    return [
+        index
+        for index, message in enumerate(messages)
+        if '"cache_control"' in json.dumps(message)
+    ]
 
 
 def markers(value: Any) -> int:
@@ -54,7 +60,10 @@ def test_the_system_prompt_and_the_last_three_others() -> None:
     history += [user(f"question {index}") for index in range(6)]
     marked = apply_cache_control(history)
     assert marked_indices(marked) == [0, 4, 5, 6]
-    assert marked[0] == {"role": "system", "content": [text("Be careful.", cache_control=MARK)]}
+    assert marked[0] == {
+        "role": "system",
+        "content": [text("Be careful.", cache_control=MARK)],
+    }
     assert marked[6] == user([text("question 5", cache_control=MARK)])
 
 
@@ -67,13 +76,18 @@ def test_the_system_prompt_and_the_last_three_others() -> None:
         ("su", [0, 1]),
         ("ssdu", [2, 3]),  # the last of the leading ones covers those before it
         ("uaua", [1, 2, 3]),  # without a system message its mark is not used elsewhere
-        ("suasuasu", [0, 4, 5, 7]),  # later system messages are not marked and take no slot
+        (
+            "suasuasu",
+            [0, 4, 5, 7],
+        ),  # later system messages are not marked and take no slot
         ("usss", [0]),
     ],
 )
 def test_which_messages_are_marked(roles: str, expected: list[int]) -> None:
     names = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
-    history: list[Any] = [{"role": names[letter], "content": "words"} for letter in roles]
+    history: list[Any] = [
+        {"role": names[letter], "content": "words"} for letter in roles
+    ]
     assert marked_indices(apply_cache_control(history)) == expected
 
 
@@ -89,7 +103,10 @@ CONTENTS: dict[str, tuple[Any, int | None]] = {
     "not on redacted thinking": ([USE, REDACTED, THINKING], 0),
     "not on empty text": ([text("a"), text("")], 0),
     "not on blank text": ([text("a"), text(" \n")], 0),
-    "not on what is no block": ([text("a"), "b", None, {"text": "c"}, {"type": "text", "text": 1}], 0),
+    "not on what is no block": (
+        [text("a"), "b", None, {"text": "c"}, {"type": "text", "text": 1}],
+        0,
+    ),
     "nothing can carry it": ([THINKING, text("")], None),
     "no blocks": ([], None),
     "null": (None, None),
@@ -101,10 +118,18 @@ CONTENTS: dict[str, tuple[Any, int | None]] = {
 
 @pytest.mark.parametrize(("content", "block"), CONTENTS.values(), ids=CONTENTS.keys())
 @pytest.mark.parametrize("native", [True, False])
-def test_where_in_a_message_the_mark_goes(content: Any, block: int | None, native: bool) -> None:
-    (marked,) = apply_cache_control([{"role": "assistant", "content": content}], native_anthropic=native)
+def test_where_in_a_message_the_mark_goes(
+    content: Any, block: int | None, native: bool
+) -> None:
+    (marked,) = apply_cache_control(
+        [{"role": "assistant", "content": content}], native_anthropic=native
+    )
     if block is None:
-        assert marked == {"role": "assistant", "content": content, "cache_control": MARK}
+        assert marked == {
+            "role": "assistant",
+            "content": content,
+            "cache_control": MARK,
+        }
     else:
         expected = copy.deepcopy(content)
         expected[block]["cache_control"] = MARK
@@ -117,26 +142,45 @@ def test_a_message_without_content_is_marked_itself() -> None:
 
 
 def test_tool_messages_are_marked_for_anthropic_only() -> None:
-    results: list[Any] = [{"role": "tool", "tool_call_id": str(n), "content": [text("ok")]} for n in range(2)]
+    results: list[Any] = [
+        {"role": "tool", "tool_call_id": str(n), "content": [text("ok")]}
+        for n in range(2)
+    ]
     history = [user("a"), user("b"), *results]
     native = apply_cache_control(history, native_anthropic=True)
     assert native[2] == {**results[0], "cache_control": MARK}
     assert native[3] == {**results[1], "cache_control": MARK}
     elsewhere = apply_cache_control(history)
-    assert marked_indices(elsewhere) == [0, 1], "the marks move to the nearest messages before that can carry one"
+    assert marked_indices(elsewhere) == [0, 1], (
+        "the marks move to the nearest messages before that can carry one"
+    )
     assert elsewhere[2] is results[0]
 
 
 def test_the_last_result_of_calls_without_words_carries_the_mark_on_its_text() -> None:
     """As OpenRouter takes it; where words came with the calls, they carry it."""
-    calls: Any = {"role": "assistant", "content": None, "tool_calls": [{"id": "0"}, {"id": "1"}]}
-    results: list[Any] = [{"role": "tool", "tool_call_id": str(n), "content": f"result {n}"} for n in range(2)]
-    marked: list[Any] = apply_cache_control([user("a"), calls, *results], wordless_results=True)
+    calls: Any = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "0"}, {"id": "1"}],
+    }
+    results: list[Any] = [
+        {"role": "tool", "tool_call_id": str(n), "content": f"result {n}"}
+        for n in range(2)
+    ]
+    marked: list[Any] = apply_cache_control(
+        [user("a"), calls, *results], wordless_results=True
+    )
     assert marked_indices(marked) == [0, 1, 3]
-    assert marked[3] == {**results[1], "content": [text("result 1", cache_control=MARK)]}
+    assert marked[3] == {
+        **results[1],
+        "content": [text("result 1", cache_control=MARK)],
+    }
     assert marked[2] is results[0]
     spoken: Any = {**calls, "content": "I look."}
-    assert marked_indices(apply_cache_control([user("a"), spoken, *results], wordless_results=True)) == [0, 1]
+    assert marked_indices(
+        apply_cache_control([user("a"), spoken, *results], wordless_results=True)
+    ) == [0, 1]
 
 
 def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
@@ -148,31 +192,54 @@ def tool_loop(rounds: int, *, spoken: bool) -> list[Any]:
     ]
     for n in range(rounds):
         words = f"step {n}" if spoken else None
-        history.append({"role": "assistant", "content": words, "tool_calls": [{"id": str(n)}]})
+        history.append(
+            {"role": "assistant", "content": words, "tool_calls": [{"id": str(n)}]}
+        )
         history.append({"role": "tool", "tool_call_id": str(n), "content": "result"})
     return history
 
 
 def test_elsewhere_a_tool_loop_is_marked_where_something_is_said() -> None:
-    assert marked_indices(apply_cache_control(tool_loop(4, spoken=True))) == [0, 6, 8, 10]
-    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False))) == [0, 1, 2, 3]
-    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False)[3:])) == [0, 5, 7], "calls fill what is left"
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=True))) == [
+        0,
+        6,
+        8,
+        10,
+    ]
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False))) == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert marked_indices(apply_cache_control(tool_loop(4, spoken=False)[3:])) == [
+        0,
+        5,
+        7,
+    ], "calls fill what is left"
 
 
-def test_elsewhere_each_request_of_a_tool_loop_finds_the_mark_of_the_one_before() -> None:
+def test_elsewhere_each_request_of_a_tool_loop_finds_the_mark_of_the_one_before() -> (
+    None
+):
     previous: int | None = None
     for rounds in range(1, 30):
         marked = apply_cache_control(tool_loop(rounds, spoken=True), previous=previous)
         assert previous is None or previous in marked_indices(marked)
         previous = last_marker(marked)
-        assert previous == 2 * rounds + 2, "all but the last round's result is read by the next request"
+        assert previous == 2 * rounds + 2, (
+            "all but the last round's result is read by the next request"
+        )
 
 
 def test_an_hour_is_spelt_out_and_nothing_else_is_allowed() -> None:
     (marked,) = apply_cache_control([user("a")], ttl="1h")
     assert marked == user([text("a", cache_control={"type": "ephemeral", "ttl": "1h"})])
     for wrong in ("", "10m", "1H", None):
-        for mark in (lambda ttl: apply_cache_control([], ttl=ttl), lambda ttl: mark_system(None, ttl=ttl)):
+        for mark in (
+            lambda ttl: apply_cache_control([], ttl=ttl),
+            lambda ttl: mark_system(None, ttl=ttl),
+        ):
             with pytest.raises(InputError, match="must be 5m or 1h"):
                 mark(wrong)
 
@@ -188,7 +255,11 @@ def test_every_mark_is_an_object_of_its_own() -> None:
 
 def test_marks_that_were_there_are_replaced() -> None:
     old = {"type": "ephemeral", "ttl": "1h"}
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [text("r", cache_control=old)]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [text("r", cache_control=old)],
+    }
     history = [user([text(str(n), cache_control=old)]) for n in range(6)]
     history += [
         {
@@ -219,14 +290,37 @@ def test_a_marked_message_still_knows_what_it_was_on_the_wire() -> None:
     assert apply_cache_control([message])[0]["_native"] == message["_native"]
 
 
-blocks = st.sampled_from([text("a"), text(""), text("b", cache_control=MARK), THINKING, USE, "stray", None, 3])
-contents = st.none() | st.sampled_from(["", "words"]) | st.lists(blocks, max_size=4) | st.integers()
+blocks = st.sampled_from(
+    [
+        text("a"),
+        text(""),
+        text("b", cache_control=MARK),
+        THINKING,
+        USE,
+        "stray",
+        None,
+        3,
+    ]
+)
+contents = (
+    st.none()
+    | st.sampled_from(["", "words"])
+    | st.lists(blocks, max_size=4)
+    | st.integers()
+)
 histories = st.lists(
     st.builds(
         lambda role, content, more: {"role": role, "content": content, **more},
         st.sampled_from(["system", "user", "assistant", "tool"]),
         contents,
-        st.sampled_from([{}, {"cache_control": MARK}, {"tool_calls": [{"id": "c"}]}, {"tool_calls": None}]),
+        st.sampled_from(
+            [
+                {},
+                {"cache_control": MARK},
+                {"tool_calls": [{"id": "c"}]},
+                {"tool_calls": None},
+            ]
+        ),
     )
     | st.sampled_from([None, "stray", {}]),
     max_size=12,
@@ -234,19 +328,34 @@ histories = st.lists(
 
 
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))
-def test_marks_are_placed_from_the_end_where_there_were_none(history: Any, native: bool, previous: int | None) -> None:
+def test_marks_are_placed_from_the_end_where_there_were_none(
+    history: Any, native: bool, previous: int | None
+) -> None:
     """Who knows that no message carries a mark gets the same ones without looking at every message."""
     plain = [without_cache_control(message) for message in history]
-    marked = apply_cache_control(plain, native_anthropic=native, previous=-1 if previous is None else previous)
+    marked = apply_cache_control(
+        plain, native_anthropic=native, previous=-1 if previous is None else previous
+    )
     placed = place_marks(plain, native_anthropic=native, previous=previous)
-    assert placed == {index: new for index, new in enumerate(marked) if new is not plain[index]}
-    roles = [message.get("role") if isinstance(message, dict) else None for message in plain]
-    leading = next((index for index, role in enumerate(roles) if role != "system"), len(roles))
-    assert place_marks(plain, native_anthropic=native, previous=previous, leading=leading) == placed
+    assert placed == {
+        index: new for index, new in enumerate(marked) if new is not plain[index]
+    }
+    roles = [
+        message.get("role") if isinstance(message, dict) else None for message in plain
+    ]
+    leading = next(
+        (index for index, role in enumerate(roles) if role != "system"), len(roles)
+    )
+    assert (
+        place_marks(plain, native_anthropic=native, previous=previous, leading=leading)
+        == placed
+    )
 
 
 @given(histories, st.booleans(), st.none() | st.integers(-3, 15))
-def test_marking_changes_marks_only(history: Any, native: bool, previous: int | None) -> None:
+def test_marking_changes_marks_only(
+    history: Any, native: bool, previous: int | None
+) -> None:
     before = copy.deepcopy(history)
     marked = apply_cache_control(history, native_anthropic=native, previous=previous)
     assert history == before
@@ -266,7 +375,12 @@ def test_marking_changes_marks_only(history: Any, native: bool, previous: int | 
 def long_turn(blocks_since: int) -> list[Any]:
     """A conversation marked up to its message 3, then a turn of this many blocks."""
     calls = [{"id": str(n)} for n in range(blocks_since - 4)]
-    head = [{"role": "system", "content": "s"}, user("a"), {"role": "assistant", "content": "b"}, user("c")]
+    head = [
+        {"role": "system", "content": "s"},
+        user("a"),
+        {"role": "assistant", "content": "b"},
+        user("c"),
+    ]
     turn = [
         {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "content": [text("r"), text("one result is one block")]},
@@ -276,21 +390,32 @@ def long_turn(blocks_since: int) -> list[Any]:
     return [*head, *turn]
 
 
-@pytest.mark.parametrize(("blocks_since", "expected"), [(20, [0, 5, 6, 7]), (21, [0, 3, 6, 7]), (60, [0, 3, 6, 7])])
-def test_a_mark_stays_where_the_provider_would_not_look_back(blocks_since: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("blocks_since", "expected"),
+    [(20, [0, 5, 6, 7]), (21, [0, 3, 6, 7]), (60, [0, 3, 6, 7])],
+)
+def test_a_mark_stays_where_the_provider_would_not_look_back(
+    blocks_since: int, expected: list[int]
+) -> None:
     history = long_turn(blocks_since)
     previous = last_marker(apply_cache_control(history[:4]))
     assert previous == 3
     marked = apply_cache_control(history, native_anthropic=True, previous=previous)
     assert marked_indices(marked) == expected
-    carried = apply_cache_control([*apply_cache_control(history[:4]), *history[4:]], native_anthropic=True)
-    assert marked_indices(carried) == expected, "marks of the previous call tell where it was"
+    carried = apply_cache_control(
+        [*apply_cache_control(history[:4]), *history[4:]], native_anthropic=True
+    )
+    assert marked_indices(carried) == expected, (
+        "marks of the previous call tell where it was"
+    )
 
 
 @pytest.mark.parametrize("previous", [None, -1, 0, 5, 7, 8, 99])
 def test_a_previous_mark_that_is_no_use_is_not_kept(previous: int | None) -> None:
     """Unknown, on the system prompt, among the last three anyway, or beyond a history that was cut."""
-    marked = apply_cache_control(long_turn(60), native_anthropic=True, previous=previous)
+    marked = apply_cache_control(
+        long_turn(60), native_anthropic=True, previous=previous
+    )
     assert marked_indices(marked) == [0, 5, 6, 7]
 
 
@@ -300,7 +425,13 @@ def test_a_previous_mark_among_the_last_three_takes_no_second_slot() -> None:
 
 
 def test_what_is_no_message_is_passed_through_and_not_counted() -> None:
-    history: list[Any] = [user("a"), *([None, "stray", {}] * 20), user("b"), user("c"), user("d")]
+    history: list[Any] = [
+        user("a"),
+        *([None, "stray", {}] * 20),
+        user("b"),
+        user("c"),
+        user("d"),
+    ]
     marked: list[Any] = apply_cache_control(history, previous=0)
     assert marked_indices(marked) == [61, 62, 63]
     assert marked[1:4] == [None, "stray", {}]
@@ -310,7 +441,9 @@ def test_the_last_marker() -> None:
     assert last_marker([]) is None
     assert last_marker([user("a")]) is None
     on_message: Any = {"role": "assistant", "content": None, "cache_control": MARK}
-    assert last_marker([on_message, user([text("b", cache_control=MARK)]), user("c")]) == 1
+    assert (
+        last_marker([on_message, user([text("b", cache_control=MARK)]), user("c")]) == 1
+    )
     assert last_marker([on_message, user("c")]) == 0
 
 
@@ -337,7 +470,12 @@ def test_the_system_prompt_kept_apart() -> None:
         ("claude-sonnet-4", "anthropic", None, "Anthropic"),
         ("Claude-Sonnet-4", "anthropic", "http://proxy.local", "Anthropic"),
         ("anthropic/claude-opus-4.1", "openrouter", None, "OpenRouter"),
-        ("anthropic/claude-opus-4.1", "custom", "https://openrouter.ai/api/v1", "OpenRouter"),
+        (
+            "anthropic/claude-opus-4.1",
+            "custom",
+            "https://openrouter.ai/api/v1",
+            "OpenRouter",
+        ),
         ("claude-opus-4", "auto", "https://api.anthropic.com", "Anthropic"),
         ("claude-opus-4", "auto", "API.anthropic.com:443/v1", "Anthropic"),
         ("claude-opus-4", "auto", None, "Anthropic"),
@@ -351,9 +489,13 @@ def test_the_system_prompt_kept_apart() -> None:
         ("claude-opus-4", "custom", "/v1", None),
     ],
 )
-def test_who_understands_marks(model: str, provider: str, base_url: str | None, route: str | None) -> None:
+def test_who_understands_marks(
+    model: str, provider: str, base_url: str | None, route: str | None
+) -> None:
     line = caching_line(model, provider, base_url, ttl="1h")
-    assert line == (f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None)
+    assert line == (
+        f"💾 Prompt caching: ENABLED (Claude via {route}, 1h TTL)" if route else None
+    )
 
 
 # What the next request repeats
@@ -370,7 +512,9 @@ def tool(name: str, **parameters: Any) -> dict[str, Any]:
 def test_a_longer_request_extends_a_shorter_one_whatever_its_marks() -> None:
     a = request(user("a"), user("b"), tools=[tool("f")])
     marked = apply_cache_control([*a.messages, user("c")])
-    b = request(*marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}])
+    b = request(
+        *marked, system=mark_system("s"), tools=[{**tool("f"), "cache_control": MARK}]
+    )
     diff = shared_prefix(a, b)
     assert (diff.shared_messages, diff.extends, diff.where) == (2, True, None)
     assert str(diff) == "extends it: all 2 messages are shared"
@@ -379,8 +523,15 @@ def test_a_longer_request_extends_a_shorter_one_whatever_its_marks() -> None:
     assert shared_prefix(request(system=None), request(system="")).extends
 
 
-CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
-EDITED = {**CALL, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{ }"}}]}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+}
+EDITED = {
+    **CALL,
+    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{ }"}}],
+}
 LONG = "x" * 100
 CHANGES: dict[str, tuple[Request, Request, str]] = {
     "a word in a message": (
@@ -471,8 +622,11 @@ def test_the_first_difference_is_explained(a: Request, b: Request, words: str) -
 
 
 @given(histories, histories, histories)
-def test_the_shared_prefix_agrees_with_the_byte_chain(common: Any, one: Any, other: Any) -> None:
-    a, b = request(*common, *one), request(*copy.deepcopy(common), *other)
+def test_the_shared_prefix_agrees_with_the_byte_chain(
+    common: Any, one: Any, other: Any
+) -> None:
+    a = request(*common, *one)
+    b = request(*copy.deepcopy(common), *other)
     before = copy.deepcopy((a, b))
     chains = zip(byte_chain(a.messages), byte_chain(b.messages), strict=False)
     equal = sum(x == y for x, y in chains)
@@ -485,7 +639,10 @@ def test_the_shared_prefix_agrees_with_the_byte_chain(common: Any, one: Any, oth
 def test_a_huge_text_is_compared_in_linear_time() -> None:
     words = "ab" * 2_000_000
     diff = shared_prefix(request(user(f"{words}x")), request(user(f"{words}y")))
-    assert (diff.before, diff.after) == ('"…' + "ab" * 10 + 'x"', '"…' + "ab" * 10 + 'y"')
+    assert (diff.before, diff.after) == (
+        '"…' + "ab" * 10 + 'x"',
+        '"…' + "ab" * 10 + 'y"',
+    )
 
 
 def test_deep_nesting_does_not_exhaust_the_stack() -> None:
@@ -493,25 +650,60 @@ def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     for _ in range(100_000):
         deep = [deep]
     history = [user(deep), user(deep)]
-    assert markers(apply_cache_control([user("a"), *history, user("b"), user("c"), user("d")])[3:]) == 3
+    assert (
+        markers(
+            apply_cache_control([user("a"), *history, user("b"), user("c"), user("d")])[
+                3:
+            ]
+        )
+        == 3
+    )
     assert shared_prefix(request(*history), request(user("a"))).shared_messages == 0
 
 
 def test_real_requests_extend_each_other() -> None:
     for family in ("claude", "deepseek"):
-        files = sorted(path for path in shared("requests").glob("*.json") if family in path.name)
+        files = sorted(
+            path for path in shared("requests").glob("*.json") if family in path.name
+        )
         bodies = [json.loads(path.read_text("utf-8")) for path in files]
-        requests = [Request("m", body["messages"], None, body["tools"] or []) for body in bodies]
+        requests = [
+            Request("m", body["messages"], None, body["tools"] or []) for body in bodies
+        ]
         for older, newer in pairwise(requests):
-            newer_marked = Request("m", apply_cache_control(newer.messages), None, newer.tools)
+            newer_marked = Request(
+                "m", apply_cache_control(newer.messages), None, newer.tools
+            )
             assert str(shared_prefix(older, newer_marked)).startswith("extends")
 
 
 def test_marks_begin_near_the_end_or_where_the_last_call_had_its_last_one() -> None:
-    history: list[Message] = [{"role": "user", "content": str(number)} for number in range(30)]
+    history: list[Message] = [
+        {"role": "user", "content": str(number)} for number in range(30)
+    ]
     for previous in (None, 3, 29):
         begin = marks_begin(len(history), previous)
         marked = apply_cache_control(history, previous=previous)
         first = next(at for at, message in enumerate(marked) if message != history[at])
         assert 0 <= begin <= first
     assert marks_begin(2, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "bills"),
+    [
+        ("gpt-5.6", True),
+        ("openai/gpt-5-6-codex", True),
+        ("gpt-6.1", True),
+        ("gpt-5.5", False),
+        ("gpt-5", False),
+        ("gpt-4o", False),
+        ("gpt-5-2025-08-07", False),
+        ("claude-opus-5", False),
+    ],
+)
+def test_openai_bills_writes_from_gpt_5_6_on_and_keeps_them_for_half_an_hour(
+    model: str, bills: bool
+) -> None:
+    assert bills_writes(model) is bills
+    assert cache_lifetime(model, "5m") == (1_800 if bills else 300)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from everthread.core.pricing import CallPattern, CanonicalUsage
+from everthread.core.call_pattern import CallPattern
+from everthread.core.canonical_usage import CanonicalUsage
 
 TTL = 300.0
 
@@ -31,7 +32,13 @@ def test_a_thread_that_has_just_begun_has_no_cache_and_some_calls_to_come() -> N
 
 
 def test_growth_and_pauses_are_read_from_the_calls() -> None:
-    rhythm = after((0, 1_000, 0), (10, 2_000, 1_000), (20, 3_000, 2_000), (900, 4_000, 0), (910, 5_000, 4_000))
+    rhythm = after(
+        (0, 1_000, 0),
+        (10, 2_000, 1_000),
+        (20, 3_000, 2_000),
+        (900, 4_000, 0),
+        (910, 5_000, 4_000),
+    )
     assert rhythm.growth == pytest.approx(1_000)
     assert (rhythm.calls, rhythm.pauses, rhythm.run) == (5, 1, 2)
     assert rhythm.read_share == pytest.approx(1.0)
@@ -41,20 +48,64 @@ def test_growth_and_pauses_are_read_from_the_calls() -> None:
     assert rhythm.is_cold(1_210, ttl=TTL)
 
 
+class TestLifetime:
+    """How long the provider keeps a prefix is read from the calls."""
+
+    def test_writes_for_an_hour_are_kept_for_an_hour(self) -> None:
+        written = CanonicalUsage(
+            input_tokens=10, cache_write_tokens=990, cache_write_1h_tokens=990
+        )
+        rhythm = CallPattern().after(written, 0.0, ttl=TTL)
+        assert not rhythm.is_cold(3_599, ttl=TTL)
+        assert rhythm.is_cold(3_600, ttl=TTL)
+
+    def test_a_read_after_a_pause_shows_a_longer_life(self) -> None:
+        rhythm = after((0, 1_000, 0), (900, 2_000, 1_000))
+        assert rhythm.pauses == 0, "the cache was still there"
+        assert not rhythm.is_cold(900 + 890, ttl=TTL)
+        assert rhythm.is_cold(900 + 910, ttl=TTL)
+
+    def test_a_miss_within_that_life_shortens_it_again(self) -> None:
+        rhythm = after((0, 1_000, 0), (900, 2_000, 1_000), (1_500, 3_000, 0))
+        assert rhythm.is_cold(1_500 + 600, ttl=TTL)
+        assert not rhythm.is_cold(1_500 + 400, ttl=TTL)
+
+    def test_a_miss_after_a_pause_teaches_no_longer_life(self) -> None:
+        assert after((0, 1_000, 0), (900, 2_000, 100)).is_cold(900 + TTL, ttl=TTL)
+
+    def test_a_compaction_is_no_miss(self) -> None:
+        rhythm = (
+            after((0, 10_000, 0), (900, 11_000, 10_000))
+            .rewritten()
+            .after(call(3_000), 1_500, ttl=TTL)
+        )
+        assert not rhythm.is_cold(1_500 + 890, ttl=TTL)
+
+
 def test_a_thread_lasts_as_long_again_within_reason() -> None:
-    assert after(*((number, 1_000 + number, 1_000) for number in range(50))).further == 50
-    assert after(*((number, 1_000 + number, 1_000) for number in range(500))).further == 400
+    assert (
+        after(*((number, 1_000 + number, 1_000) for number in range(50))).further == 50
+    )
+    assert (
+        after(*((number, 1_000 + number, 1_000) for number in range(500))).further
+        == 400
+    )
 
 
 def test_a_cache_that_is_never_read_is_noticed() -> None:
-    assert after(*((number, 1_000 + number, 0) for number in range(40))).read_share < 0.05
+    assert (
+        after(*((number, 1_000 + number, 0) for number in range(40))).read_share < 0.05
+    )
 
 
 def test_what_was_not_counted_and_what_was_rewritten_teach_nothing() -> None:
     rhythm = after((0, 1_000, 0), (10, 2_000, 1_000))
     assert rhythm.after(CanonicalUsage(), 20, ttl=TTL) is rhythm
     compacted = rhythm.rewritten().after(call(500), 20, ttl=TTL)
-    assert (compacted.growth, compacted.read_share) == (rhythm.growth, rhythm.read_share)
+    assert (compacted.growth, compacted.read_share) == (
+        rhythm.growth,
+        rhythm.read_share,
+    )
 
 
 def test_another_process_goes_on_with_it() -> None:
@@ -62,6 +113,9 @@ def test_another_process_goes_on_with_it() -> None:
     assert CallPattern.load(rhythm.dump()) == rhythm
 
 
-@pytest.mark.parametrize("state", [None, [], {"calls": "many"}, {"last": -1.0}, {"growth": True}, {"growth": 1e300}])
+@pytest.mark.parametrize(
+    "state",
+    [None, [], {"calls": "many"}, {"last": -1.0}, {"growth": True}, {"growth": 1e300}],
+)
 def test_garbage_is_as_if_nothing_had_been_seen(state: Any) -> None:
     assert CallPattern.load(state) == CallPattern()

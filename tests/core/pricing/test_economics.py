@@ -9,39 +9,60 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing import EARLIEST, CallPattern, CompactionCase, Prices, Rates, weigh
+from everthread.core.call_pattern import CallPattern
+from everthread.core.economics import EARLIEST, CompactionCase, Rates, weigh
+from everthread.core.prices import Prices
 
 CLAUDE = Rates(input=3e-6, output=15e-6, read=0.3e-6, write=3.75e-6)
 UNCACHED = Rates(input=1e-6, output=4e-6, read=1e-6, write=1e-6)
-STEADY = CallPattern(calls=60, pauses=0, run=60, last=0.0, prompt=100_000, growth=1_000.0)
+STEADY = CallPattern(
+    calls=60, pauses=0, run=60, last=0.0, prompt=100_000, growth=1_000.0
+)
 AT_T = CompactionCase(
-    tokens=101_000, after=30_000, fixed=8_000, threshold=100_000, limit=170_000, summary=0.07, rates=CLAUDE,
+    tokens=101_000,
+    after=30_000,
+    fixed=8_000,
+    threshold=100_000,
+    limit=170_000,
+    summary=0.07,
+    rates=CLAUDE,
     rhythm=STEADY,
-)  # fmt: skip
+)
 
 
 def test_at_the_threshold_of_a_long_thread_it_pays() -> None:
     decision = weigh(AT_T)
     assert decision.action == "now"
-    assert decision.cost == Decimal("0.145900")  # the summary, and 22,000 tokens written instead of read
+    assert decision.cost == Decimal(
+        "0.145900"
+    )  # the summary, and 22,000 tokens written instead of read
     assert decision.saves == Decimal("1.278000")  # 71,000 tokens less to read, 60 times
     assert decision.calls == 60
-    assert "costs $0.1459 (summary $0.0700, cache $0.0759) and saves $1.2780 in about 60 calls" in str(decision)
+    assert (
+        "costs $0.1459 (summary $0.0700, cache $0.0759) and saves $1.2780 in about 60 calls"
+        in str(decision)
+    )
 
 
 def test_a_pause_that_is_near_is_waited_for() -> None:
-    near = CallPattern(calls=60, pauses=10, run=4, last=0.0, prompt=100_000, growth=1_000.0)
+    near = CallPattern(
+        calls=60, pauses=10, run=4, last=0.0, prompt=100_000, growth=1_000.0
+    )
     decision = weigh(replace(AT_T, rhythm=near))
     assert decision.action == "later"
     assert "a pause is expected within 2 calls" in decision.why
-    assert weigh(replace(AT_T, rhythm=replace(near, run=1, pauses=2))).action == "now", "that one is far away"
+    assert (
+        weigh(replace(AT_T, rhythm=replace(near, run=1, pauses=2))).action == "now"
+    ), "that one is far away"
 
 
 def test_what_takes_little_out_is_put_off_until_nothing_can_wait() -> None:
     heavy = replace(AT_T, after=99_000)
     assert weigh(heavy).action == "later"
     assert "not worth it" in weigh(heavy).why
-    assert weigh(replace(AT_T, after=101_000)).why == "a compaction would take nothing out"
+    assert (
+        weigh(replace(AT_T, after=101_000)).why == "a compaction would take nothing out"
+    )
     assert weigh(replace(heavy, tokens=170_000)).action == "now"
 
 
@@ -51,8 +72,12 @@ def test_a_cold_cache_lets_it_come_earlier() -> None:
     cold = weigh(replace(early, cold="400 s passed"))
     assert cold.action == "now"
     assert "the cache is cold: 400 s passed" in cold.why
-    assert cold.cost == Decimal("0.070000"), "only the summary: the cache is lost anyway"
-    assert weigh(replace(early, tokens=49_000, cold="400 s passed")).action == "later", "detail is worth something"
+    assert cold.cost == Decimal("0.070000"), (
+        "only the summary: the cache is lost anyway"
+    )
+    assert (
+        weigh(replace(early, tokens=49_000, cold="400 s passed")).action == "later"
+    ), "detail is worth something"
 
 
 def test_without_a_cache_there_is_no_cold_moment_and_nothing_to_lose() -> None:
@@ -60,19 +85,37 @@ def test_without_a_cache_there_is_no_cold_moment_and_nothing_to_lose() -> None:
     assert weigh(plain).action == "now"
     assert weigh(plain).cost == Decimal("0.070000")
     assert weigh(replace(plain, tokens=60_000, cold="400 s passed")).action == "later"
-    unread = replace(AT_T, tokens=60_000, cold="400 s passed", rhythm=replace(STEADY, read_share=0.0))
+    unread = replace(
+        AT_T, tokens=60_000, cold="400 s passed", rhythm=replace(STEADY, read_share=0.0)
+    )
     assert weigh(unread).action == "later", "a cache nobody reads from is none"
 
 
 @given(
-    tokens=st.integers(0, 250_000), after=st.integers(0, 250_000), summary=st.floats(0, 5), growth=st.floats(0, 50_000),
-    calls=st.integers(0, 1_000), pauses=st.integers(0, 100), cold=st.sampled_from(["", "the pause"]),
-)  # fmt: skip
+    tokens=st.integers(0, 250_000),
+    after=st.integers(0, 250_000),
+    summary=st.floats(0, 5),
+    growth=st.floats(0, 50_000),
+    calls=st.integers(0, 1_000),
+    pauses=st.integers(0, 100),
+    cold=st.sampled_from(["", "the pause"]),
+)
 def test_never_beyond_the_limit_and_never_early_while_warm(
-    *, tokens: int, after: int, summary: float, growth: float, calls: int, pauses: int, cold: str
+    *,
+    tokens: int,
+    after: int,
+    summary: float,
+    growth: float,
+    calls: int,
+    pauses: int,
+    cold: str,
 ) -> None:
-    rhythm = CallPattern(calls=calls, pauses=min(pauses, calls), run=1, last=0.0, prompt=1, growth=growth)
-    case = replace(AT_T, tokens=tokens, after=after, summary=summary, rhythm=rhythm, cold=cold)
+    rhythm = CallPattern(
+        calls=calls, pauses=min(pauses, calls), run=1, last=0.0, prompt=1, growth=growth
+    )
+    case = replace(
+        AT_T, tokens=tokens, after=after, summary=summary, rhythm=rhythm, cold=cold
+    )
     decision = weigh(case)
     if tokens >= case.limit:
         assert decision.action == "now"
@@ -89,14 +132,21 @@ def test_where_a_price_is_unknown_nothing_is_weighed(prices: Prices | None) -> N
 
 def test_rates_follow_the_prices() -> None:
     prices = Prices(
-        input=Decimal(3), output=Decimal(15), cache_read=Decimal("0.3"), cache_write_5m=Decimal("3.75"),
+        input=Decimal(3),
+        output=Decimal(15),
+        cache_read=Decimal("0.3"),
+        cache_write_5m=Decimal("3.75"),
         cache_write_1h=Decimal(6),
-    )  # fmt: skip
-    five, hour, unmarked = Rates.of(prices), Rates.of(prices, ttl="1h"), Rates.of(prices, marked=False)
+    )
+    five = Rates.of(prices)
+    hour = Rates.of(prices, ttl="1h")
+    unmarked = Rates.of(prices, marked=False)
     assert five is not None
     assert hour is not None
     assert unmarked is not None
-    assert [rate.write for rate in (five, hour, unmarked)] == pytest.approx([3.75e-6, 6e-6, 3e-6])
+    assert [rate.write for rate in (five, hour, unmarked)] == pytest.approx(
+        [3.75e-6, 6e-6, 3e-6]
+    )
     plain = Rates.of(Prices(input=Decimal(1), output=Decimal(2)))
     assert plain is not None
     assert not plain.caches

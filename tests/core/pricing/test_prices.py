@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing import (
-    CanonicalUsage,
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.prices import (
     Prices,
     cost,
     cost_of,
+    find_more,
     format_dollars,
-    normalize_usage,
+    price_source,
     prices_for,
     stated_window,
+    unpriced_text,
+    use_own_prices,
 )
 from tests.shared_data import shared
 
@@ -30,7 +33,9 @@ USAGE = CanonicalUsage(1_000_000, 100_000, 0, 0)
 
 
 def test_each_bucket_has_its_own_price() -> None:
-    prices = Prices(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+    prices = Prices(
+        Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6)
+    )
     usage = CanonicalUsage(
         input_tokens=1_000,
         output_tokens=2_000,
@@ -39,9 +44,9 @@ def test_each_bucket_has_its_own_price() -> None:
         cache_write_1h_tokens=1_000,
         reasoning_tokens=1_999,
     )
-    assert cost(usage, prices) == Decimal("0.003") + Decimal("0.03") + Decimal("0.0009") + Decimal("0.015") + Decimal(
-        "0.006"
-    )
+    assert cost(usage, prices) == Decimal("0.003") + Decimal("0.03") + Decimal(
+        "0.0009"
+    ) + Decimal("0.015") + Decimal("0.006")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +59,9 @@ def test_each_bucket_has_its_own_price() -> None:
         CanonicalUsage(cache_write_tokens=1, cache_write_1h_tokens=1),
     ],
 )
-def test_a_used_bucket_without_a_price_makes_the_cost_unknown(usage: CanonicalUsage) -> None:
+def test_a_used_bucket_without_a_price_makes_the_cost_unknown(
+    usage: CanonicalUsage,
+) -> None:
     assert cost(usage, Prices()) is None
     assert cost(CanonicalUsage(), Prices()) == 0
 
@@ -66,20 +73,26 @@ def test_a_price_of_nothing_is_a_price() -> None:
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 def test_cost_grows_with_usage(first: int, second: int) -> None:
     prices = Prices(Decimal("1.25"), Decimal(10))
-    one, other = CanonicalUsage(first, second), CanonicalUsage(second, first)
-    together, apart = cost(one + other, prices), (cost(one, prices), cost(other, prices))
+    one = CanonicalUsage(first, second)
+    other = CanonicalUsage(second, first)
+    together = cost(one + other, prices)
+    apart = (cost(one, prices), cost(other, prices))
     assert None not in (together, *apart)
     assert together == sum(filter(None, apart))
 
 
 def test_a_known_model() -> None:
     prices = prices_for(SONNET, at=AT)
-    assert prices == Prices(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+    assert prices == Prices(
+        Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6)
+    )
     assert cost_of(CanonicalUsage(1_000, 1_000), SONNET, at=AT) == Decimal("0.018")
 
 
 def test_a_long_prompt_costs_more_where_there_are_tiers() -> None:
-    short, long = (prices_for(SONNET, at=AT, prompt_tokens=size) for size in (200_000, 200_001))
+    short, long = (
+        prices_for(SONNET, at=AT, prompt_tokens=size) for size in (200_000, 200_001)
+    )
     assert short is not None
     assert long is not None
     assert (short.input, long.input) == (Decimal(3), Decimal(6))
@@ -87,14 +100,21 @@ def test_a_long_prompt_costs_more_where_there_are_tiers() -> None:
 
 
 def test_a_price_that_changes_with_the_time() -> None:
-    day, night = (prices_for("deepseek-chat", at=AT.replace(hour=hour)) for hour in (12, 20))
+    day, night = (
+        prices_for("deepseek-chat", at=AT.replace(hour=hour)) for hour in (12, 20)
+    )
     assert day is not None
     assert night is not None
     assert day.input != night.input
 
 
 @pytest.mark.parametrize(
-    "name", ["anthropic/claude-sonnet-4.5", "litellm_proxy/anthropic/claude-sonnet-4-5", "gateway/claude-sonnet-4-5"]
+    "name",
+    [
+        "anthropic/claude-sonnet-4.5",
+        "litellm_proxy/anthropic/claude-sonnet-4-5",
+        "gateway/claude-sonnet-4-5",
+    ],
 )
 def test_prefixes_of_a_model_name(name: str) -> None:
     assert prices_for(name, at=AT) == prices_for(SONNET, at=AT)
@@ -105,7 +125,9 @@ def test_the_provider_decides_where_it_is_given() -> None:
     assert there is not None
     assert there.input == Decimal(3)
     assert there.cache_write_1h is None
-    assert prices_for("anthropic/claude-sonnet-4-5", at=AT, provider="anthropic") == prices_for(SONNET, at=AT)
+    assert prices_for(
+        "anthropic/claude-sonnet-4-5", at=AT, provider="anthropic"
+    ) == prices_for(SONNET, at=AT)
     assert prices_for(SONNET, at=AT, provider="no such provider") is None
     assert prices_for("anthropic/no/such-model", at=AT, provider="anthropic") is None
 
@@ -121,13 +143,17 @@ def test_a_model_without_a_price_for_what_was_used() -> None:
 
 
 def test_the_price_table_is_loaded_only_when_asked_for() -> None:
-    code = "import sys, everthread.core.pricing; print('genai_prices' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = "import sys, everthread.core.prices; print('genai_prices' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
 def test_what_a_real_session_cost() -> None:
-    calls = json.loads(shared("transcripts", "coding-long-claude.json").read_text("utf-8"))["usage"]
+    calls = json.loads(
+        shared("transcripts", "coding-long-claude.json").read_text("utf-8")
+    )["usage"]
     for call in calls:
         dollars = cost_of(normalize_usage(call), call["model"], at=AT)
         assert dollars is not None
@@ -142,9 +168,80 @@ def test_the_window_a_price_table_states() -> None:
 @pytest.mark.parametrize(
     ("dollars", "words"),
     [
-        (None, "unknown"), ("0", "$0.00"), ("0.00001", "< $0.0001"), ("0.0012", "$0.0012"), ("1234.567", "$1,234.57"),
-        ("-0.25", "−$0.2500"), ("-3", "−$3.00"),
+        (None, "unknown"),
+        ("0", "$0.00"),
+        ("0.00001", "< $0.0001"),
+        ("0.0012", "$0.0012"),
+        ("1234.567", "$1,234.57"),
+        ("-0.25", "−$0.2500"),
+        ("-3", "−$3.00"),
     ],
-)  # fmt: skip
+)
 def test_dollars_are_written_for_a_reader(dollars: str | None, words: str) -> None:
     assert format_dollars(None if dollars is None else Decimal(dollars)) == words
+
+
+def count_calls(model: str) -> int:
+    """Calls of functions that the price of a model takes."""
+    calls = 0
+    before = sys.getprofile()
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        assert prices_for(model, at=AT) is None
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("model", ["a/" * 16_000, "a/" * 150])
+def test_the_price_of_a_name_of_many_slashes_costs_no_more_than_that_of_a_few(
+    model: str,
+) -> None:
+    """The attack: each slash was another look-up, of a name that was copied for it."""
+    prices_for("gpt-4o", at=AT)
+    assert count_calls(model) <= 2 * count_calls("a/" * 8 + f"x{len(model)}")
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["claude-mythos-5", "gemini-3.1-pro", "qwen3.7-max", "dashscope/qwen3.7-max"],
+)
+def test_a_second_table_has_what_the_first_one_lacks(model: str) -> None:
+    now = datetime.now(UTC)
+    prices = prices_for(model, at=now)
+    assert prices is not None
+    assert prices.input
+    assert prices.output
+    assert price_source(model, at=now)
+
+
+def test_the_source_of_a_price_is_named() -> None:
+    now = datetime.now(UTC)
+    assert price_source("gpt-4o", at=now) == "genai-prices"
+    assert price_source("claude-mythos-5", at=now).startswith(
+        ("LiteLLM, 20", "models.dev, 20")
+    )
+    assert price_source("orchid-unheard-of", at=now) == ""
+    assert stated_window("qwen3.7-max") == 991_808
+    assert find_more("m" * 10_000) is None
+
+
+def test_configured_prices_come_first() -> None:
+    mine = Prices(input=Decimal(1), output=Decimal(2))
+    wide = Prices(input=Decimal(3), output=Decimal(4))
+    now = datetime(2026, 11, 1, tzinfo=UTC)
+    try:
+        use_own_prices({"nobody-*": wide, "nobody-knows": mine, "gpt-4o": mine})
+        assert prices_for("nobody-knows", at=now) == mine
+        assert prices_for("nobody-else", at=now) == wide
+        assert prices_for("gpt-4o", at=now) == mine
+        assert price_source("gpt-4o", at=now) == "the configuration (prices)"
+    finally:
+        use_own_prices({})
+    assert prices_for("nobody-knows", at=now) is None
+    assert "prices.nobody-knows.input" in unpriced_text("nobody-knows")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.pricing import CanonicalUsage, normalize_usage
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from tests.shared_data import shared
 
 
@@ -34,7 +34,10 @@ ANTHROPIC = {
     "cache_read_input_tokens": 800,
     "cache_creation_input_tokens": 190,
     "output_tokens": 50,
-    "cache_creation": {"ephemeral_5m_input_tokens": 90, "ephemeral_1h_input_tokens": 100},
+    "cache_creation": {
+        "ephemeral_5m_input_tokens": 90,
+        "ephemeral_1h_input_tokens": 100,
+    },
 }
 RESPONSES = {
     "input_tokens": 1000,
@@ -68,7 +71,10 @@ CHAT = {
             },
             (100, 700, 200, 5, 0),
         ),
-        ({**CHAT, "cache_read_input_tokens": 800, "cached_tokens": 800}, (50, 800, 150, 60, 40)),
+        (
+            {**CHAT, "cache_read_input_tokens": 800, "cached_tokens": 800},
+            (50, 800, 150, 60, 40),
+        ),
         # dialects
         (
             {
@@ -79,8 +85,18 @@ CHAT = {
             },
             (26, 64, 0, 5, 0),
         ),
-        ({"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 26, "completion_tokens": 5}, (26, 64, 0, 5, 0)),
-        ({"prompt_tokens": 90, "completion_tokens": 5, "cached_tokens": 50}, (40, 50, 0, 5, 0)),
+        (
+            {
+                "prompt_cache_hit_tokens": 64,
+                "prompt_cache_miss_tokens": 26,
+                "completion_tokens": 5,
+            },
+            (26, 64, 0, 5, 0),
+        ),
+        (
+            {"prompt_tokens": 90, "completion_tokens": 5, "cached_tokens": 50},
+            (40, 50, 0, 5, 0),
+        ),
         (
             {
                 "promptTokenCount": 100,
@@ -92,21 +108,64 @@ CHAT = {
             (90, 30, 0, 16, 9),
         ),
         (
-            {"inputTokens": 5, "outputTokens": 6, "cacheReadInputTokens": 70, "cacheWriteInputTokens": 8},
+            {
+                "inputTokens": 5,
+                "outputTokens": 6,
+                "cacheReadInputTokens": 70,
+                "cacheWriteInputTokens": 8,
+            },
             (5, 70, 8, 6, 0),
         ),
-        ({"inputTokens": 75, "outputTokens": 6, "cachedInputTokens": 70, "reasoningTokens": 2}, (5, 70, 0, 6, 2)),
-        ({"prompt_eval_count": 26, "eval_count": 12, "eval_duration": 10**9}, (26, 0, 0, 12, 0)),
-        ({"prompt_n": 26, "cache_n": 100, "predicted_n": 12}, (26, 100, 0, 12, 0)),
-        ({"input": 3, "output": 4, "cache_read": 5, "cache_write": 6, "cost_usd": 0.1}, (3, 5, 6, 4, 0)),
-        ({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 30, "output_tokens": 4}}, (30, 0, 0, 4, 0)),
-        ({"input_tokens": 90, "output_tokens": 5, "cached_tokens": 50}, (40, 50, 0, 5, 0)),
         (
-            {"input_tokens": 90, "output_tokens": 5, "prompt_tokens_details": {"cached_tokens": 50}},
+            {
+                "inputTokens": 75,
+                "outputTokens": 6,
+                "cachedInputTokens": 70,
+                "reasoningTokens": 2,
+            },
+            (5, 70, 0, 6, 2),
+        ),
+        (
+            {"prompt_eval_count": 26, "eval_count": 12, "eval_duration": 10**9},
+            (26, 0, 0, 12, 0),
+        ),
+        ({"prompt_n": 26, "cache_n": 100, "predicted_n": 12}, (26, 100, 0, 12, 0)),
+        (
+            {
+                "input": 3,
+                "output": 4,
+                "cache_read": 5,
+                "cache_write": 6,
+                "cost_usd": 0.1,
+            },
+            (3, 5, 6, 4, 0),
+        ),
+        (
+            {
+                "billed_units": {"input_tokens": 1},
+                "tokens": {"input_tokens": 30, "output_tokens": 4},
+            },
+            (30, 0, 0, 4, 0),
+        ),
+        (
+            {"input_tokens": 90, "output_tokens": 5, "cached_tokens": 50},
             (40, 50, 0, 5, 0),
         ),
         (
-            {"prompt_tokens": 90, "completion_tokens": 5, "cache_read_tokens": 50, "cache_write_tokens": 10},
+            {
+                "input_tokens": 90,
+                "output_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 50},
+            },
+            (40, 50, 0, 5, 0),
+        ),
+        (
+            {
+                "prompt_tokens": 90,
+                "completion_tokens": 5,
+                "cache_read_tokens": 50,
+                "cache_write_tokens": 10,
+            },
             (30, 50, 10, 5, 0),
         ),
         # inside an answer
@@ -114,9 +173,20 @@ CHAT = {
         ({"usageMetadata": {"promptTokenCount": 10}}, (10, 0, 0, 0, 0)),
         # parts of a stream
         ({"output_tokens": 57}, (0, 0, 0, 57, 0)),
-        ({"input_tokens": 0, "output_tokens": 0, "cache_read_input_tokens": 500}, (0, 500, 0, 0, 0)),
+        (
+            {"input_tokens": 0, "output_tokens": 0, "cache_read_input_tokens": 500},
+            (0, 500, 0, 0, 0),
+        ),
         # zeros and nulls in one form, figures in another
-        ({"prompt_tokens": 0, "completion_tokens": None, "input_tokens": 20, "output_tokens": 3}, (20, 0, 0, 3, 0)),
+        (
+            {
+                "prompt_tokens": 0,
+                "completion_tokens": None,
+                "input_tokens": 20,
+                "output_tokens": 3,
+            },
+            (20, 0, 0, 3, 0),
+        ),
     ],
 )
 def test_what_providers_report(raw: dict[str, Any], expected: tuple[int, ...]) -> None:
@@ -126,28 +196,52 @@ def test_what_providers_report(raw: dict[str, Any], expected: tuple[int, ...]) -
 def test_the_api_settles_what_the_fields_leave_open() -> None:
     raw = {"input_tokens": 1000, "cache_read_input_tokens": 900, "output_tokens": 1}
     assert buckets(raw) == buckets(raw, "anthropic") == (1000, 900, 0, 1, 0)
-    assert buckets(raw, "openai_responses") == buckets(raw, "openai") == (100, 900, 0, 1, 0)
+    assert (
+        buckets(raw, "openai_responses")
+        == buckets(raw, "openai")
+        == (100, 900, 0, 1, 0)
+    )
     assert buckets(RESPONSES, "openai") == buckets(RESPONSES)
-    assert buckets(CHAT, "chat_completions") == buckets(CHAT, "anthropic_messages") == buckets(CHAT)
+    assert (
+        buckets(CHAT, "chat_completions")
+        == buckets(CHAT, "anthropic_messages")
+        == buckets(CHAT)
+    )
     assert buckets({**RESPONSES}, "anthropic")[0] == 1000
 
 
 @pytest.mark.parametrize("api", ["openai_chat", "anthropic", "nobody", 7])
 def test_an_api_whose_fields_are_absent_does_not_decide(api: Any) -> None:
-    assert buckets({"promptTokenCount": 10, "candidatesTokenCount": 2}, api) == (10, 0, 0, 2, 0)
+    assert buckets({"promptTokenCount": 10, "candidatesTokenCount": 2}, api) == (
+        10,
+        0,
+        0,
+        2,
+        0,
+    )
 
 
-def test_prompt_and_total_are_sums_and_reasoning_is_neither_added_nor_subtracted() -> None:
+def test_prompt_and_total_are_sums_and_reasoning_is_neither_added_nor_subtracted() -> (
+    None
+):
     usage = normalize_usage(CHAT)
     assert (usage.prompt_tokens, usage.total_tokens) == (1000, 1060)
     assert normalize_usage(ANTHROPIC).prompt_tokens == 1000
-    more = normalize_usage({"prompt_tokens": 5, "completion_tokens": 5, "reasoning_tokens": 99})
+    more = normalize_usage(
+        {"prompt_tokens": 5, "completion_tokens": 5, "reasoning_tokens": 99}
+    )
     assert (more.output_tokens, more.reasoning_tokens, more.total_tokens) == (5, 99, 10)
 
 
 def test_how_long_the_cache_was_written_for() -> None:
     assert normalize_usage(ANTHROPIC).cache_write_1h_tokens == 100
-    split_only = {"input_tokens": 1, "cache_creation": {"ephemeral_1h_input_tokens": 7, "ephemeral_5m_input_tokens": 3}}
+    split_only = {
+        "input_tokens": 1,
+        "cache_creation": {
+            "ephemeral_1h_input_tokens": 7,
+            "ephemeral_5m_input_tokens": 3,
+        },
+    }
     usage = normalize_usage(split_only)
     assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (10, 7)
 
@@ -161,13 +255,33 @@ def test_more_cached_than_prompted_is_clamped_to_the_prompt() -> None:
     assert buckets(raw) == (0, 100, 0, 1, 0)
     raw["prompt_tokens_details"] = {"cached_tokens": 60, "cache_write_tokens": 90}
     assert buckets(raw) == (0, 60, 40, 1, 0)
-    assert buckets({"prompt_tokens": None, "completion_tokens": 1, "cached_tokens": 60}) == (0, 60, 0, 1, 0)
+    assert buckets(
+        {"prompt_tokens": None, "completion_tokens": 1, "cached_tokens": 60}
+    ) == (0, 60, 0, 1, 0)
 
 
-@pytest.mark.parametrize("bad", [None, -5, math.nan, math.inf, -math.inf, True, "many", "", [], {}, object(), 10**30])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        -5,
+        math.nan,
+        math.inf,
+        -math.inf,
+        True,
+        "many",
+        "",
+        [],
+        {},
+        object(),
+        10**30,
+    ],
+)
 def test_what_is_no_count_is_nothing(bad: Any) -> None:
     assert buckets({"prompt_tokens": bad, "completion_tokens": 3}) == (0, 0, 0, 3, 0)
-    assert buckets({"prompt_tokens": 9, "prompt_tokens_details": bad, "completion_tokens": bad}) == (9, 0, 0, 0, 0)
+    assert buckets(
+        {"prompt_tokens": 9, "prompt_tokens_details": bad, "completion_tokens": bad}
+    ) == (9, 0, 0, 0, 0)
     assert buckets(bad) == (0, 0, 0, 0, 0)
 
 
@@ -178,13 +292,28 @@ def test_floats_and_digits_are_counts() -> None:
 def test_objects_of_the_sdks() -> None:
     chat = openai.types.CompletionUsage.model_validate(CHAT)
     assert buckets(chat) == (50, 800, 150, 60, 40)
-    assert buckets(anthropic.types.Usage.model_validate(ANTHROPIC)) == (10, 800, 190, 50, 0)
-    assert normalize_usage(anthropic.types.Usage.model_validate(ANTHROPIC)).cache_write_1h_tokens == 100
+    assert buckets(anthropic.types.Usage.model_validate(ANTHROPIC)) == (
+        10,
+        800,
+        190,
+        50,
+        0,
+    )
+    assert (
+        normalize_usage(
+            anthropic.types.Usage.model_validate(ANTHROPIC)
+        ).cache_write_1h_tokens
+        == 100
+    )
 
 
 def test_objects_of_any_kind() -> None:
     details = SimpleNamespace(cached_tokens=4)
-    assert buckets(SimpleNamespace(prompt_tokens=9, completion_tokens=1, prompt_tokens_details=details)) == (
+    assert buckets(
+        SimpleNamespace(
+            prompt_tokens=9, completion_tokens=1, prompt_tokens_details=details
+        )
+    ) == (
         5,
         4,
         0,
@@ -225,9 +354,19 @@ def test_usages_add_up() -> None:
     assert total.raw is None
 
 
-_COUNTS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=3)
+_COUNTS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats()
+    | st.text(max_size=3)
+)
 _DETAILS = (
-    st.dictionaries(st.sampled_from(["cached_tokens", "cache_write_tokens", "reasoning_tokens"]), _COUNTS) | _COUNTS
+    st.dictionaries(
+        st.sampled_from(["cached_tokens", "cache_write_tokens", "reasoning_tokens"]),
+        _COUNTS,
+    )
+    | _COUNTS
 )
 _NAMES = [
     *ANTHROPIC,
@@ -243,18 +382,39 @@ _RAW = st.dictionaries(st.sampled_from(_NAMES) | st.text(), _DETAILS)
 
 
 @given(_RAW, st.sampled_from([None, "anthropic", "openai_responses", "openai_chat"]))
-def test_no_report_raises_or_gives_a_negative_bucket(raw: dict[str, Any], api: str | None) -> None:
+def test_no_report_raises_or_gives_a_negative_bucket(
+    raw: dict[str, Any], api: str | None
+) -> None:
     usage = normalize_usage(raw, api=api)
     assert min(buckets(raw, api)) >= 0
     assert 0 <= usage.cache_write_1h_tokens <= usage.cache_write_tokens
 
 
-@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 10**9))
-def test_the_prompt_is_the_reported_one(prompt: int, read: int, write: int, output: int) -> None:
+@given(
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.integers(1, 10**9),
+)
+def test_the_prompt_is_the_reported_one(
+    prompt: int, read: int, write: int, output: int
+) -> None:
     details = {"cached_tokens": read, "cache_write_tokens": write}
-    chat = {"prompt_tokens": prompt, "prompt_tokens_details": details, "completion_tokens": output}
-    responses = {"input_tokens": prompt, "input_tokens_details": details, "output_tokens": output}
-    assert normalize_usage(chat).prompt_tokens == normalize_usage(responses).prompt_tokens == prompt
+    chat = {
+        "prompt_tokens": prompt,
+        "prompt_tokens_details": details,
+        "completion_tokens": output,
+    }
+    responses = {
+        "input_tokens": prompt,
+        "input_tokens_details": details,
+        "output_tokens": output,
+    }
+    assert (
+        normalize_usage(chat).prompt_tokens
+        == normalize_usage(responses).prompt_tokens
+        == prompt
+    )
 
 
 def test_real_requests() -> None:
@@ -267,7 +427,15 @@ def test_real_requests() -> None:
 
 
 def test_a_dialect_may_mix_the_names_of_two_apis() -> None:
-    raw = {"prompt_tokens": 90, "output_tokens": 40, "output_tokens_details": {"reasoning_tokens": 30}}
+    raw = {
+        "prompt_tokens": 90,
+        "output_tokens": 40,
+        "output_tokens_details": {"reasoning_tokens": 30},
+    }
     usage = normalize_usage({**raw, "input_tokens_details": {"cached_tokens": 50}})
-    assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (40, 50, 40)
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (
+        40,
+        50,
+        40,
+    )
     assert usage.reasoning_tokens == 30

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.search.query import (
-    IDENTIFIER,
-    MOST_SOUGHT,
+from everthread.core.search.dates import named_spans
+from everthread.core.search.query import IDENTIFIER, MAX_SOUGHT, read_question
+from everthread.core.search.relevance import (
     NEAR,
     closeness,
     dilution,
     is_telling,
-    named_spans,
     rarity,
-    read_question,
     spread,
 )
 from everthread.core.search.terms import forms, stop_words
@@ -32,22 +30,49 @@ def at(year: int, month: int, day: int) -> float:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("paint", "painting"), ("painted", "paints"), ("went", "go"), ("go", "went"), ("planning", "plan"),
-        ("plan", "planned"), ("cities", "city"), ("city", "cities"), ("adopt", "adoption"), ("making", "made"),
-        ("children", "child"), ("move", "moving"), ("moving", "moved"), ("classes", "class"), ("class", "classes"),
-        ("migration", "migrate"), ("deploy", "deployment"), ("quickly", "quick"), ("studied", "study"),
-        ("filter", "filtered"), ("colour", "colors"), ("organize", "organised"), ("center", "centre"),
+        ("paint", "painting"),
+        ("painted", "paints"),
+        ("went", "go"),
+        ("go", "went"),
+        ("planning", "plan"),
+        ("plan", "planned"),
+        ("cities", "city"),
+        ("city", "cities"),
+        ("adopt", "adoption"),
+        ("making", "made"),
+        ("children", "child"),
+        ("move", "moving"),
+        ("moving", "moved"),
+        ("classes", "class"),
+        ("class", "classes"),
+        ("migration", "migrate"),
+        ("deploy", "deployment"),
+        ("quickly", "quick"),
+        ("studied", "study"),
+        ("filter", "filtered"),
+        ("colour", "colors"),
+        ("organize", "organised"),
+        ("center", "centre"),
     ],
-)  # fmt: skip
+)
 def test_a_word_is_looked_for_in_its_other_forms(asked: str, said: str) -> None:
     assert forms(asked)[0] == asked
     assert said in forms(asked)
 
 
 @pytest.mark.parametrize(
-    ("asked", "other"), [("port", "porter's"), ("art", "party"), ("car", "caroline"), ("one", "only"), ("four", "for")]
+    ("asked", "other"),
+    [
+        ("port", "porter's"),
+        ("art", "party"),
+        ("car", "caroline"),
+        ("one", "only"),
+        ("four", "for"),
+    ],
 )
-def test_a_word_is_no_form_of_one_that_only_begins_alike(asked: str, other: str) -> None:
+def test_a_word_is_no_form_of_one_that_only_begins_alike(
+    asked: str, other: str
+) -> None:
     assert other not in forms(asked)
 
 
@@ -58,20 +83,35 @@ def test_any_word_has_its_own_form_and_few_others(word: str) -> None:
 
 
 def test_words_that_say_nothing_are_those_of_the_language() -> None:
-    assert "die" in stop_words(["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"])
+    assert "die" in stop_words(
+        ["was", "hat", "er", "mit", "den", "Akten", "gemacht", "die"]
+    )
     assert "die" not in stop_words(["where", "did", "the", "dog", "die"])
-    sought = {item.forms[0] for item in read_question("Wo liegen die Akten des Kunden?", NOW).sought}
+    sought = {
+        item.forms[0]
+        for item in read_question("Wo liegen die Akten des Kunden?", NOW).sought
+    }
     assert sought == {"liegen", "akten", "kunden"}
     assert not read_question("What is it, and where was that?", NOW).sought
+    common = read_question("Where was that?", NOW, common_words=True)
+    assert [item.forms for item in common.sought] == [("where",), ("that",), ("was",)]
+    assert read_question("Where was the key?", NOW, common_words=True).sought == (
+        read_question("Where was the key?", NOW).sought
+    )
 
 
 def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> None:
-    question = read_question("word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW)
+    question = read_question(
+        "word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW
+    )
     assert [item.forms for item in question.sought if item.weight == IDENTIFIER] == [
-        ("src/billing/tax.py",), ("round_half_up",),
-    ]  # fmt: skip
-    many = read_question(" ".join(f"word{number} " for number in range(900)) + "tests/test_tax.py", NOW)
-    assert len(many.sought) == MOST_SOUGHT
+        ("src/billing/tax.py",),
+        ("round_half_up",),
+    ]
+    many = read_question(
+        " ".join(f"word{number} " for number in range(900)) + "tests/test_tax.py", NOW
+    )
+    assert len(many.sought) == MAX_SOUGHT
     assert many.sought[0].forms == ("tests/test_tax.py",)
 
 
@@ -111,7 +151,11 @@ def test_a_date_is_a_span_of_time(text: str, inside: float, outside: float) -> N
 @pytest.mark.parametrize(
     ("text", "inside", "outside"),
     [
-        ("camping in June", [at(2022, 6, 10), at(2021, 6, 10)], [at(2022, 9, 1), at(2010, 6, 10)]),
+        (
+            "camping in June",
+            [at(2022, 6, 10), at(2021, 6, 10)],
+            [at(2022, 9, 1), at(2010, 6, 10)],
+        ),
         ("on May 3", [at(2022, 5, 3)], [at(2022, 5, 20)]),
         ("am 3. März", [at(2022, 3, 3)], [at(2022, 3, 20)]),
         ("on 3/4/2022", [at(2022, 3, 4), at(2022, 4, 3)], [at(2022, 6, 1)]),
@@ -128,11 +172,16 @@ def test_a_date_that_leaves_something_open_is_several_spans(
 
 
 def test_what_is_no_date_is_none_and_the_words_of_a_date_answer_nothing() -> None:
-    assert not named_spans("2023-13-45, February 31, 2023, you may 12 times, march on, in winter 0000", NOW)
+    assert not named_spans(
+        "2023-13-45, February 31, 2023, you may 12 times, march on, in winter 0000", NOW
+    )
     question = read_question("Who sang on May 23, 2023?", NOW)
     assert {item.forms[0]: item.counted for item in question.sought} == {
-        "sang": True, "may": False, "23": False, "2023": False,
-    }  # fmt: skip
+        "sang": True,
+        "may": False,
+        "23": False,
+        "2023": False,
+    }
 
 
 @given(st.text(max_size=300))
@@ -150,8 +199,15 @@ def test_rare_words_count_more_and_long_texts_less() -> None:
     assert dilution(100) < dilution(1_000) < dilution(8_000)
 
 
-def test_neighbours_of_one_sitting_help_each_other_and_those_of_another_do_not() -> None:
-    assert spread([0.0, 4.0, 0.0, 0.0], [1, 1, 1, 2]) == [4 * NEAR[1], 4.0, 4 * NEAR[-1], 0.0]
+def test_neighbours_of_one_sitting_help_each_other_and_those_of_another_do_not() -> (
+    None
+):
+    assert spread([0.0, 4.0, 0.0, 0.0], [1, 1, 1, 2]) == [
+        4 * NEAR[1],
+        4.0,
+        4 * NEAR[-1],
+        0.0,
+    ]
     assert spread([], []) == []
 
 
@@ -159,4 +215,6 @@ def test_closeness_is_the_share_of_what_was_asked() -> None:
     assert closeness([3.0, 1.0], [3.0, 1.0, 4.0]) == 0.5
     assert closeness([], [3.0]) == 0.0
     assert closeness([], []) == 0.0
-    assert closeness([2.0] * 6, [2.0] * 24) == 1.0, "the six rarest words of a long message are enough"
+    assert closeness([2.0] * 6, [2.0] * 24) == 1.0, (
+        "the six rarest words of a long message are enough"
+    )

@@ -22,23 +22,52 @@ from everthread.core.transcript import GIST, gist
 AT = 1_769_851_800.0
 
 
-def passage(found: str, text: str, *, start: int = 0, size: int, role: str = "", tool: str = "") -> Passage:
+def passage(
+    found: str, text: str, *, start: int = 0, size: int, role: str = "", tool: str = ""
+) -> Passage:
     turn, created = (3, AT) if role else (None, None)
-    return Passage(found, "t1", turn, role, tool, created, text, start, start + len(text), size)
+    return Passage(
+        found, "t1", turn, role, tool, created, text, start, start + len(text), size
+    )
 
 
-SAID = Excerpt(id="message:12", thread="t1", role="user", tool="", turn=3, created=AT, text="never touch it")
-STORED = Excerpt(id="output:ab", thread="t1", role="", tool="terminal", turn=None, created=AT, text="exit 1")
+SAID = Excerpt(
+    id="message:12",
+    thread="t1",
+    role="user",
+    tool="",
+    turn=3,
+    created=AT,
+    text="never touch it",
+)
+STORED = Excerpt(
+    id="output:ab",
+    thread="t1",
+    role="",
+    tool="terminal",
+    turn=None,
+    created=AT,
+    text="exit 1",
+)
 
 
 def page(found: SearchPage, *, offset: int = 0, threads: bool = False) -> str:
     asked = "the migrations folder"
-    return page_text(found, asked, tool="lcm_grep", where="this thread", offset=offset, threads=threads)
+    return page_text(
+        found,
+        asked,
+        tool="lcm_grep",
+        where="this thread",
+        offset=offset,
+        threads=threads,
+    )
 
 
 def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
     text = page(SearchPage((SAID, STORED), next=None))
-    assert gist(text) == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
+    assert (
+        gist(text) == "lcm_grep 'the migrations folder': 2 found: message:12 output:ab"
+    )
     assert "[message:12] user, turn 3, 2026-01-31 09:30 UTC:\nnever touch it" in text
     assert "[output:ab] output of terminal, 2026-01-31 09:30 UTC:\nexit 1" in text
     assert text.endswith("[That was all.]")
@@ -47,7 +76,10 @@ def test_a_page_names_its_ids_first_and_that_line_stays() -> None:
 def test_a_place_stands_between_the_messages_around_it() -> None:
     between = replace(SAID, before="assistant: May I?", after="assistant: Understood.")
     text = page(SearchPage((between,), next=None))
-    assert "UTC:\n(before, assistant: May I?)\nnever touch it\n(after, assistant: Understood.)\n" in text
+    assert (
+        "UTC:\n(before, assistant: May I?)\nnever touch it\n(after, assistant: Understood.)\n"
+        in text
+    )
 
 
 def test_more_and_near_are_told() -> None:
@@ -55,18 +87,32 @@ def test_more_and_near_are_told() -> None:
     assert "1 close, none with all these words: message:12" in text
     assert "thread t1" in text
     assert text.endswith("[There may be more; go on with offset 20]")
-    assert page(SearchPage((), next=40)).endswith("[Not all was looked through; go on with offset 40]")
+    assert page(SearchPage((), next=40)).endswith(
+        "[Not all was looked through; go on with offset 40]"
+    )
 
 
 def test_nothing_is_final() -> None:
-    assert "Do not search for the same again." in page(SearchPage((), next=None))
-    assert "nothing more beyond offset 20. That was all" in page(SearchPage((), next=None), offset=20)
+    assert "Do not repeat this search." in page(SearchPage((), next=None))
+    assert "Not searched" not in page(SearchPage((), next=None))
+    assert "Not searched: other threads." in page_text(
+        SearchPage((), next=None),
+        "x",
+        tool="search",
+        where="this thread",
+        unsearched="other threads",
+    )
+    assert "nothing more beyond offset 20. That was all" in page(
+        SearchPage((), next=None), offset=20
+    )
 
 
 def test_a_part_of_an_original_says_where_it_goes_on() -> None:
     part = passage("message:12", "abc", size=10, role="tool", tool="terminal")
     assert "tool (terminal), turn 3" in passage_text(part, tool="lcm_expand")
-    assert passage_text(part, tool="lcm_expand").endswith("[7 more characters; go on with offset 3]")
+    assert passage_text(part, tool="lcm_expand").endswith(
+        "[7 more characters; go on with offset 3]"
+    )
     whole = passage("node:1", "abc", size=3)
     assert passage_text(whole, tool="lcm_expand") == (
         "lcm_expand node:1: characters 0 to 3 of 3\n\nabc\n\n[That was all of it.]"

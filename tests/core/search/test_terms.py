@@ -13,6 +13,7 @@ from everthread.core.search.terms import (
     MAX_TERM,
     encode_term,
     identifier_terms,
+    index_terms,
     phrase_terms,
     query_terms,
     terms,
@@ -29,7 +30,10 @@ from everthread.core.search.terms import (
         ("src/app/main.py", ["src", "app", "main", "py", "src/app/main.py", "main.py"]),
         ("v1.2.3", ["v1", "2", "3", "v1.2.3"]),
         ("--flag-name", ["flag", "name", "flag-name"]),
-        ("a.b@example.com", ["a", "b", "example", "com", "a.b@example.com", "a.b", "example.com"]),
+        (
+            "a.b@example.com",
+            ["a", "b", "example", "com", "a.b@example.com", "a.b", "example.com"],
+        ),
         ("E0308", ["e0308"]),
         ("ERR_NOT_FOUND", ["err", "not", "found", "err_not_found"]),
         ("3f2a9c1e", ["3f2a9c1e"]),
@@ -44,12 +48,15 @@ from everthread.core.search.terms import (
         ("हिन्दी में", ["हिन्दी", "में"]),
         ("✅ done 🎉", ["✅", "done", "🎉"]),
         ("Größe größenÄndern", ["grösse", "grössenändern"]),
+        ("a—b “c” ⚠️ d", ["a", "b", "c", "⚠", "d"]),
+        ("½ か\u3099", ["1", "2", "が"]),
         ("", []),
         (" .,;!? ", []),
     ],
 )
 def test_terms(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
+    assert index_terms(text) == " ".join(map(encode_term, expected))
 
 
 @pytest.mark.parametrize(
@@ -69,12 +76,16 @@ def test_query_terms(query: str, strict: list[str], loose: list[str]) -> None:
 
 
 def test_an_identifier_is_found_whole_first() -> None:
-    assert identifier_terms("the src/app/main.py getUserName user_name src/app/main.py") == [
+    assert identifier_terms(
+        "the src/app/main.py getUserName user_name src/app/main.py"
+    ) == [
         "src/app/main.py",
         "user_name",
     ]
     assert identifier_terms("x-" * MAX_TERM + "x") == []
-    assert identifier_terms("src/app/main.py")[0] in terms("in /home/me: src/app/main.py.")
+    assert identifier_terms("src/app/main.py")[0] in terms(
+        "in /home/me: src/app/main.py."
+    )
 
 
 def test_long_words_and_compounds_are_bounded() -> None:
@@ -82,15 +93,26 @@ def test_long_words_and_compounds_are_bounded() -> None:
     assert [len(term) for term in terms(word)] == [MAX_TERM, MAX_TERM, 3]
     assert set(query_terms(word)) <= set(terms(f"a {word}, b"))
     assert max(map(len, terms("é" + "-Ab" * 1_000))) <= MAX_TERM
-    assert all(len(term) <= 5 * MAX_TERM for term in terms("e\u0301\u0301\u0301\u0301\u0301\u0301" * 1_000))
+    assert all(
+        len(term) <= 5 * MAX_TERM
+        for term in terms("e\u0301\u0301\u0301\u0301\u0301\u0301" * 1_000)
+    )
 
 
 ascii_piece = st.from_regex(r"[A-Za-z0-9]{1,8}", fullmatch=True)
 identifier = st.builds(
-    lambda parts, joint: joint.join(parts), st.lists(ascii_piece, min_size=1, max_size=4), st.sampled_from("_-./:@")
+    lambda parts, joint: joint.join(parts),
+    st.lists(ascii_piece, min_size=1, max_size=4),
+    st.sampled_from("_-./:@"),
 )
-word = st.text(st.characters(categories=["Ll", "Lu", "Lo", "Nd"], max_codepoint=0x24F), min_size=1, max_size=8)
-cjk = st.text(st.sampled_from("数据库连接超时テストを実行검색어입력ー々"), min_size=1, max_size=6)
+word = st.text(
+    st.characters(categories=["Ll", "Lu", "Lo", "Nd"], max_codepoint=0x24F),
+    min_size=1,
+    max_size=8,
+)
+cjk = st.text(
+    st.sampled_from("数据库连接超时テストを実行검색어입력ー々"), min_size=1, max_size=6
+)
 query = st.lists(st.one_of(identifier, word, cjk), min_size=1, max_size=3).map(" ".join)
 edge = st.text(st.sampled_from(" \n,;!()[]<>/._-:=\"'改行カ한"), min_size=1, max_size=3)
 around = st.text(max_size=12)
@@ -111,6 +133,37 @@ def test_a_phrase_is_a_run_of_terms(before: str, wanted: str, after: str) -> Non
     assert any(found[place : place + len(run)] == run for place in range(len(found)))
 
 
+@given(
+    st.one_of(
+        st.text(),
+        query,
+        st.lists(
+            st.one_of(
+                identifier,
+                cjk,
+                st.sampled_from(
+                    [
+                        "—",
+                        "…",
+                        "→",
+                        "⚠️",
+                        "’",
+                        "ﬁ",
+                        "½",
+                        "e\u0301",
+                        "か\u3099",
+                        "ᄒ",
+                        "한",
+                    ]
+                ),
+            )
+        ).map("".join),
+    )
+)
+def test_indexed_terms_are_the_terms(text: str) -> None:
+    assert index_terms(text).split() == [encode_term(term) for term in terms(text)]
+
+
 @given(st.text())
 def test_terms_are_clean_and_deterministic(text: str) -> None:
     found = terms(text)
@@ -121,7 +174,11 @@ def test_terms_are_clean_and_deterministic(text: str) -> None:
 
 
 def decode_term(token: str) -> str:
-    return re.sub(r"_(?:_|([0-9a-f]+)_)", lambda match: chr(int(match[1], 16)) if match[1] else "_", token)
+    return re.sub(
+        r"_(?:_|([0-9a-f]+)_)",
+        lambda match: chr(int(match[1], 16)) if match[1] else "_",
+        token,
+    )
 
 
 @given(st.text(min_size=1))
@@ -129,7 +186,11 @@ def test_encoding_is_reversible_and_opaque(text: str) -> None:
     token = encode_term(text)
     assert decode_term(token) == text
     assert all(
-        char == "_" or (char.isalnum() and (not char.isascii() or char in "abcdefghijklmnopqrstuvwxyz0123456789"))
+        char == "_"
+        or (
+            char.isalnum()
+            and (not char.isascii() or char in "abcdefghijklmnopqrstuvwxyz0123456789")
+        )
         for char in token
     )
 
@@ -140,7 +201,9 @@ def test_encoding_keeps_prefixes(start: str, rest: str) -> None:
 
 
 def test_encoded_terms_are_single_tokens_of_full_text_search() -> None:
-    found = terms("src/app/main.py user_name naïve数据库 v1.2.3 a.b@example.com हिन्दी ✅ 🎉 C:\\x ﬁn Ǆ")
+    found = terms(
+        "src/app/main.py user_name naïve数据库 v1.2.3 a.b@example.com हिन्दी ✅ 🎉 C:\\x ﬁn Ǆ"
+    )
     database = sqlite3.connect(":memory:")
     try:
         database.execute(

@@ -45,6 +45,7 @@ def test_the_usual_window_at_defaults() -> None:
     assert figures(budget) == {
         "window": 200_000,
         "threshold": 100_000,
+        "prompt_limit": 191_904,
         "tail": 20_000,
         "protect_last_n": 20,
         "user_words": 25_000,
@@ -72,6 +73,8 @@ def test_the_usual_window_at_defaults() -> None:
         (8_191, {"threshold": 1.0}, 8_027),
         (200_000, {"threshold": 0.0}, 10_000),
         (200_000, {"threshold_tokens": 1}, 10_000),
+        (1_000_000, {}, 200_000),
+        (1_000_000, {"threshold_tokens": None}, 500_000),
         (8_192, {"max_output": 8_192}, 410),
         (8_192, {"max_output": 100_000}, 410),
         (100, {"threshold": 0.29}, 29),
@@ -103,22 +106,32 @@ def test_the_size_of_a_summary(window: int, middle: int, size: int) -> None:
 
 def test_tool_limits_follow_a_small_window() -> None:
     budget = Budget.for_window(1_000, preview_chars=5_000)
-    assert (budget.result_chars, budget.turn_chars, budget.preview_chars) == (1_000, 2_000, 1_000)
+    assert (budget.result_chars, budget.turn_chars, budget.preview_chars) == (
+        1_000,
+        2_000,
+        1_000,
+    )
 
 
-@pytest.mark.parametrize(("window", "small"), [(8_190, True), (8_191, True), (8_192, False)])
+@pytest.mark.parametrize(
+    ("window", "small"), [(8_190, True), (8_191, True), (8_192, False)]
+)
 def test_small_is_a_threshold_under_4096(window: int, small: bool) -> None:
     assert Budget.for_window(window).small is small
 
 
 @given(windows, settings, st.integers(0, 20_000_000))
-def test_no_settings_contradict_each_other(window: int, chosen: dict[str, Any], middle: int) -> None:
+def test_no_settings_contradict_each_other(
+    window: int, chosen: dict[str, Any], middle: int
+) -> None:
     budget = Budget.for_window(window, **chosen)
     limit = budget.threshold
     assert all(type(value) is int and value >= 0 for value in figures(budget).values())
     assert window * 0.05 <= limit < window
     assert budget.tail < limit
-    assert budget.user_words <= budget.compacted_limit <= budget.background_start < limit
+    assert (
+        budget.user_words <= budget.compacted_limit <= budget.background_start < limit
+    )
     assert budget.hygiene < window
     assert 0 < budget.summary_max <= min(12_000, limit)
     assert budget.preview_chars <= budget.result_chars <= 2 * limit
@@ -133,7 +146,10 @@ def test_no_settings_contradict_each_other(window: int, chosen: dict[str, Any], 
 def test_the_settings_are_kept_to(window: int, chosen: dict[str, Any]) -> None:
     budget = Budget.for_window(window, **chosen)
     floor = -(-window // 20)
-    for bound in (chosen.get("threshold_tokens"), window * chosen.get("threshold", 0.5)):
+    for bound in (
+        chosen.get("threshold_tokens"),
+        window * chosen.get("threshold", 0.5),
+    ):
         assert bound is None or budget.threshold <= max(bound + 1e-6, floor)
     output = chosen.get("max_output") or 0
     assert budget.threshold == floor or budget.threshold + output <= window * 0.98
@@ -145,8 +161,11 @@ def test_the_settings_are_kept_to(window: int, chosen: dict[str, Any]) -> None:
 
 
 @given(windows, st.integers(0, 1_000_000), settings, st.integers(0, 1_000_000))
-def test_a_larger_window_allows_no_less(window: int, more: int, chosen: dict[str, Any], middle: int) -> None:
-    small, large = Budget.for_window(window, **chosen), Budget.for_window(window + more, **chosen)
+def test_a_larger_window_allows_no_less(
+    window: int, more: int, chosen: dict[str, Any], middle: int
+) -> None:
+    small = Budget.for_window(window, **chosen)
+    large = Budget.for_window(window + more, **chosen)
     for name, value in figures(small).items():
         assert figures(large)[name] >= value, name
     assert large.summary(middle) >= small.summary(middle)
@@ -169,7 +188,14 @@ def test_out_of_range_is_refused_with_key_value_and_what_is_allowed(key: str) ->
     for value in (low, high if high < 10**10 else low + 10**6):
         arguments = {"window": 200_000, name: value}
         assert Budget.for_window(arguments.pop("window"), **arguments).threshold > 0
-    wrong: list[Any] = [low - 1, "1", True, float("nan"), -(10**400), *([high + 1] if high < 10**10 else [])]
+    wrong: list[Any] = [
+        low - 1,
+        "1",
+        True,
+        float("nan"),
+        -(10**400),
+        *([high + 1] if high < 10**10 else []),
+    ]
     wrong += [1.5] if isinstance(low, int) else []
     for value in wrong:
         arguments = {"window": 200_000, name: value}
@@ -183,10 +209,14 @@ def test_out_of_range_is_refused_with_key_value_and_what_is_allowed(key: str) ->
 def test_the_words_of_a_refusal() -> None:
     with pytest.raises(ConfigError) as caught:
         Budget.for_window(200_000, target_ratio=0.05)
-    assert str(caught.value) == ("compression.target_ratio: 0.05 is not allowed; it must be a number, from 0.1 to 0.8.")
+    assert str(caught.value) == (
+        "compression.target_ratio: 0.05 is not allowed; it must be a number, from 0.1 to 0.8."
+    )
     with pytest.raises(ConfigError) as caught:
         Budget.for_window(200_000, protect_last_n=0)
-    assert str(caught.value) == ("compression.protect_last_n: 0 is not allowed; it must be a whole number, 1 or more.")
+    assert str(caught.value) == (
+        "compression.protect_last_n: 0 is not allowed; it must be a whole number, 1 or more."
+    )
 
 
 def test_a_budget_is_a_value() -> None:

@@ -26,26 +26,38 @@ def test_what_came_since_is_added_to_the_last_report() -> None:
     assert calibration.project(None, 7_500) == 7_500
 
 
-@given(st.floats(min_value=0.5, max_value=2.0), st.lists(st.integers(500, 5_000), min_size=6, max_size=8))
+@given(
+    st.floats(min_value=0.5, max_value=2.0),
+    st.lists(st.integers(500, 5_000), min_size=6, max_size=8),
+)
 def test_the_factor_of_a_model_is_learnt(truth: float, growth: list[int]) -> None:
-    calibration, estimate = Calibration(), 1_000
+    calibration = Calibration()
+    estimate = 1_000
     for step in growth * 10:
         calibration.observe("m", round(5_000 + truth * estimate), estimate)
         estimate += step
     assert calibration.factor("m") == pytest.approx(truth, rel=0.2)
-    assert abs(calibration.project("m", estimate) - (5_000 + truth * estimate)) <= 0.25 * truth * growth[-1] + 2
+    assert (
+        abs(calibration.project("m", estimate) - (5_000 + truth * estimate))
+        <= 0.25 * truth * growth[-1] + 2
+    )
 
 
 def test_what_was_learnt_first_fades() -> None:
-    calibration, reported, estimate = Calibration(), 0.0, 0
+    calibration = Calibration()
+    reported = 0.0
+    estimate = 0
     for truth in (0.7, 1.4):
         for _ in range(300):
-            reported, estimate = reported + truth * 1_000, estimate + 1_000
+            reported = reported + truth * 1_000
+            estimate = estimate + 1_000
             calibration.observe("m", reported, estimate)
     assert calibration.factor("m") == pytest.approx(1.4, rel=0.05)
 
 
-@pytest.mark.parametrize("report", [None, 0, -5, 3, "12", True, math.nan, math.inf, 10**400, [], {}])
+@pytest.mark.parametrize(
+    "report", [None, 0, -5, 3, "12", True, math.nan, math.inf, 10**400, [], {}]
+)
 def test_reports_that_cannot_be_the_whole_prompt_are_passed_over(report: Any) -> None:
     calibration = Calibration()
     calibration.observe("m", 10_000, 9_000)
@@ -66,7 +78,9 @@ def test_a_report_that_follows_a_missing_one_is_compared_with_the_one_before() -
     [(6_000, 5_000), (10_050, 9_900), (19_000, 9_900), (9_800, 9_900), (10_500, 9_000)],
     ids=["compacted", "dropped unseen", "added unseen", "shrank", "nothing estimated"],
 )
-def test_jumps_become_the_new_base_and_teach_nothing(reported: int, estimate: int) -> None:
+def test_jumps_become_the_new_base_and_teach_nothing(
+    reported: int, estimate: int
+) -> None:
     calibration = Calibration()
     calibration.observe("m", 10_000, 9_000)
     calibration.observe("m", reported, estimate)
@@ -95,6 +109,20 @@ def test_after_a_reset_the_estimate_stands_alone_scaled_by_what_was_learnt() -> 
     assert calibration.project("m", 10_000) == round(calibration.factor("m") * 10_000)
 
 
+def test_only_the_change_since_the_last_report_is_unreported() -> None:
+    calibration = Calibration()
+    assert calibration.unreported("m", 7_000) == 7_000, "nothing is reported yet"
+    calibration.observe("m", 10_000, 7_000)
+    assert calibration.unreported("m", 7_000) == 0
+    assert calibration.unreported("m", 7_500) == 500
+    assert calibration.unreported("m", 6_800) == 200, (
+        "what was removed is an estimate too"
+    )
+    assert calibration.unreported("other", 7_500) == 7_500
+    calibration.reset()
+    assert calibration.unreported("m", 7_500) == 7_500
+
+
 def test_a_projection_is_never_negative() -> None:
     calibration = Calibration()
     calibration.observe("m", 4_000, 10_000)
@@ -111,13 +139,17 @@ def test_a_projection_is_never_negative() -> None:
     ),
     st.integers(0, 10**6),
 )
-def test_the_state_survives_json(reports: list[tuple[str | None, Any, int]], estimate: int) -> None:
+def test_the_state_survives_json(
+    reports: list[tuple[str | None, Any, int]], estimate: int
+) -> None:
     calibration = Calibration()
     for model, reported, then in reports:
         calibration.observe(model, reported, then)
     again = Calibration.load(json.loads(json.dumps(calibration.dump())))
     for model in ("a", "b", None):
-        assert again.project(model, estimate) == calibration.project(model, estimate) >= 0
+        assert (
+            again.project(model, estimate) == calibration.project(model, estimate) >= 0
+        )
 
 
 @pytest.mark.parametrize(
@@ -140,19 +172,25 @@ def test_a_state_of_another_shape_is_as_good_as_none(state: Any) -> None:
 def _mean_error(name: str, model: str) -> tuple[float, float]:
     """Mean error of the projections, call by call, and error of the summed uncalibrated deltas."""
     data = json.loads(shared("transcripts", name).read_text("utf-8"))
-    counter, calibration = TokenCounter(model), Calibration()
+    counter = TokenCounter(model)
+    calibration = Calibration()
     errors: list[float] = []
     reports: list[int] = []
     estimates: list[int] = []
     for call in data["usage"]:
-        prompt = call.get("prompt") or call["input"] + call["cache_read"] + call["cache_write"]
+        prompt = (
+            call.get("prompt")
+            or call["input"] + call["cache_read"] + call["cache_write"]
+        )
         estimate = counter.messages(data["messages"][: call["before_message"]])
         if reports:
             errors.append(abs(calibration.project(model, estimate) - prompt) / prompt)
         calibration.observe(model, prompt, estimate)
         reports.append(prompt)
         estimates.append(estimate)
-    return sum(errors) / len(errors), abs((estimates[-1] - estimates[0]) / (reports[-1] - reports[0]) - 1)
+    return sum(errors) / len(errors), abs(
+        (estimates[-1] - estimates[0]) / (reports[-1] - reports[0]) - 1
+    )
 
 
 def test_on_a_long_real_session_with_claude() -> None:
@@ -169,7 +207,9 @@ def test_on_real_conversations_with_gpt(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_on_real_conversations_with_claude_that_thinks_and_drops_its_thoughts(index: int) -> None:
+def test_on_real_conversations_with_claude_that_thinks_and_drops_its_thoughts(
+    index: int,
+) -> None:
     assert _mean_error(f"support-claude45-{index}.json", "claude-sonnet-4-5")[0] <= 0.05
 
 

@@ -6,6 +6,7 @@ import base64
 import copy
 import gc
 import json
+import pickle
 import struct
 from typing import Any
 
@@ -17,7 +18,9 @@ from everthread.core.tokens import counter as module
 from tests.core.strategies import histories
 from tests.shared_data import shared
 
-GPT, CLAUDE, DEEPSEEK = "gpt-4.1", "claude-sonnet-4-5", "deepseek-chat"
+GPT = "gpt-4.1"
+CLAUDE = "claude-sonnet-4-5"
+DEEPSEEK = "deepseek-chat"
 MODELS = [GPT, CLAUDE, DEEPSEEK, None]
 
 
@@ -26,11 +29,20 @@ def user(content: Any) -> dict[str, Any]:
 
 
 def call(name: str, arguments: Any, call_id: str = "c1") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def picture(width: int, height: int) -> str:
-    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">II", width, height)
+    head = (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + b"IHDR"
+        + struct.pack(">II", width, height)
+    )
     return base64.b64encode(head + b"\x00" * 30_000).decode()
 
 
@@ -40,7 +52,10 @@ WEATHER = {
     "parameters": {
         "type": "object",
         "properties": {
-            "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
+            "location": {
+                "type": "string",
+                "description": "The city and state, e.g. San Francisco, CA",
+            },
             "unit": {
                 "type": "string",
                 "description": "The unit of temperature to return",
@@ -58,15 +73,25 @@ def test_plain_messages_cost_their_text_and_openai_s_documented_wrapping() -> No
     assert hello == 2
     assert counter.message(user("hello world")) == hello + 4
     assert counter.request([user("hello world")]) == hello + 4 + 3
-    assert counter.message({**user("hello world"), "name": "ann"}) == hello + 4 + 1 + counter.text("ann")
+    assert counter.message(
+        {**user("hello world"), "name": "ann"}
+    ) == hello + 4 + 1 + counter.text("ann")
 
 
 def test_a_request_with_a_tool_counts_as_openai_s_own_example_says() -> None:
     messages = [
-        {"role": "system", "content": "You are a helpful assistant that can answer to questions about the weather."},
+        {
+            "role": "system",
+            "content": "You are a helpful assistant that can answer to questions about the weather.",
+        },
         user("What's the weather like in San Francisco?"),
     ]
-    assert estimate_request_tokens(messages, tools=[{"type": "function", "function": WEATHER}], model="gpt-4o") == 101
+    assert (
+        estimate_request_tokens(
+            messages, tools=[{"type": "function", "function": WEATHER}], model="gpt-4o"
+        )
+        == 101
+    )
 
 
 def test_the_system_prompt_counts_the_same_as_text_blocks_and_as_a_message() -> None:
@@ -74,7 +99,9 @@ def test_the_system_prompt_counts_the_same_as_text_blocks_and_as_a_message() -> 
         counter = TokenCounter(model)
         text = "You are careful."
         assert counter.system(text) == counter.system([{"type": "text", "text": text}])
-        assert counter.system(text) == counter.message({"role": "system", "content": text})
+        assert counter.system(text) == counter.message(
+            {"role": "system", "content": text}
+        )
         assert counter.system(None) == counter.system("") == counter.system([]) == 0
 
 
@@ -83,7 +110,9 @@ def test_a_string_is_one_text_block(model: str | None) -> None:
     counter = TokenCounter(model)
     expected = counter.message(user("fix the test"))
     for kind in ("text", "input_text", "output_text"):
-        assert counter.message(user([{"type": kind, "text": "fix the test"}])) == expected
+        assert (
+            counter.message(user([{"type": kind, "text": "fix the test"}])) == expected
+        )
     assert counter.message(user(["fix the test"])) == expected
 
 
@@ -94,7 +123,10 @@ def test_a_call_counts_the_same_in_both_forms(model: str | None) -> None:
     openai = {
         "role": "assistant",
         "content": "Reading.",
-        "tool_calls": [call("read", json.dumps(arguments)), call("read", json.dumps(arguments), "c2")],
+        "tool_calls": [
+            call("read", json.dumps(arguments)),
+            call("read", json.dumps(arguments), "c2"),
+        ],
     }
     anthropic = {
         "role": "assistant",
@@ -105,15 +137,30 @@ def test_a_call_counts_the_same_in_both_forms(model: str | None) -> None:
         ],
     }
     assert counter.message(openai) == counter.message(anthropic)
-    assert counter.message(openai) > counter.message({"role": "assistant", "content": "Reading."})
+    assert counter.message(openai) > counter.message(
+        {"role": "assistant", "content": "Reading."}
+    )
 
 
 def test_claude_reads_arguments_unescaped_and_openai_as_written() -> None:
     code = '{"file_text": "' + 'print(\\"hello\\")\\n' * 50 + '"}'
-    written = {"role": "assistant", "content": None, "tool_calls": [call("write", code)]}
-    spaced = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a": 1, "b": 2}')]}
-    compact = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"a":1,"b":2}')]}
-    claude, gpt = TokenCounter(CLAUDE), TokenCounter(GPT)
+    written = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [call("write", code)],
+    }
+    spaced = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [call("f", '{"a": 1, "b": 2}')],
+    }
+    compact = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [call("f", '{"a":1,"b":2}')],
+    }
+    claude = TokenCounter(CLAUDE)
+    gpt = TokenCounter(GPT)
     plain = claude.text('print("hello")\n' * 50)
     assert plain < claude.message(written) < plain + 80
     assert gpt.message(written) > gpt.text('print("hello")\n' * 50) * 1.2
@@ -121,74 +168,179 @@ def test_claude_reads_arguments_unescaped_and_openai_as_written() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("arguments", ["not json", "", None, '["a", "b"]', '"text"', "null", 7])
-def test_arguments_that_are_no_object_count_as_they_are(model: str | None, arguments: Any) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["not json", "", None, '["a", "b"]', '"text"', "null", 7]
+)
+def test_arguments_that_are_no_object_count_as_they_are(
+    model: str | None, arguments: Any
+) -> None:
     counter = TokenCounter(model)
-    empty = counter.message({"role": "assistant", "content": None, "tool_calls": [call("f", "")]})
-    assert counter.message({"role": "assistant", "content": None, "tool_calls": [call("f", arguments)]}) >= empty
+    empty = counter.message(
+        {"role": "assistant", "content": None, "tool_calls": [call("f", "")]}
+    )
+    assert (
+        counter.message(
+            {"role": "assistant", "content": None, "tool_calls": [call("f", arguments)]}
+        )
+        >= empty
+    )
 
 
 def test_custom_calls_and_broken_ones_are_counted() -> None:
     counter = TokenCounter(GPT)
-    custom = {"id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls -la"}}
-    message = {"role": "assistant", "content": None, "tool_calls": [custom, "?", {"id": "x"}]}
-    assert counter.message(message) == 4 + 3 * 5 + 2 * counter.text("shell") + counter.text("ls -la")
+    custom = {
+        "id": "c",
+        "type": "custom",
+        "custom": {"name": "shell", "input": "ls -la"},
+    }
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [custom, "?", {"id": "x"}],
+    }
+    assert counter.message(message) == 4 + 3 * 5 + 2 * counter.text(
+        "shell"
+    ) + counter.text("ls -la")
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_results_count_in_both_forms_with_what_they_hold(model: str | None) -> None:
     counter = TokenCounter(model)
-    openai = {"role": "tool", "tool_call_id": "c1", "name": "read", "content": "three files found"}
-    anthropic = user([{"type": "tool_result", "tool_use_id": "c1", "content": "three files found"}])
-    blocks = user(
-        [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "three files found"}]}]
+    openai = {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "name": "read",
+        "content": "three files found",
+    }
+    anthropic = user(
+        [{"type": "tool_result", "tool_use_id": "c1", "content": "three files found"}]
     )
-    assert counter.message(openai) == counter.message(anthropic) == counter.message(blocks)
+    blocks = user(
+        [
+            {
+                "type": "tool_result",
+                "tool_use_id": "c1",
+                "content": [{"type": "text", "text": "three files found"}],
+            }
+        ]
+    )
+    assert (
+        counter.message(openai) == counter.message(anthropic) == counter.message(blocks)
+    )
 
 
 def test_pictures_count_by_size_wherever_they_stand() -> None:
-    counter, data = TokenCounter(CLAUDE), picture(1000, 1000)
-    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    counter = TokenCounter(CLAUDE)
+    data = picture(1000, 1000)
+    block = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": data},
+    }
     link = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     assert counter.message(user([block])) == counter.message(user([link])) == 3 + 1334
-    assert counter.message(user([{"type": "tool_result", "tool_use_id": "c", "content": [block]}])) == 3 + 1334
-    assert counter.message({"role": "tool", "tool_call_id": "c", "content": [link]}) == 3 + 1334
+    assert (
+        counter.message(
+            user([{"type": "tool_result", "tool_use_id": "c", "content": [block]}])
+        )
+        == 3 + 1334
+    )
+    assert (
+        counter.message({"role": "tool", "tool_call_id": "c", "content": [link]})
+        == 3 + 1334
+    )
 
 
 def test_reasoning_counts_as_text_or_by_the_size_of_its_cipher() -> None:
     counter = TokenCounter(CLAUDE)
     thought = "First I look at the failing test, then at the fixture it uses. " * 5
     spoken = counter.message(user(thought))
-    assert counter.message(user([{"type": "thinking", "thinking": thought, "signature": "x" * 5_000}])) == spoken
-    assert counter.message({"role": "assistant", "content": None, "reasoning_content": thought}) == spoken
-    summary = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": thought}, "?"]}
+    assert (
+        counter.message(
+            user([{"type": "thinking", "thinking": thought, "signature": "x" * 300}])
+        )
+        == spoken
+    )
+    assert (
+        counter.message(
+            {"role": "assistant", "content": None, "reasoning_content": thought}
+        )
+        == spoken
+    )
+    summary = {
+        "type": "reasoning",
+        "id": "r",
+        "summary": [{"type": "summary_text", "text": thought}, "?"],
+    }
     assert counter.message(user([summary])) == spoken
-    assert counter.message(user([{"type": "redacted_thinking", "data": "x" * 1_600}])) == 3 + 300
-    assert counter.message(user([{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}])) == 3 + 300
+    assert (
+        counter.message(user([{"type": "redacted_thinking", "data": "x" * 1_600}]))
+        == 3 + 300
+    )
+    assert (
+        counter.message(
+            user(
+                [{"type": "reasoning", "encrypted_content": "x" * 1_600, "summary": []}]
+            )
+        )
+        == 3 + 300
+    )
 
 
 def test_documents_and_recordings() -> None:
     counter = TokenCounter(CLAUDE)
     text = "Clause one. Clause two."
-    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
-    parts = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": text}]}}
-    pdf = {"type": "document", "title": "Lease", "source": {"type": "base64", "data": "A" * 200_000}}
-    assert counter.message(user([plain])) == counter.message(user([parts])) == counter.message(user(text))
+    plain = {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": text},
+    }
+    parts = {
+        "type": "document",
+        "source": {"type": "content", "content": [{"type": "text", "text": text}]},
+    }
+    pdf = {
+        "type": "document",
+        "title": "Lease",
+        "source": {"type": "base64", "data": "A" * 200_000},
+    }
+    assert (
+        counter.message(user([plain]))
+        == counter.message(user([parts]))
+        == counter.message(user(text))
+    )
     assert counter.message(user([pdf])) == 3 + 9_000 + counter.text("Lease")
-    assert counter.message(user([{"type": "file", "file": {"file_id": "f"}}])) == 3 + 15_000
-    assert TokenCounter(GPT).message(user([{"type": "input_audio", "input_audio": {}}])) == 4 + 300
+    assert (
+        counter.message(user([{"type": "file", "file": {"file_id": "f"}}]))
+        == 3 + 15_000
+    )
+    assert (
+        TokenCounter(GPT).message(user([{"type": "input_audio", "input_audio": {}}]))
+        == 4 + 300
+    )
 
 
-def test_blocks_of_unknown_kinds_count_by_what_they_say_and_never_by_embedded_files() -> None:
+def test_blocks_of_unknown_kinds_count_by_what_they_say_and_never_by_embedded_files() -> (
+    None
+):
     counter = TokenCounter(GPT)
-    search = {"type": "web_search_result", "title": "Bridges", "url": "https://example.org/bridges", "_seen": "x" * 900}
-    video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + "A" * 900_000}, "list": [1, "two"]}
+    search = {
+        "type": "web_search_result",
+        "title": "Bridges",
+        "url": "https://example.org/bridges",
+        "_seen": "x" * 900,
+    }
+    video = {
+        "type": "video_url",
+        "video_url": {"url": "data:video/mp4;base64," + "A" * 900_000},
+        "list": [1, "two"],
+    }
     assert 10 < counter.message(user([search])) < 40
     assert counter.message(user([video])) < 40
-    assert counter.message({"role": "assistant", "content": None, "refusal": "I cannot."}) == 4 + counter.text(
-        "I cannot."
-    )
-    assert counter.message(user([{"type": "refusal", "refusal": "I cannot."}])) == 4 + counter.text("I cannot.")
+    assert counter.message(
+        {"role": "assistant", "content": None, "refusal": "I cannot."}
+    ) == 4 + counter.text("I cannot.")
+    assert counter.message(
+        user([{"type": "refusal", "refusal": "I cannot."}])
+    ) == 4 + counter.text("I cannot.")
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -206,8 +358,16 @@ def test_our_own_keys_are_never_counted(model: str | None) -> None:
 def test_tools_count_the_same_in_both_forms(model: str | None) -> None:
     counter = TokenCounter(model)
     openai = {"type": "function", "function": WEATHER}
-    anthropic = {"name": WEATHER["name"], "description": WEATHER["description"], "input_schema": WEATHER["parameters"]}
-    assert counter.tools([openai]) == counter.tools([anthropic]) == counter.tools([{"type": "function", **WEATHER}])
+    anthropic = {
+        "name": WEATHER["name"],
+        "description": WEATHER["description"],
+        "input_schema": WEATHER["parameters"],
+    }
+    assert (
+        counter.tools([openai])
+        == counter.tools([anthropic])
+        == counter.tools([{"type": "function", **WEATHER}])
+    )
     assert counter.tools([openai, openai]) > counter.tools([openai]) > 40
     assert counter.tools([]) == counter.tools(None) == 0
 
@@ -215,7 +375,9 @@ def test_tools_count_the_same_in_both_forms(model: str | None) -> None:
 def test_offering_tools_to_claude_costs_its_documented_prompt() -> None:
     assert (
         346 + 60
-        < TokenCounter(CLAUDE).tools([{"name": WEATHER["name"], "input_schema": WEATHER["parameters"]}])
+        < TokenCounter(CLAUDE).tools(
+            [{"name": WEATHER["name"], "input_schema": WEATHER["parameters"]}]
+        )
         < 346 + 120
     )
 
@@ -228,11 +390,18 @@ def test_schemas_of_every_shape_are_declared() -> None:
             "flag": True,
             "many": {"type": "array", "items": {"type": "integer"}},
             "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            "one": {"oneOf": [{"enum": [1, 2]}, {"type": "object", "properties": {"x": {"type": "number"}}}]},
+            "one": {
+                "oneOf": [
+                    {"enum": [1, 2]},
+                    {"type": "object", "properties": {"x": {"type": "number"}}},
+                ]
+            },
         },
         "required": "any",
     }
-    declared = module._declaration({"name": "f", "description": "Does it.\nTwice.", "parameters": schema})
+    declared = module._declaration(
+        {"name": "f", "description": "Does it.\nTwice.", "parameters": schema}
+    )
     assert declared == (
         "// Does it.\n// Twice.\ntype f = (_: {\nany?: any,\nflag?: any,\nmany?: integer[],\neither?: string | null,\n"
         "one?: 1 | 2 | {\nx?: number,\n},\n}) => any;\n\n"
@@ -288,12 +457,15 @@ def test_garbage_is_counted_somehow(model: str | None) -> None:
     counter = TokenCounter(model)
     assert all(counter.message(item) >= 0 for item in GARBAGE)
     counter = TokenCounter(model)
-    assert counter.tools([None, 7, {}, {"function": 3}, {"name": "f", "parameters": DEEP}]) >= 0  # type: ignore[list-item]  # garbage on purpose
+    garbage: Any = [None, 7, {}, {"function": 3}, {"name": "f", "parameters": DEEP}]
+    assert counter.tools(garbage) >= 0
     assert counter.messages(None) == 0  # type: ignore[arg-type]  # garbage on purpose
 
 
 @given(histories())
-def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(history: list[Any]) -> None:
+def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(
+    history: list[Any],
+) -> None:
     before = copy.deepcopy(history)
     for model in MODELS:
         counter = TokenCounter(model)
@@ -302,13 +474,19 @@ def test_a_total_is_the_sum_of_its_messages_and_grows_with_each(history: list[An
             assert counter.message(message) > 0
             total += counter.message(message)
         assert total == counter.request(history, system="Be brief.", tools=[WEATHER])
-        assert counter.messages(history) == sum(TokenCounter(model).message(item) for item in history)
+        assert counter.messages(history) == sum(
+            TokenCounter(model).message(item) for item in history
+        )
     assert history == before
 
 
-def test_a_message_a_tool_and_a_system_text_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_a_tool_and_a_system_text_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counter = TokenCounter(GPT)
-    message, tool, system = user("hello there"), dict(WEATHER), "You are careful."
+    message = user("hello there")
+    tool = dict(WEATHER)
+    system = "You are careful."
     first = counter.request([message], system=system, tools=[tool])
     counted: list[str] = []
 
@@ -326,7 +504,8 @@ def test_a_message_a_tool_and_a_system_text_are_counted_once(monkeypatch: pytest
 
 
 def test_a_list_of_system_blocks_may_grow() -> None:
-    counter, blocks = TokenCounter(GPT), [{"type": "text", "text": "You are careful."}]
+    counter = TokenCounter(GPT)
+    blocks = [{"type": "text", "text": "You are careful."}]
     before = counter.system(blocks)
     blocks.append({"type": "text", "text": "Earlier turns were compacted."})
     assert counter.system(blocks) > before
@@ -358,7 +537,9 @@ def test_whole_real_requests_are_within_two_percent(pattern: str) -> None:
         data = json.loads(path.read_text("utf-8"))
         model = path.name.rsplit("-", 1)[0].replace("__", "/")
         reported = data["response"]["usage"]["prompt_tokens"]
-        estimate = estimate_request_tokens(data["messages"], tools=data["tools"], model=model)
+        estimate = estimate_request_tokens(
+            data["messages"], tools=data["tools"], model=model
+        )
         assert estimate == pytest.approx(reported, rel=0.02)
 
 
@@ -373,10 +554,81 @@ def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
             assert estimate == pytest.approx(reported["prompt"], rel=0.05)
 
 
-def test_texts_counted_before_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_counted_before_are_forgotten_when_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_CHARACTERS", 1_000)
     counter = TokenCounter()
     texts = [f"{number} " + "word " * 80 for number in range(5)]
     counts = [counter.text(text) for text in texts]
     assert [counter.text(text) for text in texts] == counts
     assert len(counter._texts) < len(texts)
+
+
+class TestHiddenThoughts:
+    """A signature of Claude's holds all thoughts; the text beside it may be a summary, or empty."""
+
+    @staticmethod
+    def signed(thinking: str, signature: object) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": thinking, "signature": signature}
+
+    def test_a_long_signature_counts_more_than_the_summary_beside_it(self) -> None:
+        counter = TokenCounter("claude-opus-5")
+        summary = counter.message(
+            {"role": "assistant", "content": [self.signed("In short.", "s" * 40)]}
+        )
+        whole = counter.message(
+            {"role": "assistant", "content": [self.signed("In short.", "s" * 4_000)]}
+        )
+        assert whole - summary > 700
+
+    def test_it_is_found_in_what_was_on_the_wire(self) -> None:
+        counter = TokenCounter("claude-opus-5")
+        message: Any = {
+            "role": "assistant",
+            "content": "Yes.",
+            "reasoning_content": "In short.",
+        }
+        blocks = [
+            self.signed("In short.", "s" * 4_000),
+            "no block",
+            self.signed("", None),
+        ]
+        value = {"role": "assistant", "content": blocks}
+        native = {**message, "_native": {"api": "anthropic", "value": value}}
+        assert counter.message(native) - counter.message(message) > 700
+        empty = {
+            **message,
+            "_native": {
+                "api": "anthropic",
+                "value": {"role": "assistant", "content": "Yes."},
+            },
+        }
+        assert counter.message(empty) == counter.message(message)
+
+    def test_a_short_signature_adds_nothing(self) -> None:
+        counter = TokenCounter("claude-opus-5")
+        bare = counter.message(
+            {
+                "role": "assistant",
+                "content": [self.signed("Thoughts of some length.", None)],
+            }
+        )
+        assert (
+            counter.message(
+                {
+                    "role": "assistant",
+                    "content": [self.signed("Thoughts of some length.", "s" * 60)],
+                }
+            )
+            == bare
+        )
+
+
+def test_a_counter_is_pickled_without_its_caches() -> None:
+    counter = TokenCounter("claude-opus-4-5")
+    counter.text("some words")
+    again = pickle.loads(pickle.dumps(counter))  # noqa: S301
+    assert again.model == counter.model
+    assert again.text("some words") == counter.text("some words")
+    assert len(pickle.dumps(counter)) < 200

@@ -11,12 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.tokens.tokenizers import audio_tokens, document_tokens, image_size, image_tokens
+from everthread.core.tokens.tokenizers import (
+    audio_tokens,
+    document_tokens,
+    image_size,
+    image_tokens,
+)
 
 
 def png(width: int, height: int) -> bytes:
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + head + struct.pack(">I", zlib.crc32(b"IHDR" + head))
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + b"IHDR"
+        + head
+        + struct.pack(">I", zlib.crc32(b"IHDR" + head))
+    )
 
 
 def gif(width: int, height: int) -> bytes:
@@ -24,18 +35,47 @@ def gif(width: int, height: int) -> bytes:
 
 
 def jpeg(width: int, height: int, *, before: int = 0, fill: bytes = b"") -> bytes:
-    profile = b"\xff\xe1" + struct.pack(">H", before + 2) + b"\x00" * before if before else b""
+    profile = (
+        b"\xff\xe1" + struct.pack(">H", before + 2) + b"\x00" * before
+        if before
+        else b""
+    )
     frame = b"\xff\xc2" + struct.pack(">HBHHB", 17, 8, height, width, 3) + b"\x00" * 9
-    return b"\xff\xd8" + b"\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00" + b"\x00" * 9 + profile + fill + frame
+    return (
+        b"\xff\xd8"
+        b"\xff\xe0"
+        + struct.pack(">H", 16)
+        + b"JFIF\x00"
+        + b"\x00" * 9
+        + profile
+        + fill
+        + frame
+    )
 
 
 def webp(kind: bytes, width: int, height: int) -> bytes:
     start = b"RIFF" + struct.pack("<I", 1000) + b"WEBP" + kind + struct.pack("<I", 900)
     if kind == b"VP8 ":
-        return start + b"\x00\x00\x00\x9d\x01\x2a" + struct.pack("<HH", width, height) + b"\x00" * 20
+        return (
+            start
+            + b"\x00\x00\x00\x9d\x01\x2a"
+            + struct.pack("<HH", width, height)
+            + b"\x00" * 20
+        )
     if kind == b"VP8L":
-        return start + b"\x2f" + struct.pack("<I", (width - 1) | (height - 1) << 14) + b"\x00" * 20
-    return start + b"\x00" * 4 + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little") + b"\x00" * 20
+        return (
+            start
+            + b"\x2f"
+            + struct.pack("<I", (width - 1) | (height - 1) << 14)
+            + b"\x00" * 20
+        )
+    return (
+        start
+        + b"\x00" * 4
+        + (width - 1).to_bytes(3, "little")
+        + (height - 1).to_bytes(3, "little")
+        + b"\x00" * 20
+    )
 
 
 def b64(data: bytes) -> str:
@@ -62,7 +102,16 @@ def openai(data: bytes, **more: str) -> dict[str, Any]:
         webp(b"VP8L", 640, 480),
         webp(b"VP8X", 640, 480),
     ],
-    ids=["png", "gif", "jpeg", "jpeg-profile", "jpeg-fill", "webp", "webp-lossless", "webp-extended"],
+    ids=[
+        "png",
+        "gif",
+        "jpeg",
+        "jpeg-profile",
+        "jpeg-fill",
+        "webp",
+        "webp-lossless",
+        "webp-extended",
+    ],
 )
 def test_the_size_is_read_from_the_header(data: bytes) -> None:
     assert image_size(b64(data)) == (640, 480)
@@ -70,7 +119,10 @@ def test_the_size_is_read_from_the_header(data: bytes) -> None:
 
 
 def test_line_breaks_in_the_base64_do_not_matter() -> None:
-    assert image_size(base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()) == (640, 480)
+    assert image_size(base64.encodebytes(png(640, 480) + b"\x00" * 200).decode()) == (
+        640,
+        480,
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +147,10 @@ def test_what_is_no_known_picture_has_no_size(data: str) -> None:
     assert image_size(data) is None
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"\xff\xd8"]))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"\xff\xd8"]),
+)
 def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
     size = image_size(b64(magic + data))
     assert size is None or min(size) > 0
@@ -130,7 +185,9 @@ def test_no_bytes_break_the_reader(data: bytes, magic: bytes) -> None:
         (None, (1024, 1024), 765),
     ],
 )
-def test_pictures_cost_what_the_provider_documents(model: str | None, size: tuple[int, int], tokens: int) -> None:
+def test_pictures_cost_what_the_provider_documents(
+    model: str | None, size: tuple[int, int], tokens: int
+) -> None:
     assert image_tokens(openai(png(*size)), model) == tokens
 
 
@@ -139,19 +196,43 @@ def test_low_detail_costs_little() -> None:
     assert image_tokens(openai(png(1280, 720), detail="low"), "gpt-5.4") == 173
     large = png(3200, 3200)
     assert image_tokens(openai(large, detail="original"), "gpt-5.4") == 12_000
-    assert image_tokens(openai(large, detail="auto"), "gpt-5.4") == image_tokens(openai(large), "gpt-5.4") == 3_000
+    assert (
+        image_tokens(openai(large, detail="auto"), "gpt-5.4")
+        == image_tokens(openai(large), "gpt-5.4")
+        == 3_000
+    )
     assert image_tokens(openai(large, detail="high"), "gpt-5.5") == 3_000
-    assert image_tokens(openai(large), "gpt-5.5") == image_tokens(openai(large), "gpt-5.6") == 12_000
-    assert image_tokens({"type": "input_image", "image_url": url(png(2000, 2000)), "detail": "low"}, "gpt-4o") == 85
+    assert (
+        image_tokens(openai(large), "gpt-5.5")
+        == image_tokens(openai(large), "gpt-5.6")
+        == 12_000
+    )
+    assert (
+        image_tokens(
+            {"type": "input_image", "image_url": url(png(2000, 2000)), "detail": "low"},
+            "gpt-4o",
+        )
+        == 85
+    )
 
 
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": b64(png(1000, 1000))}},
+        {
+            "type": "image",
+            "source": {
+                "type": "base64",
+                "media_type": "image/png",
+                "data": b64(png(1000, 1000)),
+            },
+        },
         {"type": "input_image", "image_url": url(png(1000, 1000))},
         {"type": "image", "mimeType": "image/png", "data": b64(png(1000, 1000))},
-        {"type": "image_url", "image_url": {"url": url(png(1000, 1000) + b"\x00" * 3_000_000)}},
+        {
+            "type": "image_url",
+            "image_url": {"url": url(png(1000, 1000) + b"\x00" * 3_000_000)},
+        },
     ],
     ids=["anthropic", "responses", "mcp", "heavy"],
 )
@@ -164,7 +245,10 @@ def test_every_form_of_an_image_part_is_read(part: dict[str, Any]) -> None:
     [
         {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
         {"type": "image_url", "image_url": "https://example.org/cat.png"},
-        {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
+        {
+            "type": "image",
+            "source": {"type": "url", "url": "https://example.org/cat.png"},
+        },
         {"type": "input_image", "file_id": "file-1"},
         {"type": "image_url", "image_url": {"url": 7}},
         {"type": "image"},
@@ -176,27 +260,55 @@ def test_a_picture_of_unknown_size_counts_as_a_usual_one(part: dict[str, Any]) -
 
 def wav(seconds: int) -> str:
     rate = 32_000
-    head = b"RIFF" + struct.pack("<I", 36) + b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16_000, rate, 2, 16)
+    head = (
+        b"RIFF"
+        + struct.pack("<I", 36)
+        + b"WAVEfmt "
+        + struct.pack("<IHHIIHH", 16, 1, 1, 16_000, rate, 2, 16)
+    )
     return b64(head + b"data" + b"\x00" * (rate * seconds))
 
 
 def test_recordings_cost_by_the_second() -> None:
-    recording = {"type": "input_audio", "input_audio": {"data": wav(20), "format": "wav"}}
+    recording = {
+        "type": "input_audio",
+        "input_audio": {"data": wav(20), "format": "wav"},
+    }
     assert audio_tokens(recording, "gpt-4o-audio-preview") == pytest.approx(200, abs=1)
     assert audio_tokens(recording, "gemini-2.5-pro") == pytest.approx(640, abs=2)
-    mp3 = {"type": "input_audio", "input_audio": {"data": b64(b"ID3" + b"\x00" * 160_000), "format": "mp3"}}
+    mp3 = {
+        "type": "input_audio",
+        "input_audio": {"data": b64(b"ID3" + b"\x00" * 160_000), "format": "mp3"},
+    }
     assert audio_tokens(mp3, "gpt-4o-audio-preview") == pytest.approx(100, abs=2)
-    assert audio_tokens({"type": "audio", "data": wav(20)}, None) == pytest.approx(200, abs=1)
+    assert audio_tokens({"type": "audio", "data": wav(20)}, None) == pytest.approx(
+        200, abs=1
+    )
     assert audio_tokens({"type": "input_audio", "input_audio": "?"}, None) == 300
     assert audio_tokens({"type": "audio", "id": "audio_1"}, None) == 300
 
 
 def test_documents_cost_by_the_page_and_pages_by_the_size() -> None:
     pdf = b64(b"%PDF-1.7" + b"\x00" * 500_000)
-    anthropic = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": pdf}}
-    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{pdf}"}}
+    anthropic = {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": pdf},
+    }
+    file = {
+        "type": "file",
+        "file": {
+            "filename": "a.pdf",
+            "file_data": f"data:application/pdf;base64,{pdf}",
+        },
+    }
     assert document_tokens(anthropic, "claude-sonnet-4-5") == 30_000
     assert document_tokens(file, "gpt-4o") == 15_000
     assert document_tokens(file, "gemini-2.5-pro") == 2_580
-    assert document_tokens({"type": "input_file", "file_data": b64(b"%PDF")}, "gpt-4o") == 1_500
-    assert document_tokens({"type": "file", "file": {"file_id": "file-1"}}, "gpt-4o") == 7_500
+    assert (
+        document_tokens({"type": "input_file", "file_data": b64(b"%PDF")}, "gpt-4o")
+        == 1_500
+    )
+    assert (
+        document_tokens({"type": "file", "file": {"file_id": "file-1"}}, "gpt-4o")
+        == 7_500
+    )

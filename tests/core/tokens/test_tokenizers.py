@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from everthread.core.tokens.tokenizers import bare_name, foreign_letters, load_tokenizer, tokenizer_for
+from everthread.core.tokens.tokenizers import (
+    bare_name,
+    foreign_letters,
+    load_tokenizer,
+    tokenizer_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,19 +60,23 @@ from everthread.core.tokens.tokenizers import bare_name, foreign_letters, load_t
         (None, None),
     ],
 )
-def test_a_model_is_counted_with_its_own_vocabulary(model: str | None, vocabulary: str | None) -> None:
+def test_a_model_is_counted_with_its_own_vocabulary(
+    model: str | None, vocabulary: str | None
+) -> None:
     assert tokenizer_for(model).vocabulary == vocabulary
 
 
 @pytest.mark.parametrize(
-    "vocabulary_of", ["gpt-4o", "gpt-4", "llama-3", "codellama", "qwen3", "deepseek-chat", "mixtral"]
+    "vocabulary_of",
+    ["gpt-4o", "gpt-4", "llama-3", "codellama", "qwen3", "deepseek-chat", "mixtral"],
 )
 def test_every_vocabulary_can_be_loaded_and_counts_words(vocabulary_of: str) -> None:
     assert 4 <= tokenizer_for(vocabulary_of).count("The quick brown fox.") <= 8
 
 
 @pytest.mark.parametrize(
-    "vocabulary_of", ["mistral-large", "glm-4.6", "kimi-k2", "gemini-2.5", "gemma2", "phi-4", "olmo-2"]
+    "vocabulary_of",
+    ["mistral-large", "glm-4.6", "kimi-k2", "gemini-2.5", "gemma2", "phi-4", "olmo-2"],
 )
 def test_the_other_vocabularies_too(vocabulary_of: str) -> None:
     assert 4 <= tokenizer_for(vocabulary_of).count("The quick brown fox.") <= 8
@@ -85,23 +94,37 @@ def test_the_other_vocabularies_too(vocabulary_of: str) -> None:
         "claude-haiku-4-5",
     ],
 )
-def test_claude_needs_about_a_quarter_more_for_code_and_a_tenth_for_prose(name: str) -> None:
-    prose = "The committee met on Tuesday to discuss whether the old bridge should be repaired or replaced. " * 10
-    code = "    if value is None:\n        return default\n    total += value.amount\n" * 10
-    openai, claude = tokenizer_for("gpt-4o"), tokenizer_for(name)
+def test_claude_needs_about_a_quarter_more_for_code_and_a_tenth_for_prose(
+    name: str,
+) -> None:
+    prose = (
+        "The committee met on Tuesday to discuss whether the old bridge should be repaired or replaced. "
+        * 10
+    )
+    code = (
+        "    if value is None:\n        return default\n    total += value.amount\n"
+        * 10
+    )
+    openai = tokenizer_for("gpt-4o")
+    claude = tokenizer_for(name)
     assert claude.count(prose) / openai.count(prose) == pytest.approx(1.1, abs=0.02)
     assert 1.2 < claude.count(code) / openai.count(code) < 1.35
 
 
 @pytest.mark.parametrize(
-    "name", ["claude-opus-4-7", "anthropic/claude-opus-4.8", "claude-sonnet-5", "claude-mythos-preview"]
+    "name",
+    [
+        "claude-opus-4-7",
+        "anthropic/claude-opus-4.8",
+        "claude-sonnet-5",
+        "claude-mythos-preview",
+    ],
 )
 def test_newer_claude_splits_latin_further_and_chinese_as_before(name: str) -> None:
-    older, newer = tokenizer_for("claude-opus-4-6"), tokenizer_for(name)
-    english, chinese = (
-        "The committee met on Tuesday. " * 20,
-        "我们在上线前又检查了一遍部署脚本，发现数据库迁移会锁住订单表。" * 10,
-    )
+    older = tokenizer_for("claude-opus-4-6")
+    newer = tokenizer_for(name)
+    english = "The committee met on Tuesday. " * 20
+    chinese = "我们在上线前又检查了一遍部署脚本，发现数据库迁移会锁住订单表。" * 10
     assert newer.count(english) / older.count(english) == pytest.approx(1.3, abs=0.05)
     assert newer.count(chinese) / older.count(chinese) == pytest.approx(1.0, abs=0.08)
 
@@ -111,7 +134,9 @@ def test_routes_and_providers_before_the_name_do_not_matter() -> None:
     assert tokenizer_for("litellm_proxy/openai/gpt-4o") is tokenizer_for("gpt-4o")
 
 
-@pytest.mark.parametrize("text", ["word " * 60_000, "a" * 200_000, "x = 1\n" * 40_000, "汉字" * 50_000])
+@pytest.mark.parametrize(
+    "text", ["word " * 60_000, "a" * 200_000, "x = 1\n" * 40_000, "汉字" * 50_000]
+)
 def test_long_texts_are_counted_in_chunks_without_losing_any(text: str) -> None:
     from splintr import Tokenizer  # noqa: PLC0415  the yardstick
 
@@ -120,9 +145,14 @@ def test_long_texts_are_counted_in_chunks_without_losing_any(text: str) -> None:
 
 
 def test_beyond_a_million_characters_pieces_stand_for_the_whole() -> None:
-    page = "".join(f"{n}. The committee met on day {n} and decided nothing.\n" for n in range(1_000))
+    page = "".join(
+        f"{n}. The committee met on day {n} and decided nothing.\n"
+        for n in range(1_000)
+    )
     tokenizer = tokenizer_for("gpt-4o")
-    assert tokenizer.count(page * 60) == pytest.approx(60 * tokenizer.count(page), rel=0.02)
+    assert tokenizer.count(page * 60) == pytest.approx(
+        60 * tokenizer.count(page), rel=0.02
+    )
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "=", "中", "😀"])

@@ -17,11 +17,11 @@ from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request, StreamDelta
 from everthread.factory.agent import agent_opener
 from everthread.gateway.api import QueueOptions
-from everthread.gateway.api.app import NativeApp
 from everthread.gateway.api.queue import TurnQueue
+from everthread.gateway.api.threads_api import NativeApp
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Caller
-from everthread.gateway.errors import Refused
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -31,7 +31,12 @@ from everthread.wire.common import SseParser
 from tests.gateway.raw import Plain
 
 QUICK = QueueOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)
-SCOPES = {"ann": {"threads"}, "bob": {"threads"}, "amy": {"threads", "tools"}, "pat": {"proxy"}}
+SCOPES = {
+    "ann": {"threads"},
+    "bob": {"threads"},
+    "amy": {"threads", "tools"},
+    "pat": {"proxy"},
+}
 TENANTS = {"ann": "acme", "amy": "acme", "bob": "other", "pat": "acme"}
 
 
@@ -48,15 +53,21 @@ class Keys:
 class Waiting(ScriptedModel):
     """Answers `re: …` to what was said last, or what `answers` says; a message with a gate waits for it."""
 
-    def __init__(self, answers: Callable[[Request], Any] | None = None, **more: Any) -> None:
-        super().__init__(answers or (lambda request: f"re: {text_of(request.messages[-1])}"), **more)
+    def __init__(
+        self, answers: Callable[[Request], Any] | None = None, **more: Any
+    ) -> None:
+        super().__init__(
+            answers or (lambda request: f"re: {text_of(request.messages[-1])}"), **more
+        )
         self.gates: dict[str, asyncio.Event] = {}
         self.begun: list[str] = []
 
     def hold(self, said: str) -> asyncio.Event:
         return self.gates.setdefault(said, asyncio.Event())
 
-    async def stream(self, request: Request) -> AsyncGenerator[StreamDelta | Reply, None]:
+    async def stream(
+        self, request: Request
+    ) -> AsyncGenerator[StreamDelta | Reply, None]:
         said = text_of(request.messages[-1])
         self.begun.append(said)
         if said in self.gates:
@@ -84,7 +95,9 @@ class House:
     def of(self, name: str) -> httpx2.AsyncClient:
         if name not in self.clients:
             headers = {"authorization": f"Bearer {name}"} if name else {}
-            self.clients[name] = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=120)
+            self.clients[name] = httpx2.AsyncClient(
+                base_url=self.url, headers=headers, timeout=120
+            )
         return self.clients[name]
 
     async def thread(self, name: str = "ann", **body: Any) -> str:
@@ -92,13 +105,25 @@ class House:
         assert made.status_code == 201, made.text
         return str(made.json()["id"])
 
-    async def say(self, thread: str, text: Any, name: str = "ann", *, wait: float = 20, key: str = "") -> Any:
+    async def say(
+        self,
+        thread: str,
+        text: Any,
+        name: str = "ann",
+        *,
+        wait: float = 20,
+        key: str = "",
+    ) -> Any:
         path = f"/api/threads/{thread}/messages?wait={wait}"
         headers = {"idempotency-key": key} if key else {}
         return await self.of(name).post(path, json={"content": text}, headers=headers)
 
-    async def history(self, thread: str, view: str = "whole", name: str = "ann") -> list[str]:
-        found = await self.of(name).get(f"/api/threads/{thread}/history?view={view}&limit=100")
+    async def history(
+        self, thread: str, view: str = "whole", name: str = "ann"
+    ) -> list[str]:
+        found = await self.of(name).get(
+            f"/api/threads/{thread}/history?view={view}&limit=100"
+        )
         return [text_of(item["body"]) for item in found.json()["items"]]
 
 
@@ -122,7 +147,9 @@ async def house(
     app = NativeApp(queue, tools=tools, heartbeat_seconds=0.05)
     await app.start()
     proxy = Proxy(Routes([Upstream("only", "http://127.0.0.1:9")]), Plain())
-    service = GatewayApp(proxy, authenticator=access(store) if keys else None, native=app)
+    service = GatewayApp(
+        proxy, authenticator=access(store) if keys else None, native=app
+    )
     made: House | None = None
     try:
         async with Gateway(service, patience=patience) as gateway:

@@ -13,7 +13,9 @@ from tests.compaction.lossless.talks import NODE
 from tests.conversation.talk import words
 from tests.gateway.api.house import House, Waiting, house
 
-SETTINGS = "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
+SETTINGS = (
+    "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
+)
 TRIES: list[tuple[str, Any]] = [
     ("lcm_grep", {}),
     ("lcm_grep", "not json"),
@@ -30,17 +32,25 @@ TRIES: list[tuple[str, Any]] = [
 
 def script(request: Request) -> Any:
     """Looks for what it is told to look for; reads the first node it is shown; tries what makes no sense."""
-    spoken = (message for message in reversed(request.messages) if "<system-reminder>" not in text_of(message))
+    spoken = (
+        message
+        for message in reversed(request.messages)
+        if "<system-reminder>" not in text_of(message)
+    )
     last = next(spoken)
     if last["role"] == "tool":
         return "Looked."
     said = text_of(last)
     if said.startswith("find "):
-        return calls(("lcm_grep", {"pattern": said.removeprefix("find "), "role": "user"}))
+        return calls(
+            ("lcm_grep", {"pattern": said.removeprefix("find "), "role": "user"})
+        )
     if said == "read":
         shown = "\n".join(map(text_of, request.messages))
         nodes = NODE.findall(shown)
-        return calls(("lcm_describe", {"id": nodes[0]}), ("lcm_expand", {"id": nodes[0]}))
+        return calls(
+            ("lcm_describe", {"id": nodes[0]}), ("lcm_expand", {"id": nodes[0]})
+        )
     if said.startswith("read message:"):
         return calls(("lcm_expand", {"id": said.removeprefix("read ")}))
     return calls(*TRIES) if said == "try" else words(120, "answer")
@@ -51,7 +61,11 @@ async def answers(home: House, thread: str, said: str) -> list[str]:
     answer = (await home.say(thread, said)).json()
     assert answer["answer"]["text"] == "Looked.", answer
     last = home.model.requests[before + 1 :][-1].messages
-    made = next(index for index in range(len(last) - 1, -1, -1) if last[index]["role"] == "assistant")
+    made = next(
+        index
+        for index in range(len(last) - 1, -1, -1)
+        if last[index]["role"] == "assistant"
+    )
     return [result.text for message in last[made:] for result in results_of(message)]
 
 
@@ -63,7 +77,10 @@ async def test_the_tools_through_a_turn(tmp_path: Path) -> None:
         theirs = (await home.store.history(other))[0].id
         thread = await home.thread()
         for number in range(24):
-            await home.say(thread, f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {words(400, 'hall')}")
+            await home.say(
+                thread,
+                f"Box_{number:03d} stands on shelf-{number * 7919:06x}. {words(400, 'hall')}",
+            )
         assert await home.store.nodes(thread)
         for number in (2, 9):
             (found,) = await answers(home, thread, f"find box_{number:03d}")

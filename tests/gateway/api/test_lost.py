@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from everthread import open_store
-from everthread.conversation.requests import INTERRUPTED
+from everthread.conversation.answers import INTERRUPTED
 from everthread.core.messages import Message, text_of
 from everthread.gateway.api.queue import UNKNOWN, settle
-from everthread.store.models import Lease, NewMessage, NewQueuedTurn, NewSession
+from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
 from tests.agent.setting import calls
 from tests.gateway.api.house import house
 
@@ -26,25 +26,38 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
-@pytest.mark.parametrize(("there", "state", "added"), [
-    ([], "interrupted", ["pay", INTERRUPTED]),
-    ([USER], "interrupted", [INTERRUPTED]),
-    ([USER, CALL], "interrupted", [UNKNOWN, INTERRUPTED]),
-    ([USER, SAID], "answered", []),
-])  # fmt: skip
-async def test_what_a_vanished_process_left(there: list[Message], state: str, added: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "state", "added"),
+    [
+        ([], "interrupted", ["pay", INTERRUPTED]),
+        ([USER], "interrupted", [INTERRUPTED]),
+        ([USER, CALL], "interrupted", [UNKNOWN, INTERRUPTED]),
+        ([USER, SAID], "answered", []),
+    ],
+)
+async def test_what_a_vanished_process_left(
+    there: list[Message], state: str, added: list[str], tmp_path: Path
+) -> None:
     store = open_store(url_in(tmp_path))
     try:
         thread = (await store.create_session(NewSession())).id
-        await store.append(thread, [NewMessage({"role": "user", "content": "hi"}), NewMessage(SAID)])
-        turn = await store.queue_turn(NewQueuedTurn("t1", thread, "default", dict(USER), "t1"), most=1)
+        await store.append(
+            thread, [NewMessage({"role": "user", "content": "hi"}), NewMessage(SAID)]
+        )
+        turn = await store.queue_turn(
+            NewQueuedTurn("t1", thread, "default", dict(USER), "t1"), most=1
+        )
         lease = await store.acquire(thread, "next", 60)
         assert turn is not None
         assert lease is not None
-        kept = [NewMessage(body, event=f"t1.{place}") for place, body in enumerate(there)]
+        kept = [
+            NewMessage(body, event=f"t1.{place}") for place, body in enumerate(there)
+        ]
         await store.append(thread, kept, lease=lease)
         await settle(store, turn, lease)
-        ended, result = await settle(store, turn, lease)  # the one who settled it first vanished too
+        ended, result = await settle(
+            store, turn, lease
+        )  # the one who settled it first vanished too
         assert ended == state
         assert result.get("text") == ("Paid." if state == "answered" else None)
         history = [text_of(item.body) for item in await store.history(thread)]
@@ -62,10 +75,15 @@ async def test_a_process_that_was_stopped_too_long(tmp_path: Path) -> None:
         lease = stolen(url_in(tmp_path), thread)
         await asyncio.sleep(0.5)
         (turn,) = (await home.store.begin_turn(lease)).lost
-        assert (turn.state, await home.history(thread)) == ("running", ["one"]), "the loser wrote something"
+        assert (turn.state, await home.history(thread)) == ("running", ["one"]), (
+            "the loser wrote something"
+        )
         await home.store.release(lease)
         answer = await asked
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "interrupted")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            503,
+            "interrupted",
+        )
         assert await home.history(thread) == ["one", INTERRUPTED]
         assert home.model.begun == ["one"]
         assert (await home.say(thread, "two")).json()["answer"]["text"] == "re: two"

@@ -15,7 +15,10 @@ from tests.gateway.api.house import House, house
 JSON = {"content-type": "application/json"}
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -26,25 +29,46 @@ def url_in(folder: Path) -> str:
 
 async def test_wrong_requests(tmp_path: Path) -> None:
     async with house(url_in(tmp_path)) as home:
-        thread, ann = await home.thread(), home.of("ann")
+        thread = await home.thread()
+        ann = home.of("ann")
         at = f"/api/threads/{thread}"
         deep = b'{"content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         wrong: list[tuple[str, str, dict[str, Any], int]] = [
             ("POST", "/api/threads", {"content": b"{", "headers": JSON}, 400),
             ("POST", "/api/threads", {"content": b"[]", "headers": JSON}, 400),
             ("POST", "/api/threads", {"content": b"{}"}, 415),
-            ("POST", "/api/threads", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415),
+            (
+                "POST",
+                "/api/threads",
+                {"content": b"{}", "headers": {"content-type": "text/plain"}},
+                415,
+            ),
             ("POST", "/api/threads", {"json": {"titel": "?"}}, 400),
             ("POST", "/api/threads", {"json": {"title": 7}}, 400),
             ("POST", "/api/threads", {"json": {"metadata": {"a": 1}}}, 400),
             ("POST", f"{at}/messages", {"json": {}}, 400),
             ("POST", f"{at}/messages", {"json": {"content": "  "}}, 400),
-            ("POST", f"{at}/messages", {"json": {"content": [{"type": "text", "text": "a", "x": 1}]}}, 400),
-            ("POST", f"{at}/messages", {"json": {"content": [{"type": "tool_result"}]}}, 400),
+            (
+                "POST",
+                f"{at}/messages",
+                {"json": {"content": [{"type": "text", "text": "a", "x": 1}]}},
+                400,
+            ),
+            (
+                "POST",
+                f"{at}/messages",
+                {"json": {"content": [{"type": "tool_result"}]}},
+                400,
+            ),
             ("POST", f"{at}/messages", {"content": deep, "headers": JSON}, 400),
             ("POST", f"{at}/messages?wait=nan", {"json": {"content": "a"}}, 400),
             ("POST", f"{at}/messages?wait=1&wait=2", {"json": {"content": "a"}}, 400),
-            ("POST", f"{at}/messages", {"json": {"content": "a"}, "headers": {"idempotency-key": "x" * 256}}, 400),
+            (
+                "POST",
+                f"{at}/messages",
+                {"json": {"content": "a"}, "headers": {"idempotency-key": "x" * 256}},
+                400,
+            ),
             ("POST", f"{at}/compress", {"json": {"focus": "a --preview b"}}, 400),
             ("POST", f"{at}/branch", {"json": {}}, 409),
             ("POST", f"{at}/branch", {"json": {"at_message": 10**12}}, 404),
@@ -68,15 +92,23 @@ async def test_the_document_is_true(tmp_path: Path) -> None:
         shown = (await home.of("ann").get("/api/openapi.json")).json()
         assert shown["openapi"] == "3.1.0"
         text = json.dumps(shown)
-        named = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
+        named = {
+            part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]
+        }
         assert named <= set(shown["components"]["schemas"])
         for path, operations in shown["paths"].items():
             real = path.format(thread="0" * 32, turn="0" * 32)
             for method, operation in operations.items():
                 headers = JSON if method == "post" else {}
-                answer = await home.of("ann").request(method.upper(), real, headers=headers)
+                answer = await home.of("ann").request(
+                    method.upper(), real, headers=headers
+                )
                 assert answer.status_code != 405
-                assert str(answer.status_code) in operation["responses"], (method, path, answer.text)
+                assert str(answer.status_code) in operation["responses"], (
+                    method,
+                    path,
+                    answer.text,
+                )
         schemas = shown["components"]["schemas"]
         for model in (CreateThread, SendMessage):
             for example in schemas[model.__name__]["examples"]:
@@ -85,12 +117,20 @@ async def test_the_document_is_true(tmp_path: Path) -> None:
 
 @settings(max_examples=2)
 @given(bodies=st.lists(VALUES, min_size=30, max_size=30))
-async def test_no_body_is_a_fault_of_ours(bodies: list[Any], tmp_path_factory: Any) -> None:
+async def test_no_body_is_a_fault_of_ours(
+    bodies: list[Any], tmp_path_factory: Any
+) -> None:
     async def ask(home: House, thread: str) -> None:
         for body in bodies:
             raw = json.dumps(body).encode()
-            for path in ("threads", f"threads/{thread}/messages?wait=0", f"threads/{thread}/branch"):
-                answer = await home.of("ann").post(f"/api/{path}", content=raw, headers=JSON)
+            for path in (
+                "threads",
+                f"threads/{thread}/messages?wait=0",
+                f"threads/{thread}/branch",
+            ):
+                answer = await home.of("ann").post(
+                    f"/api/{path}", content=raw, headers=JSON
+                )
                 assert answer.status_code < 500, answer.text
 
     async with house(url_in(tmp_path_factory.mktemp("fuzz"))) as home:

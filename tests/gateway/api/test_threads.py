@@ -11,10 +11,10 @@ from everthread import open_store
 from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.gateway.api.queue import UNKNOWN
 from everthread.lab.provider import Provider, ServedModel
-from everthread.store.models import NewMessage, NewQueuedTurn
+from everthread.store.records import NewMessage, NewQueuedTurn
 from everthread.store.store import Store
 from tests.agent.setting import calls
 from tests.gateway.api.house import House, Waiting, house
@@ -26,9 +26,14 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
-async def test_history_compaction_undo_branch_search_and_accounts(tmp_path: Path) -> None:
-    async with house(url_in(tmp_path), Waiting(lambda _: "Noted.", window=16_000)) as home:
-        ann, thread = home.of("ann"), await home.thread(title="Ledger")
+async def test_history_compaction_undo_branch_search_and_accounts(
+    tmp_path: Path,
+) -> None:
+    async with house(
+        url_in(tmp_path), Waiting(lambda _: "Noted.", window=16_000)
+    ) as home:
+        ann = home.of("ann")
+        thread = await home.thread(title="Ledger")
         at = f"/api/threads/{thread}"
         for number in range(12):
             await home.say(thread, f"Entry {number} zebra{number}: {FILLER * 24}")
@@ -37,7 +42,8 @@ async def test_history_compaction_undo_branch_search_and_accounts(tmp_path: Path
         assert len(await home.history(thread, "current")) == 24
         done = (await ann.post(f"{at}/compress", json={"focus": "zebra3"})).json()
         assert done["data"]["changed"] is True, done["text"]
-        whole, current = await home.history(thread), await home.history(thread, "current")
+        whole = await home.history(thread)
+        current = await home.history(thread, "current")
         assert (len(whole), whole[0].split(":")[0]) == (24, "Entry 0 zebra0")
         assert len(current) < 24
         page = (await ann.get(f"{at}/history?limit=10&offset=20")).json()
@@ -47,13 +53,29 @@ async def test_history_compaction_undo_branch_search_and_accounts(tmp_path: Path
         assert {hit["thread"] for hit in found} == {thread}
         (hit,) = [hit for hit in found if hit["role"] == "user"]
         assert (hit["before"]["role"], hit["before"]["text"]) == ("assistant", "Noted.")
-        assert hit["after"] == {"message": hit["message"] + 1, "role": "assistant", "tool": "", "text": "Noted."}
-        everywhere = (await ann.get("/api/search", params={"q": "zebra3", "role": "user"})).json()["items"]
-        assert [hit["message"] for hit in everywhere] == [hit["message"] for hit in found if hit["role"] == "user"]
-        branch = (await ann.post(f"{at}/branch", json={"title": "Other way", "at_message": found[0]["message"]})).json()
+        assert hit["after"] == {
+            "message": hit["message"] + 1,
+            "role": "assistant",
+            "tool": "",
+            "text": "Noted.",
+        }
+        everywhere = (
+            await ann.get("/api/search", params={"q": "zebra3", "role": "user"})
+        ).json()["items"]
+        assert [hit["message"] for hit in everywhere] == [
+            hit["message"] for hit in found if hit["role"] == "user"
+        ]
+        branch = (
+            await ann.post(
+                f"{at}/branch",
+                json={"title": "Other way", "at_message": found[0]["message"]},
+            )
+        ).json()
         assert (branch["kind"], branch["title"]) == ("branch", "Other way")
         assert len(await home.history(branch["id"])) == 7
-        assert (await home.say(branch["id"], "go on here")).json()["answer"]["text"] == "Noted."
+        assert (await home.say(branch["id"], "go on here")).json()["answer"][
+            "text"
+        ] == "Noted."
         assert (await ann.get(at)).json()["compactions"] == 1
         insights = (await ann.get("/api/insights?days=2")).json()
         assert (insights["threads"], insights["compactions"]) == (2, 1)
@@ -63,11 +85,18 @@ async def test_history_compaction_undo_branch_search_and_accounts(tmp_path: Path
         none = await ann.post(f"{at}/undo", json={})
         assert (none.status_code, none.json()["data"]) == (200, {"undone": False})
         state = (await ann.get(f"{at}/state")).json()
-        assert (state["thread"], state["messages"], state["open_errors"]) == (thread, 24, [])
+        assert (state["thread"], state["messages"], state["open_errors"]) == (
+            thread,
+            24,
+            [],
+        )
         sums = (await ann.get(f"{at}/usage")).json()["sums"]
         assert sums["main"]["calls"] == 12
         listed = (await ann.get("/api/threads")).json()["items"]
-        assert {item["id"]: item["messages"] for item in listed} == {thread: 24, branch["id"]: 9}
+        assert {item["id"]: item["messages"] for item in listed} == {
+            thread: 24,
+            branch["id"]: 9,
+        }
 
 
 async def test_commands_are_messages_that_no_model_sees(tmp_path: Path) -> None:
@@ -77,22 +106,34 @@ async def test_commands_are_messages_that_no_model_sees(tmp_path: Path) -> None:
         new = (await home.say(thread, "/new Another")).json()["answer"]
         assert (new["command"], new["failed"]) == ("new", False)
         assert new["thread"] != thread
-        assert (await home.say(new["thread"], "hi")).json()["answer"]["text"] == "re: hi"
+        assert (await home.say(new["thread"], "hi")).json()["answer"][
+            "text"
+        ] == "re: hi"
         wrong = (await home.say(thread, "/nothing of the kind")).json()["answer"]
         assert wrong["failed"] is True
         assert "no command /nothing" in wrong["text"]
         assert "hello" in (await home.say(thread, "/sessions")).json()["answer"]["text"]
         for name in ("../../etc/passwd.gguf", "gpt-4o"):
             await home.say(thread, f"/model {name}")
-        asked = (await home.of("ann").post("/api/threads", json={"model": "/srv/secret.gguf"})).json()
+        asked = (
+            await home.of("ann").post(
+                "/api/threads", json={"model": "/srv/secret.gguf"}
+            )
+        ).json()
         assert asked["error"]["code"] == "model_not_allowed"
         assert home.model.begun == ["hello", "hi"]
 
 
-@pytest.mark.parametrize(("name", "keys", "tools", "has"), [
-    ("ann", True, False, False), ("amy", True, False, True), ("", False, False, False), ("", False, True, True),
-    ("ann", True, True, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "keys", "tools", "has"),
+    [
+        ("ann", True, False, False),
+        ("amy", True, False, True),
+        ("", False, False, False),
+        ("", False, True, True),
+        ("ann", True, True, False),
+    ],
+)
 async def test_tools_are_for_who_was_granted_them(
     name: str, keys: bool, tools: bool, has: bool, tmp_path: Path
 ) -> None:
@@ -107,7 +148,9 @@ async def test_tools_are_for_who_was_granted_them(
         assert ("workspace" in str(request.system)) is has
 
 
-async def test_what_needs_leave_is_refused_where_nobody_can_be_asked(tmp_path: Path) -> None:
+async def test_what_needs_leave_is_refused_where_nobody_can_be_asked(
+    tmp_path: Path,
+) -> None:
     script = iter(
         [
             calls(("terminal", {"command": f"touch {tmp_path / 'done'}"})),
@@ -127,32 +170,50 @@ async def test_memory_and_threads_stay_with_their_tenant(tmp_path: Path) -> None
         await home.say(thread, "/memory add Ann likes heliotrope")
         foreign = await home.thread("bob")
         turn = (await home.say(thread, "and more")).json()["id"]
-        bob, headers = home.of("bob"), {"content-type": "application/json"}
+        bob = home.of("bob")
+        headers = {"content-type": "application/json"}
         unknown = "0" * 32
         for method, path in (
-            ("GET", ""), ("GET", "/history"), ("GET", "/turns"), ("GET", f"/turns/{turn}"),
-            ("GET", f"/turns/{turn}/events"), ("GET", "/usage"), ("GET", "/search?q=swordfish"),
-            ("POST", "/messages"), ("POST", "/cancel"), ("POST", "/compress"), ("POST", "/undo"),
+            ("GET", ""),
+            ("GET", "/history"),
+            ("GET", "/turns"),
+            ("GET", f"/turns/{turn}"),
+            ("GET", f"/turns/{turn}/events"),
+            ("GET", "/usage"),
+            ("GET", "/search?q=swordfish"),
+            ("POST", "/messages"),
+            ("POST", "/cancel"),
+            ("POST", "/compress"),
+            ("POST", "/undo"),
             ("POST", "/branch"),
-        ):  # fmt: skip
+        ):
             body = {"content": "hi"} if path == "/messages" else {}
-            more: dict[str, Any] = {"json": body} if method == "POST" else {"headers": headers}
+            more: dict[str, Any] = (
+                {"json": body} if method == "POST" else {"headers": headers}
+            )
             theirs = await bob.request(method, f"/api/threads/{thread}{path}", **more)
             nobody = await bob.request(method, f"/api/threads/{unknown}{path}", **more)
-            assert (theirs.status_code, theirs.text) == (nobody.status_code, nobody.text), path
+            assert (theirs.status_code, theirs.text) == (
+                nobody.status_code,
+                nobody.text,
+            ), path
             assert theirs.status_code == 404
         for path in (f"/turns/{turn}", f"/turns/{turn}/events"):
             assert (await bob.get(f"/api/threads/{foreign}{path}")).status_code == 404
         gone = await bob.post(f"/api/threads/{foreign}/cancel", json={"turn": turn})
         assert gone.status_code == 404
         assert (await bob.get("/api/search?q=swordfish")).json()["items"] == []
-        assert [item["id"] for item in (await bob.get("/api/threads")).json()["items"]] == [foreign]
+        assert [
+            item["id"] for item in (await bob.get("/api/threads")).json()["items"]
+        ] == [foreign]
         assert (await bob.get("/api/insights")).json()["total"]["calls"] == 0
         for line in ("/memory", "/search swordfish", f"/resume {thread}", "/sessions"):
             said = (await home.say(foreign, line, "bob")).json()["answer"]["text"]
             assert "heliotrope" not in said
             assert "vault" not in said
-        branch = (await home.of("ann").post(f"/api/threads/{foreign}/branch", json={})).status_code
+        branch = (
+            await home.of("ann").post(f"/api/threads/{foreign}/branch", json={})
+        ).status_code
         assert branch == 404
 
 
@@ -172,7 +233,10 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         """As a process leaves it that is killed while a tool runs: its lease runs out."""
         lost, waits = [
             await store.queue_turn(
-                NewQueuedTurn(name * 4, thread, "acme", {"role": "user", "content": name}, name), most=9
+                NewQueuedTurn(
+                    name * 4, thread, "acme", {"role": "user", "content": name}, name
+                ),
+                most=9,
             )
             for name in ("lost", "next")
         ]
@@ -183,7 +247,11 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         await store.begin_turn(lease)
         body: Any = calls(("terminal", {"command": "pay 100"})).message
         message: Any = dict(lost.message)
-        await store.append(thread, [NewMessage(message, event=f"{lost.id}.0"), NewMessage(body)], lease=lease)
+        await store.append(
+            thread,
+            [NewMessage(message, event=f"{lost.id}.0"), NewMessage(body)],
+            lease=lease,
+        )
         await store.renew(lease, 0.1)
         return lost.id, waits.id
 

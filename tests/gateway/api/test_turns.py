@@ -25,14 +25,18 @@ async def test_a_turn_as_one_answer_and_as_events(tmp_path: Path) -> None:
         assert answer["answer"]["usage"]["calls"] == 1
         path = f"/api/threads/{thread}/messages"
         home.model.hold("two")
-        async with home.of("ann").stream("POST", path, json={"content": "two"}, headers=STREAM) as response:
+        async with home.of("ann").stream(
+            "POST", path, json={"content": "two"}, headers=STREAM
+        ) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
             events = Events(response)
             seen: list[tuple[str, Any]] = []
             async for name, data in events:
                 seen.append((name, data))
                 if data.get("text") == "Wait. ":
-                    asyncio.get_running_loop().call_later(0.2, home.model.hold("two").set)
+                    asyncio.get_running_loop().call_later(
+                        0.2, home.model.hold("two").set
+                    )
         assert b": still here" in events.raw
         names = [name for name, _ in seen]
         said = "".join(data["text"] for name, data in seen if name == "delta")
@@ -42,16 +46,24 @@ async def test_a_turn_as_one_answer_and_as_events(tmp_path: Path) -> None:
         assert (names[-1], seen[-1][1]["answer"]["text"]) == ("turn", "re: two")
         assert await home.history(thread) == ["one", "re: one", "two", "re: two"]
         found = (await home.of("ann").get(f"/api/threads/{thread}")).json()
-        assert (found["title"], found["metadata"], found["turns"]) == ("Invoices", {"customer": "4711"}, [])
+        assert (found["title"], found["metadata"], found["turns"]) == (
+            "Invoices",
+            {"customer": "4711"},
+            [],
+        )
 
 
-async def test_messages_during_a_turn_wait_and_are_answered_in_order(tmp_path: Path) -> None:
+async def test_messages_during_a_turn_wait_and_are_answered_in_order(
+    tmp_path: Path,
+) -> None:
     async with house(url_in(tmp_path)) as home:
         thread = await home.thread()
         gate = home.model.hold("one")
         first = asyncio.create_task(home.say(thread, "one"))
         await home.model.until("one")
-        queued = [await home.say(thread, text, wait=0) for text in ("two", "/usage", "three")]
+        queued = [
+            await home.say(thread, text, wait=0) for text in ("two", "/usage", "three")
+        ]
         assert [item.status_code for item in queued] == [202, 202, 202]
         assert [item.json()["state"] for item in queued] == ["queued"] * 3
         full = await home.say(thread, "four", wait=0)
@@ -63,10 +75,14 @@ async def test_messages_during_a_turn_wait_and_are_answered_in_order(tmp_path: P
         assert (await first).json()["answer"]["text"] == "re: one"
         for item, text in zip(queued, ("re: two", None, "re: three"), strict=True):
             turn = item.json()
-            ended = await home.queue.wait(await home.queue.turn("acme", turn["id"]), seconds=10)
+            ended = await home.queue.wait(
+                await home.queue.turn("acme", turn["id"]), seconds=10
+            )
             assert ended.state == "answered"
             assert text is None or (ended.result or {})["text"] == text
-        assert home.model.begun == ["one", "two", "three"], "a command is not sent to the model"
+        assert home.model.begun == ["one", "two", "three"], (
+            "a command is not sent to the model"
+        )
         told = ["one", "re: one", "two", "re: two", "three", "re: three"]
         assert await home.history(thread) == told
 
@@ -75,7 +91,9 @@ async def test_the_same_request_again_is_one_turn(tmp_path: Path) -> None:
     async with house(url_in(tmp_path)) as home:
         thread = await home.thread()
         gate = home.model.hold("pay")
-        both = [asyncio.create_task(home.say(thread, "pay", key="k1")) for _ in range(2)]
+        both = [
+            asyncio.create_task(home.say(thread, "pay", key="k1")) for _ in range(2)
+        ]
         await home.model.until("pay")
         gate.set()
         answers = [(await one).json() for one in both]
@@ -92,7 +110,9 @@ async def test_leaving_stops_nothing_and_coming_back_reads_on(tmp_path: Path) ->
         gate = home.model.hold("one")
         path = f"/api/threads/{thread}/messages"
         last = 0
-        async with home.of("ann").stream("POST", path, json={"content": "one"}, headers=STREAM) as response:
+        async with home.of("ann").stream(
+            "POST", path, json={"content": "one"}, headers=STREAM
+        ) as response:
             turn = response.headers["x-everthread-turn"]
             events = Events(response)
             async for name, _ in events:
@@ -107,40 +127,56 @@ async def test_leaving_stops_nothing_and_coming_back_reads_on(tmp_path: Path) ->
         async with home.of("ann").stream("GET", path, headers=again) as response:
             rest = await Events(response).all()
         assert "turn_started" not in [name for name, _ in rest]
-        assert "".join(data["text"] for name, data in rest if name == "delta").split() == ["re:", "one"]
+        assert "".join(
+            data["text"] for name, data in rest if name == "delta"
+        ).split() == ["re:", "one"]
         assert rest[-1][1]["state"] == "answered"
-        async with home.of("ann").stream("GET", path, headers={"last-event-id": "9999", **STREAM}) as response:
+        async with home.of("ann").stream(
+            "GET", path, headers={"last-event-id": "9999", **STREAM}
+        ) as response:
             assert [name for name, _ in await Events(response).all()] == ["turn"]
 
 
 async def test_cancelling_is_its_own_call(tmp_path: Path) -> None:
     async with house(url_in(tmp_path)) as home:
-        thread, ann = await home.thread(), home.of("ann")
+        thread = await home.thread()
+        ann = home.of("ann")
         home.model.hold("one")
         first = asyncio.create_task(home.say(thread, "one"))
         await home.model.until("one")
-        second, third = (
-            (await home.say(thread, "two", wait=0)).json(),
-            asyncio.create_task(home.say(thread, "three")),
-        )
+        second = (await home.say(thread, "two", wait=0)).json()
+        third = asyncio.create_task(home.say(thread, "three"))
         await asyncio.sleep(0.1)
-        gone = await ann.post(f"/api/threads/{thread}/cancel", json={"turn": second["id"]})
+        gone = await ann.post(
+            f"/api/threads/{thread}/cancel", json={"turn": second["id"]}
+        )
         assert [turn["state"] for turn in gone.json()["turns"]] == ["cancelled"]
         await ann.post(f"/api/threads/{thread}/cancel", json={})
         answer = await first
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cancelled")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            409,
+            "cancelled",
+        )
         assert (await third).json()["answer"]["text"] == "re: three"
         history = await home.history(thread)
         assert history[0] == "one"
         assert "interrupted" in history[1]
         assert history[2:] == ["three", "re: three"]
-        assert (await ann.post(f"/api/threads/{thread}/cancel", json={"queued": True})).json() == {"turns": []}
+        assert (
+            await ann.post(f"/api/threads/{thread}/cancel", json={"queued": True})
+        ).json() == {"turns": []}
 
 
-async def test_a_model_that_fails_is_told_and_the_thread_goes_on(tmp_path: Path) -> None:
+async def test_a_model_that_fails_is_told_and_the_thread_goes_on(
+    tmp_path: Path,
+) -> None:
     def answers(request: Any) -> Any:
         said = text_of(request.messages[-1])
-        return ModelError(f"the key {SECRET} is refused", status=401) if said == "bad" else "fine"
+        return (
+            ModelError(f"the key {SECRET} is refused", status=401)
+            if said == "bad"
+            else "fine"
+        )
 
     async with house(url_in(tmp_path), Waiting(answers)) as home:
         thread = await home.thread()
@@ -159,7 +195,10 @@ async def test_closing_lets_turns_end_and_keeps_what_waits(tmp_path: Path) -> No
         first = asyncio.create_task(home.say(thread, "one"))
         await model.until("one")
         second = asyncio.create_task(home.say(thread, "two"))
-        while len((await home.of("ann").get(f"/api/threads/{thread}")).json()["turns"]) < 2:  # noqa: ASYNC110 - as a client
+        while (  # noqa: ASYNC110
+            len((await home.of("ann").get(f"/api/threads/{thread}")).json()["turns"])
+            < 2
+        ):
             await asyncio.sleep(0.01)
         asyncio.get_running_loop().call_later(0.2, gate.set)
     assert (await first).json()["answer"]["text"] == "re: one"
@@ -180,15 +219,22 @@ async def test_closing_interrupts_what_does_not_end(tmp_path: Path) -> None:
     answer = await first
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "interrupted")
     async with house(url_in(tmp_path)) as later:
-        assert (await later.say(thread, "two")).json()["answer"]["text"] == "re: two", "the lease was given back"
+        assert (await later.say(thread, "two")).json()["answer"]["text"] == "re: two", (
+            "the lease was given back"
+        )
         assert "interrupted" in (await later.history(thread))[1]
 
 
 async def test_hygiene_before_a_turn(tmp_path: Path) -> None:
     """At 85 % of the window, where the usual threshold is higher."""
-    text = "the ledger of the northern branch was settled and compared twice with its receipt. " * 30
+    text = (
+        "the ledger of the northern branch was settled and compared twice with its receipt. "
+        * 30
+    )
     settings = "compression: {threshold: 0.95, background: false}"
-    async with house(url_in(tmp_path), Waiting(lambda _: "Noted.", window=9_000), settings=settings) as home:
+    async with house(
+        url_in(tmp_path), Waiting(lambda _: "Noted.", window=9_000), settings=settings
+    ) as home:
         thread = await home.thread()
         for number in range(17):
             answer = await home.say(thread, f"{number}: {text}")
@@ -213,7 +259,9 @@ async def test_hygiene_that_fails_is_told_and_drops_nothing(tmp_path: Path) -> N
     async with house(url_in(tmp_path), wrap=spoiled) as home:
         thread = await home.thread()
         path = f"/api/threads/{thread}/messages"
-        async with home.of("ann").stream("POST", path, json={"content": "one"}, headers=STREAM) as response:
+        async with home.of("ann").stream(
+            "POST", path, json={"content": "one"}, headers=STREAM
+        ) as response:
             events = dict(await Events(response).all())
         assert "the engine has a fault" in events["compaction_failed"]["error"]
         assert events["turn"]["answer"]["text"] == "re: one"
@@ -224,7 +272,9 @@ async def test_agents_are_closed_when_there_are_too_many(tmp_path: Path) -> None
     async with house(url_in(tmp_path), options=options) as home:
         threads = [await home.thread() for _ in range(5)]
         for _ in range(2):
-            answers = await asyncio.gather(*(home.say(thread, f"in {thread}") for thread in threads))
+            answers = await asyncio.gather(
+                *(home.say(thread, f"in {thread}") for thread in threads)
+            )
             for thread, answer in zip(threads, answers, strict=True):
                 assert answer.json()["answer"]["text"] == f"re: in {thread}"
         for thread in threads:

@@ -10,12 +10,14 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from everthread.store.models import NewMessage, NewSession
+from everthread.store.records import NewMessage, NewSession
 from everthread.store.store import Store
 
 
 @asynccontextmanager
-async def client(url: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+async def client(
+    url: str, headers: Mapping[str, str] | None = None
+) -> AsyncIterator[Client]:
     async with (
         httpx2.AsyncClient(headers=dict(headers or {}), timeout=60) as http,
         Client(streamable_http_client(url, http_client=http)) as made,

@@ -12,15 +12,22 @@ from everthread import open_conversation, open_store
 from everthread.config import parse_config
 from everthread.conversation.conversation import Conversation
 from everthread.core.messages import text_of
-from everthread.gateway.mcp import LookupReach, LookupTools, make_server, serve_http
-from everthread.store.models import NewSession
+from everthread.gateway.mcp_server import (
+    LookupReach,
+    LookupTools,
+    make_server,
+    serve_http,
+)
+from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
 from tests.compaction.lossless.talks import NODE
 from tests.conversation.talk import words
 from tests.gateway.mcp.talking import ask, client, thread
 
-CONFIG = parse_config("{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}")
+CONFIG = parse_config(
+    "{context: {engine: lossless}, compression: {background: false, protect_last_n: 2}}"
+)
 SECRET = "sk-proj-" + "Ab3dE6gH9jK2mN5pQ8rT1vX4" * 2
 TURNS = 14
 
@@ -28,7 +35,11 @@ TURNS = 14
 async def long_talk(store: Store, tenant: str) -> Conversation:
     model = ScriptedModel(lambda _: words(120, "answer"), window=8_000)
     talk = await open_conversation(
-        model, config=CONFIG, store=store, summarizer="extractive", session=NewSession(tenant=tenant)
+        model,
+        config=CONFIG,
+        store=store,
+        summarizer="journal",
+        session=NewSession(tenant=tenant),
     )
     for number in range(TURNS):
         told = f"Turn {number}: {tenant}_{number:03d} stands on shelf-{number * 7919:06x}, key {SECRET}."
@@ -41,7 +52,8 @@ def nodes_of(talk: Conversation) -> list[str]:
 
 
 async def read_whole(made: Client, wanted: str, **more: Any) -> str:
-    text, offset = "", 0
+    text = ""
+    offset = 0
     while True:
         answer, failed = await ask(made, "lcm_expand", id=wanted, offset=offset, **more)
         assert not failed, answer
@@ -53,9 +65,12 @@ async def read_whole(made: Client, wanted: str, **more: Any) -> str:
         offset = int(onward[1])
 
 
-async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path) -> None:
+async def test_everything_is_found_and_read_and_nothing_of_others(
+    tmp_path: Path,
+) -> None:
     store = open_store(tmp_path / "store.db")
-    mine, theirs = await long_talk(store, "ann"), await long_talk(store, "bob")
+    mine = await long_talk(store, "ann")
+    theirs = await long_talk(store, "bob")
     tools = LookupTools(store)
     server = make_server(tools, LookupReach("ann"))
     async with serve_http(server, "127.0.0.1", 0) as url, client(url) as ann:
@@ -64,42 +79,68 @@ async def test_everything_is_found_and_read_and_nothing_of_others(tmp_path: Path
         shown = "\n".join(map(text_of, mine.messages))
         found = ""
         for number in range(TURNS):
-            found, _ = await ask(ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user")
+            found, _ = await ask(
+                ann, "lcm_grep", pattern=f"ann_{number:03d}", role="user"
+            )
             assert f"stands on shelf-{number * 7919:06x}" in found
             assert f"thread {mine.id}" in found, "without a thread all are searched"
             assert f"shelf-{number * 7919:06x}" in whole + shown
         assert SECRET not in whole + found
         about, _ = await ask(ann, "lcm_describe", id=top[0], thread=mine.id)
         assert about.startswith(f"lcm_describe {top[0]}: turns ")
-        assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(f"expand {top[0]}: ")
+        assert (await ask(ann, "expand", id=top[0], thread=mine.id))[0].startswith(
+            f"expand {top[0]}: "
+        )
         await _refused(ann, mine, theirs, store)
     confined = make_server(tools, LookupReach("ann", mine.id, confined=True))
     async with serve_http(confined, "127.0.0.1", 0) as url, client(url) as bound:
         other = await thread(store, "Ann's other talk names marigold-12.", tenant="ann")
-        assert "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
+        assert (
+            "nothing was found" in (await ask(bound, "lcm_grep", pattern="marigold"))[0]
+        )
         said, failed = await ask(bound, "lcm_grep", pattern="marigold", scope="all")
         assert failed
         assert "marigold-12" not in said
         number = (await store.history(other))[0].id
-        assert "do not try it again" in (await ask(bound, "lcm_expand", id=f"message:{number}"))[0]
-        assert "Turn 1:" in (await ask(bound, "lcm_expand", id=top[0]))[0], "its own thread needs no name"
+        assert (
+            "do not try it again"
+            in (await ask(bound, "lcm_expand", id=f"message:{number}"))[0]
+        )
+        assert "Turn 1:" in (await ask(bound, "lcm_expand", id=top[0]))[0], (
+            "its own thread needs no name"
+        )
     await mine.close()
     await theirs.close()
     await store.close()
 
 
-async def _refused(ann: Client, mine: Conversation, theirs: Conversation, store: Store) -> None:
+async def _refused(
+    ann: Client, mine: Conversation, theirs: Conversation, store: Store
+) -> None:
     """Another tenant's are as unknown as what never was, finally; what cannot be meant is told in a sentence."""
     number = (await store.history(theirs.id))[0].id
     kept = await store.put_output(theirs.id, "the vault is in the cellar")
-    for wanted in (nodes_of(theirs)[0], f"message:{number}", kept.id, "n0123456789ab", "message:999999999"):
+    for wanted in (
+        nodes_of(theirs)[0],
+        f"message:{number}",
+        kept.id,
+        "n0123456789ab",
+        "message:999999999",
+    ):
         for tool in ("lcm_expand", "lcm_describe"):
             said, _ = await ask(ann, tool, id=wanted, thread=mine.id)
             assert "do not try it again" in said, (tool, wanted, said)
             assert "bob_" not in said
             assert "cellar" not in said
     for scope in ("all", "thread"):
-        assert "nothing was found" in (await ask(ann, "lcm_grep", pattern="bob_003", scope=scope, thread=mine.id))[0]
+        assert (
+            "nothing was found"
+            in (
+                await ask(
+                    ann, "lcm_grep", pattern="bob_003", scope=scope, thread=mine.id
+                )
+            )[0]
+        )
     hostile: list[tuple[str, dict[str, Any]]] = [
         ("lcm_grep", {}),
         ("lcm_grep", {"pattern": ["a"]}),

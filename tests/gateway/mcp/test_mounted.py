@@ -14,12 +14,12 @@ import httpx2
 import openai
 
 from everthread.config import parse_config
-from everthread.core.pricing import CanonicalUsage
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
-from everthread.factory.gateway import open_gateway
+from everthread.factory.gateways import open_gateway
 from everthread.gateway.auth import Caller
-from everthread.gateway.errors import Refused
-from everthread.gateway.mcp import ALWAYS_LOAD
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.mcp_server import ALWAYS_LOAD
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from tests.gateway.mcp.talking import ask, client, thread
@@ -39,6 +39,9 @@ class Counted:
         if self.key == "key-few" and self.used[self.key] > 2:
             raise Refused(429, "requests_per_day_exceeded", "Enough.")
 
+    def authorize(self, usage: CanonicalUsage, model: str) -> None:
+        """Everything."""
+
     def spend(self, usage: CanonicalUsage, model: str) -> None:
         """What a model was asked."""
 
@@ -52,17 +55,26 @@ class Keys:
             raise Refused(401, "unknown_key", "Show a key.")
         scopes = {"proxy"} if shown == "key-proxy" else {"proxy", "threads"}
         return Caller(
-            shown.removeprefix("key-"), shown, frozenset(scopes), account=Counted(shown) if shown == "key-few" else None
+            shown.removeprefix("key-"),
+            shown,
+            frozenset(scopes),
+            account=Counted(shown) if shown == "key-few" else None,
         )
 
 
 @asynccontextmanager
-async def gateway(folder: Path, *, keys: bool = True) -> AsyncIterator[tuple[Store, str]]:
+async def gateway(
+    folder: Path, *, keys: bool = True
+) -> AsyncIterator[tuple[Store, str]]:
     store = open_store(folder / "gateway.db")
     try:
         async with Provider([ServedModel("gpt-4o", 128_000)]) as provider:
-            config = parse_config(f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}")
-            async with open_gateway(config, store=store, authenticator=Keys() if keys else None) as served:
+            config = parse_config(
+                f"gateway: {{port: 0, upstreams: [{{name: lab, url: '{provider.url}'}}]}}"
+            )
+            async with open_gateway(
+                config, store=store, authenticator=Keys() if keys else None
+            ) as served:
                 yield store, served.url
     finally:
         await store.close()
@@ -80,29 +92,52 @@ async def test_a_body_without_end_is_refused(tmp_path: Path) -> None:
             yield b" " * 65_536
 
     async with gateway(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
-        headers = bearer("ann", **{"content-type": "application/json", "accept": "application/json"})
+        headers = bearer(
+            "ann", **{"content-type": "application/json", "accept": "application/json"}
+        )
         answer = await http.post(f"{url}/mcp", content=endless(), headers=headers)
     assert answer.status_code == 413
 
 
 async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (store, url):
-        mine = await thread(store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann")
+        mine = await thread(
+            store, f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}", tenant="ann"
+        )
         theirs = await thread(store, "The vault is in the cellar.", tenant="bob")
         secret = (await store.history(theirs))[0].id
         kept = await store.put_output(theirs, "vault number nine")
         async with client(f"{url}/mcp", bearer("ann")) as ann:
             tools = (await ann.list_tools()).tools
             offered = {tool.name for tool in tools}
-            assert {tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD)} == {"search", "expand"}
-            assert offered == {"search", "expand", "pin", "status", "state", "lcm_grep", "lcm_describe", "lcm_expand"}
-            for how in ({}, {"mode": "regex"}, {"scope": "all"}, {"thread": mine, "scope": "thread"}):
+            assert {
+                tool.name for tool in tools if (tool.meta or {}).get(ALWAYS_LOAD)
+            } == {"search", "expand"}
+            assert offered == {
+                "search",
+                "expand",
+                "pin",
+                "status",
+                "state",
+                "lcm_grep",
+                "lcm_describe",
+                "lcm_expand",
+            }
+            for how in (
+                {},
+                {"mode": "regex"},
+                {"scope": "all"},
+                {"thread": mine, "scope": "thread"},
+            ):
                 said, failed = await ask(ann, "search", query="vault", **how)
                 assert "behind the mirror" in said
                 assert "cellar" not in said
                 assert not failed
             said, _ = await ask(ann, "search", query="vault")
-            found = re.search(r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):", said)
+            found = re.search(
+                r"\[(message:\d+)\] user, turn 1, \d{4}-\d\d-\d\d \d\d:\d\d UTC, thread (\w+):",
+                said,
+            )
             assert found is not None
             assert found[2] == mine
             whole, _ = await ask(ann, "expand", id=found[1])
@@ -126,7 +161,9 @@ async def test_each_key_sees_its_own_tenant_and_nothing_else(tmp_path: Path) -> 
                 assert "cellar" not in said
             assert theirs not in (await ask(ann, "status"))[0]
         async with httpx2.AsyncClient(timeout=60) as http:
-            unknown = await http.post(f"{url}/mcp", json={}, headers={"authorization": "Bearer x"})
+            unknown = await http.post(
+                f"{url}/mcp", json={}, headers={"authorization": "Bearer x"}
+            )
         assert unknown.status_code == 401
 
 
@@ -164,40 +201,66 @@ async def test_arguments_that_make_no_sense_are_told_in_words(tmp_path: Path) ->
             assert len(said) < 20_500
 
 
-async def test_the_clients_own_name_for_its_session_is_the_thread(tmp_path: Path) -> None:
+async def test_the_clients_own_name_for_its_session_is_the_thread(
+    tmp_path: Path,
+) -> None:
     async with gateway(tmp_path) as (store, url):
         named = {"x-everthread-session": "my-build"}
-        talk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="key-ann", max_retries=0, default_headers=named)
+        talk = openai.AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key="key-ann",
+            max_retries=0,
+            default_headers=named,
+        )
         async with talk:
             await talk.chat.completions.create(
-                model="gpt-4o", messages=[{"role": "user", "content": "The codeword is heliotrope-77."}]
+                model="gpt-4o",
+                messages=[
+                    {"role": "user", "content": "The codeword is heliotrope-77."}
+                ],
             )
         await thread(store, "Another codeword is marigold-12.", tenant="ann")
         async with client(f"{url}/mcp", bearer("ann", **named)) as ann:
             said, _ = await ask(ann, "search", query="codeword")
             assert "heliotrope-77" in said
             assert "marigold" not in said
-            assert "marigold" in (await ask(ann, "search", query="codeword", scope="all"))[0]
+            assert (
+                "marigold"
+                in (await ask(ann, "search", query="codeword", scope="all"))[0]
+            )
             said, failed = await ask(ann, "pin", text="Keep heliotrope-77.")
             assert not failed, said
             status, _ = await ask(ann, "status")
             assert "2 messages" in status
             assert "1 calls" in status
-            assert re.search(r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status)
+            assert re.search(
+                r"pinned as pin:[0-9a-f]{16}: Keep heliotrope-77\.", status
+            )
         async with client(f"{url}/mcp", bearer("bob", **named)) as bob:
             said, failed = await ask(bob, "status")
             assert failed
             assert "heliotrope" not in said
 
 
-async def test_without_keys_it_answers_this_machine_only_and_only_to_post(tmp_path: Path) -> None:
-    async with gateway(tmp_path, keys=False) as (_, url), httpx2.AsyncClient(timeout=60) as http:
+async def test_without_keys_it_answers_this_machine_only_and_only_to_post(
+    tmp_path: Path,
+) -> None:
+    async with (
+        gateway(tmp_path, keys=False) as (_, url),
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
         async with client(f"{url}/mcp") as anybody:
             assert "no thread" in (await ask(anybody, "status"))[0]
         assert (await http.get(f"{url}/mcp")).status_code == 405
-        elsewhere = await http.post(f"{url}/mcp", json={}, headers={"host": "evil.example"})
+        elsewhere = await http.post(
+            f"{url}/mcp", json={}, headers={"host": "evil.example"}
+        )
         assert elsewhere.status_code == 403
-        broken = await http.post(f"{url}/mcp", content=b"{" * 1000, headers={"content-type": "application/json"})
+        broken = await http.post(
+            f"{url}/mcp",
+            content=b"{" * 1000,
+            headers={"content-type": "application/json"},
+        )
         assert 400 <= broken.status_code < 500
 
 
@@ -205,10 +268,19 @@ async def test_reading_needs_its_scope_and_counts(tmp_path: Path) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     accepts = {"accept": "application/json, text/event-stream"}
     async with gateway(tmp_path) as (_, url), httpx2.AsyncClient(timeout=60) as http:
-        refused = await http.post(f"{url}/mcp", json=call, headers={**bearer("proxy"), **accepts})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "missing_scope")
+        refused = await http.post(
+            f"{url}/mcp", json=call, headers={**bearer("proxy"), **accepts}
+        )
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            403,
+            "missing_scope",
+        )
         statuses = [
-            (await http.post(f"{url}/mcp", json=call, headers={**bearer("few"), **accepts})).status_code
+            (
+                await http.post(
+                    f"{url}/mcp", json=call, headers={**bearer("few"), **accepts}
+                )
+            ).status_code
             for _ in range(3)
         ]
         assert statuses[2] == 429

@@ -20,7 +20,9 @@ def main() -> None:
     family = "anthropic" if job["api"] == "anthropic" else "openai"
     model: Any = Model(f"{family}/{job['model']}")
     io = InputOutput(yes=True, pretty=False, fancy_input=False)
-    coder: Any = Coder.create(main_model=model, edit_format="ask", io=io, use_git=False, map_tokens=0)
+    coder: Any = Coder.create(
+        main_model=model, edit_format="ask", io=io, use_git=False, map_tokens=0
+    )
     answers = []
     for text in job["says"]:
         coder.run(with_message=text)

@@ -43,7 +43,11 @@ def install_python(packages: Sequence[str]) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True)
         python = str(folder / "bin" / "python")
-        quick = ["uv", "pip", "install", "--python", python] if shutil.which("uv") else [python, "-m", "pip", "install"]
+        quick = (
+            ["uv", "pip", "install", "--python", python]
+            if shutil.which("uv")
+            else [python, "-m", "pip", "install"]
+        )
         _run([*quick, "--quiet", *packages], folder, os.environ["PATH"])
         _set_ready(folder, packages)
     return [folder / "bin"]
@@ -51,8 +55,18 @@ def install_python(packages: Sequence[str]) -> list[Path]:
 
 def version_of(command: Sequence[str], path: str) -> str:
     """What a program says of itself."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
-    return (done.stdout.strip() or done.stderr.strip()).splitlines()[-1] if done.returncode == 0 else ""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path},
+    )
+    return (
+        (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+        if done.returncode == 0
+        else ""
+    )
 
 
 def loopback_only() -> tuple[list[str], str]:
@@ -62,10 +76,15 @@ def loopback_only() -> tuple[list[str], str]:
         command = ["unshare", *flags, "sh", "-c", script, "sh"]
         if (
             shutil.which("unshare")
-            and not subprocess.run([*command, "true"], capture_output=True, check=False).returncode
+            and not subprocess.run(
+                [*command, "true"], capture_output=True, check=False
+            ).returncode
         ):
             return command, "a network namespace with loopback only"
-    return [], "no namespace is permitted here: outbound addresses go to a proxy that refuses"
+    return (
+        [],
+        "no namespace is permitted here: outbound addresses go to a proxy that refuses",
+    )
 
 
 def _npm(packages: Sequence[str], path: str) -> Path:
@@ -73,14 +92,29 @@ def _npm(packages: Sequence[str], path: str) -> Path:
     if not _is_ready(folder, packages):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        (folder / "package.json").write_text('{"private": true, "type": "module"}\n', "utf-8")
-        _run(["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *packages], folder, path)
+        (folder / "package.json").write_text(
+            '{"private": true, "type": "module"}\n', "utf-8"
+        )
+        _run(
+            [
+                "npm",
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--loglevel=error",
+                *packages,
+            ],
+            folder,
+            path,
+        )
         _set_ready(folder, packages)
     return folder
 
 
 def _name(packages: Sequence[str]) -> str:
-    first = packages[0].lstrip("@").partition("@")[0].partition("=")[0].replace("/", "-")
+    first = (
+        packages[0].lstrip("@").partition("@")[0].partition("=")[0].replace("/", "-")
+    )
     return f"{first}-{hashlib.sha256(json.dumps([*packages, sys.version]).encode()).hexdigest()[:8]}"
 
 
@@ -96,10 +130,17 @@ def _set_ready(folder: Path, packages: Sequence[str]) -> None:
 def _run(command: Sequence[str], folder: Path, path: str) -> None:
     try:
         subprocess.run(
-            command, cwd=folder, check=True, capture_output=True, text=True, timeout=SECONDS,
+            command,
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
             env={**os.environ, "PATH": path},
-        )  # fmt: skip
+        )
     except subprocess.CalledProcessError as error:
-        raise AbsentError((error.stderr.strip() or error.stdout.strip()).split("\n")[-1]) from error
+        raise AbsentError(
+            (error.stderr.strip() or error.stdout.strip()).split("\n")[-1]
+        ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AbsentError(str(error)) from error

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import Message, text_of, tool_names
+from everthread.core.messages import Message, content_text, text_of, tool_names
 from everthread.core.types import Reply, Request
+from everthread.thread.identity import Role, is_same_role, sketch_role
 
 FACT = "7731-KESTREL"
 WHERE = "northern vault"
@@ -22,7 +23,37 @@ TASK = (
     "Work alone, and ask nothing back."
 )
 RECALL = "recall"
-_PLACES = ("Aldersgate", "Brockley", "Camberwell", "Deptford", "Eltham", "Finchley", "Greenwich", "Hackney")
+_PLACES = (
+    "Aldersgate",
+    "Brockley",
+    "Camberwell",
+    "Deptford",
+    "Eltham",
+    "Finchley",
+    "Greenwich",
+    "Hackney",
+)
+
+
+def _side_answer(request: Request) -> str:
+    """What a client gets beside the conversation: JSON with nothing to say if it asks for JSON, else a title."""
+    schema = (request.params.get("generationConfig") or {}).get("responseJsonSchema")
+    if not isinstance(schema, dict):
+        return "Ledgers compared"
+    empty = {
+        "string": "",
+        "number": 0,
+        "integer": 0,
+        "boolean": False,
+        "array": [],
+        "object": {},
+    }
+    return json.dumps(
+        {
+            name: empty.get(one.get("type"))
+            for name, one in (schema.get("properties") or {}).items()
+        }
+    )
 
 
 def file_text(number: int, characters: int) -> str:
@@ -33,7 +64,9 @@ def file_text(number: int, characters: int) -> str:
         at = len(lines)
         place = _PLACES[(number * 7 + at * 3) % len(_PLACES)]
         amount = (number * 7919 + at * 104_729) % 1_000_003
-        lines.append(f"{number:03d}/{at:04d} {place}: entry {amount} was settled, receipt {amount * 31 % 99_991:05d}")
+        lines.append(
+            f"{number:03d}/{at:04d} {place}: entry {amount} was settled, receipt {amount * 31 % 99_991:05d}"
+        )
         size += len(lines[-1]) + 1
         if number == 1 and at == 9:
             lines.append(f"001/note The code of the {WHERE} is {FACT}.")
@@ -73,13 +106,15 @@ class ScriptedModel:
     reread: bool | None = None
     """Whether the file was in the prompt then, which the client may say is unchanged; None: not asked yet."""
     looked_again: bool = False
+    role: Role | None = None
+    """The assistant's role in the conversation."""
 
     def __call__(self, request: Request) -> Reply | str:
         self.asked += 1
         names = [name for tool in request.tools or () for name in tool_names(tool)]
         if self._is_beside(request, names):
             self.side.append(_last_words(request)[:80])
-            return "Ledgers compared"
+            return _side_answer(request)
         self.main.append(self.asked - 1)
         self.has_recall = self.has_recall or RECALL in names
         if self.done >= self.steps and self.rereads in names and not self.looked_again:
@@ -89,24 +124,44 @@ class ScriptedModel:
         if self.done >= self.steps:
             return f"All {self.done} rounds are read, and the entries agree."
         self.done += 1
-        return self._read(names) if self.tools else file_text(self.done - 1, self.characters)  # the first stays in view
+        return (
+            self._read(names)
+            if self.tools
+            else file_text(self.done - 1, self.characters)
+        )  # the first stays in view
 
     def _is_beside(self, request: Request, names: Sequence[str]) -> bool:
-        """A title, a check of the quota, a subagent: nothing of the task is said, or no tool to read is there."""
+        """A title, a check of the quota, a subagent: nothing of the task is said, no tool to read is there, or the
+        assistant has another role than in the conversation."""
+        role = sketch_role(content_text(request.system), frozenset(names) - {RECALL})
+        if self.tools and self.role is not None and not is_same_role(self.role, role):
+            return True
         if self.tools:
-            return not any(name in self.tools for name in names)
+            is_beside = not any(name in self.tools for name in names)
+            self.role = self.role or (None if is_beside else role)
+            return is_beside
         return not request.messages
 
     def _read_again(self, request: Request, names: Sequence[str]) -> Reply | str:
         usable = [name for name in names if name in self.tools]
-        number = next(number for number in range(3, 100) if usable[number % len(usable)] == self.rereads)
+        number = next(
+            number
+            for number in range(3, 100)
+            if usable[number % len(usable)] == self.rereads
+        )
         if self.reread is None:
             self.reread = False
             arguments = _filled(self.tools[self.rereads], f"part-{number:03d}.txt")
             function = {"name": self.rereads, "arguments": json.dumps(arguments)}
             call: Any = {"id": "call_again", "type": "function", "function": function}
-            return Reply({"role": "assistant", "content": "I look again.", "tool_calls": [call]}, "tool_calls")
-        self.looked_again, self.reread = True, f"{number:03d}/0005 " in _whole_text(request.messages[-1])
+            return Reply(
+                {"role": "assistant", "content": "I look again.", "tool_calls": [call]},
+                "tool_calls",
+            )
+        self.looked_again, self.reread = (
+            True,
+            f"{number:03d}/0005 " in _whole_text(request.messages[-1]),
+        )
         return f"All {self.done} rounds are read, and the entries agree."
 
     def _read(self, names: Sequence[str]) -> Reply:
@@ -117,10 +172,18 @@ class ScriptedModel:
             name = usable[number % len(usable)]
             arguments = _filled(self.tools[name], f"part-{number:03d}.txt")
             function = {"name": name, "arguments": json.dumps(arguments)}
-            calls.append({"id": f"call_{number:04d}", "type": "function", "function": function})
-        message: Any = {"role": "assistant", "content": f"Round {self.done}: I read on.", "tool_calls": calls}
+            calls.append(
+                {"id": f"call_{number:04d}", "type": "function", "function": function}
+            )
+        message: Any = {
+            "role": "assistant",
+            "content": f"Round {self.done}: I read on.",
+            "tool_calls": calls,
+        }
         if self.thinks:
-            message["reasoning_content"] = f"Round {self.done} goes on where round {self.done - 1} ended."
+            message["reasoning_content"] = (
+                f"Round {self.done} goes on where round {self.done - 1} ended."
+            )
         return Reply(message, "tool_calls")
 
     def _answer(self, request: Request, names: Sequence[str]) -> Reply | str:
@@ -132,12 +195,27 @@ class ScriptedModel:
         if self.lookup not in names or self.recalls >= 3:
             return "Nobody told me, and I cannot look it up."
         self.recalls += 1
-        call = {"name": self.lookup, "arguments": json.dumps({"query": f"code of the {WHERE}"})}
-        spaces = (tool["name"] for tool in request.tools or () if tool.get("type") == "namespace")
-        namespace = next((space for space in spaces if self.lookup.startswith(f"{space}__")), "")
-        asked: Any = {"id": f"call_recall_{self.recalls}", "type": "function", "function": call,
-                      "_namespace": namespace}  # fmt: skip
-        return Reply({"role": "assistant", "content": None, "tool_calls": [asked]}, "tool_calls")
+        call = {
+            "name": self.lookup,
+            "arguments": json.dumps({"query": f"code of the {WHERE}"}),
+        }
+        spaces = (
+            tool["name"]
+            for tool in request.tools or ()
+            if tool.get("type") == "namespace"
+        )
+        namespace = next(
+            (space for space in spaces if self.lookup.startswith(f"{space}__")), ""
+        )
+        asked: Any = {
+            "id": f"call_recall_{self.recalls}",
+            "type": "function",
+            "function": call,
+            "_namespace": namespace,
+        }
+        return Reply(
+            {"role": "assistant", "content": None, "tool_calls": [asked]}, "tool_calls"
+        )
 
 
 def _filled(value: Any, name: str) -> Any:
@@ -150,8 +228,14 @@ def _filled(value: Any, name: str) -> Any:
 
 def _recent(request: Request) -> str:
     """What the user said last, with what came after it."""
-    last = max((at for at, message in enumerate(request.messages) if text_of(message) and message["role"] == "user"),
-               default=0)  # fmt: skip
+    last = max(
+        (
+            at
+            for at, message in enumerate(request.messages)
+            if text_of(message) and message["role"] == "user"
+        ),
+        default=0,
+    )
     return "\n".join(map(_whole_text, request.messages[last:]))
 
 
@@ -161,4 +245,7 @@ def _last_words(request: Request) -> str:
 
 def _whole_text(message: Message) -> str:
     """Everything it says, results included."""
-    return json.dumps({key: value for key, value in message.items() if key != "_native"}, ensure_ascii=False)
+    return json.dumps(
+        {key: value for key, value in message.items() if key != "_native"},
+        ensure_ascii=False,
+    )

@@ -67,11 +67,18 @@ def _bash(argument: str = "command") -> dict[str, Any]:
 
 _CLAUDE = ["--dangerously-skip-permissions"]
 _SESSION = "0b5c9a52-7f0e-4d0e-9a3c-5f1f6f0e2d11"
-_CODEX = ["--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", "-m", "gpt-5.2-codex"]
+_CODEX = [
+    "--dangerously-bypass-approvals-and-sandbox",
+    "--skip-git-repo-check",
+    "-m",
+    "gpt-5.2-codex",
+]
 _CODEX_PROVIDER = [
-    "-c", 'model_provider="lab"', "-c",
+    "-c",
+    'model_provider="lab"',
+    "-c",
     'model_providers.lab={name="Lab", base_url="{url}/v1", env_key="LAB_API_KEY", wire_api="responses"}',
-]  # fmt: skip
+]
 _NO_APPS = ["-c", "features.apps=false"]
 """Else it asks chatgpt.com for the account's connectors before every call, which is not there."""
 _CODEX_TOOLS: Mapping[str, Mapping[str, Any]] = {
@@ -92,7 +99,10 @@ def _opencode_provider(home: Path) -> None:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Lab",
-        "options": {"baseURL": "{env:EVERTHREAD_URL}/v1", "apiKey": "{env:LAB_API_KEY}"},
+        "options": {
+            "baseURL": "{env:EVERTHREAD_URL}/v1",
+            "apiKey": "{env:LAB_API_KEY}",
+        },
         "models": {"lab-coder": {"name": "Lab coder"}},
     }
     file = home / ".config" / "opencode" / "opencode.json"
@@ -104,33 +114,86 @@ def _codex_login(home: Path) -> None:
     """What `codex login` writes for a ChatGPT account."""
 
     def token(claims: Mapping[str, Any]) -> str:
-        parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({}, claims))
+        parts = (
+            base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
+            for part in ({}, claims)
+        )
         return ".".join([*parts, "c2lnbmF0dXJl"])
 
-    account = {"chatgpt_account_id": "account-1", "chatgpt_plan_type": "plus", "chatgpt_user_id": "user-1"}
-    signed = token({"email": "ann@lab.test", "exp": 4_000_000_000, "https://api.openai.com/auth": account})
-    tokens = {"id_token": signed, "access_token": signed, "refresh_token": "any", "account_id": "account-1"}
-    today = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())  # an older login would be renewed first
+    account = {
+        "chatgpt_account_id": "account-1",
+        "chatgpt_plan_type": "plus",
+        "chatgpt_user_id": "user-1",
+    }
+    signed = token(
+        {
+            "email": "ann@lab.test",
+            "exp": 4_000_000_000,
+            "https://api.openai.com/auth": account,
+        }
+    )
+    tokens = {
+        "id_token": signed,
+        "access_token": signed,
+        "refresh_token": "any",
+        "account_id": "account-1",
+    }
+    today = time.strftime(
+        "%Y-%m-%dT%H:%M:%SZ", time.gmtime()
+    )  # an older login would be renewed first
     file = home / ".codex" / "auth.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"auth_mode": "chatgpt", "tokens": tokens, "last_refresh": today}), "utf-8")
+    file.write_text(
+        json.dumps({"auth_mode": "chatgpt", "tokens": tokens, "last_refresh": today}),
+        "utf-8",
+    )
+
+
+def _gemini_key(home: Path) -> None:
+    """What it writes when its user chooses an API key."""
+    file = home / ".gemini" / "settings.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}), "utf-8"
+    )
 
 
 def _cline_provider(home: Path) -> None:
     """What `cline auth` writes."""
-    settings = {"provider": "openai-compatible", "apiKey": "any", "model": "lab-coder", "baseUrl": "http://lab.test/v1"}
-    provider = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+    settings = {
+        "provider": "openai-compatible",
+        "apiKey": "any",
+        "model": "lab-coder",
+        "baseUrl": "http://lab.test/v1",
+    }
+    provider = {
+        "settings": settings,
+        "updatedAt": "2026-01-01T00:00:00.000Z",
+        "tokenSource": "manual",
+    }
     known = {"version": 1, "lastUsedProvider": "openai-compatible", "modes": {}}
     file = home / ".cline" / "data" / "settings" / "providers.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({**known, "providers": {"openai-compatible": provider}}), "utf-8")
+    file.write_text(
+        json.dumps({**known, "providers": {"openai-compatible": provider}}), "utf-8"
+    )
 
 
 _AIDER = [
-    "--chat-mode", "ask", "--no-git", "--yes-always", "--no-fancy-input", "--no-pretty", "--no-check-update",
-    "--no-show-release-notes", "--no-show-model-warnings", "--map-tokens", "0", "--analytics-disable",
+    "--chat-mode",
+    "ask",
+    "--no-git",
+    "--yes-always",
+    "--no-fancy-input",
+    "--no-pretty",
+    "--no-check-update",
+    "--no-show-release-notes",
+    "--no-show-model-warnings",
+    "--map-tokens",
+    "0",
+    "--analytics-disable",
     "--no-suggest-shell-commands",
-]  # fmt: skip
+]
 _AIDER_OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
@@ -138,95 +201,311 @@ PROGRAMS = {
     program.name: program
     for program in (
         Program(  # of the versions that answer a second reading with "File unchanged since last read."
-            "claude-2.1.100", "claude", ["@anthropic-ai/claude-code@2.1.100"], "anthropic", "claude-sonnet-4-6",
-            [*_CLAUDE, "--model", "claude-sonnet-4-6", "-p", "{task}", "--session-id", _SESSION],
-            [*_CLAUDE, "--model", "claude-sonnet-4-6", "-p", "{question}", "--resume", _SESSION],
-            {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
-            {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
-            window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
-            rereads="Read", stub="File unchanged since last read",
+            "claude-2.1.100",
+            "claude",
+            ["@anthropic-ai/claude-code@2.1.100"],
+            "anthropic",
+            "claude-sonnet-4-6",
+            [
+                *_CLAUDE,
+                "--model",
+                "claude-sonnet-4-6",
+                "-p",
+                "{task}",
+                "--session-id",
+                _SESSION,
+            ],
+            [
+                *_CLAUDE,
+                "--model",
+                "claude-sonnet-4-6",
+                "-p",
+                "{question}",
+                "--resume",
+                _SESSION,
+            ],
+            {
+                "Bash": {**_bash(), "description": "Read a part"},
+                "Read": {"file_path": "{folder}/{name}"},
+            },
+            {
+                "ANTHROPIC_API_KEY": "any",
+                "IS_SANDBOX": "1",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            },
+            window=200_000,
+            stated=False,
+            width=2,
+            steps=96,
+            characters=9_000,
+            thinks=True,
+            rereads="Read",
+            stub="File unchanged since last read",
         ),
         Program(  # as it is installed: its own choice of models, and whatever else it asks for
-            "claude-defaults", "claude", ["@anthropic-ai/claude-code@2.1.325"], "anthropic", "claude-opus-5-5",
+            "claude-defaults",
+            "claude",
+            ["@anthropic-ai/claude-code@2.1.326"],
+            "anthropic",
+            "claude-opus-5-5",
             [*_CLAUDE, "-p", "{task}"],
             [*_CLAUDE, "-p", "{question}", "--continue"],
-            {"Bash": {**_bash(), "description": "Read a part"}, "Read": {"file_path": "{folder}/{name}"}},
+            {
+                "Bash": {**_bash(), "description": "Read a part"},
+                "Read": {"file_path": "{folder}/{name}"},
+            },
             {"ANTHROPIC_API_KEY": "any", "IS_SANDBOX": "1"},
-            window=200_000, stated=False, width=2, steps=96, characters=9_000, thinks=True,
+            window=200_000,
+            stated=False,
+            width=2,
+            steps=96,
+            characters=9_000,
+            thinks=True,
             rereads="Read",
             others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
         ),
         Program(
-            "codex", "codex", ["@openai/codex@0.166.0"], "openai_responses", "gpt-5.2-codex",
-            ["exec", *_CODEX, "{task}"], ["exec", *_CODEX, "resume", "--last", "{question}"], _CODEX_TOOLS,
-            {"CODEX_API_KEY": "any"}, window=64_000, steps=112, characters=5_000, thinks=True,
+            "codex",
+            "codex",
+            ["@openai/codex@0.169.0"],
+            "openai_responses",
+            "gpt-5.2-codex",
+            ["exec", *_CODEX, "{task}"],
+            ["exec", *_CODEX, "resume", "--last", "{question}"],
+            _CODEX_TOOLS,
+            {"CODEX_API_KEY": "any"},
+            window=64_000,
+            steps=112,
+            characters=5_000,
+            thinks=True,
         ),
         Program(
-            "codex-custom", "codex", ["@openai/codex@0.166.0"], "openai_responses", "gpt-5.2-codex",
+            "codex-custom",
+            "codex",
+            ["@openai/codex@0.169.0"],
+            "openai_responses",
+            "gpt-5.2-codex",
             ["exec", *_CODEX, *_CODEX_PROVIDER, "{task}"],
-            ["exec", *_CODEX, *_CODEX_PROVIDER, "resume", "--last", "{question}"], _CODEX_TOOLS,
-            {"LAB_API_KEY": "any"}, window=64_000, steps=112, characters=5_000, thinks=True,
+            ["exec", *_CODEX, *_CODEX_PROVIDER, "resume", "--last", "{question}"],
+            _CODEX_TOOLS,
+            {"LAB_API_KEY": "any"},
+            window=64_000,
+            steps=112,
+            characters=5_000,
+            thinks=True,
         ),
         Program(
-            "codex-login", "codex", ["@openai/codex@0.166.0"], "openai_responses", "gpt-5.2-codex",
+            "codex-login",
+            "codex",
+            ["@openai/codex@0.169.0"],
+            "openai_responses",
+            "gpt-5.2-codex",
             ["exec", *_CODEX, *_NO_APPS, "{task}"],
-            ["exec", *_CODEX, *_NO_APPS, "resume", "--last", "{question}"], _CODEX_TOOLS,
-            {}, _codex_login, window=64_000, steps=112, characters=5_000, thinks=True, upstream_path=LOGIN_PATH,
+            ["exec", *_CODEX, *_NO_APPS, "resume", "--last", "{question}"],
+            _CODEX_TOOLS,
+            {},
+            _codex_login,
+            window=64_000,
+            steps=112,
+            characters=5_000,
+            thinks=True,
+            upstream_path=LOGIN_PATH,
         ),
         Program(
-            "opencode", "opencode", ["opencode-ai@1.18.33"], "openai_responses", "gpt-5",
+            "opencode",
+            "opencode",
+            ["opencode-ai@1.18.33"],
+            "openai_responses",
+            "gpt-5",
             ["run", "--auto", "-m", "openai/gpt-5", "{task}"],
-            ["run", "--auto", "-m", "openai/gpt-5", "--continue", "{question}"], _OPENCODE_TOOLS,
-            {"OPENAI_API_KEY": "any"}, others=["gpt-5-nano", "gpt-5.4-nano"], steps=108, characters=5_000, thinks=True,
+            ["run", "--auto", "-m", "openai/gpt-5", "--continue", "{question}"],
+            _OPENCODE_TOOLS,
+            {"OPENAI_API_KEY": "any"},
+            others=["gpt-5-nano", "gpt-5.4-nano"],
+            steps=108,
+            characters=5_000,
+            thinks=True,
         ),
         Program(
-            "opencode-anthropic", "opencode", ["opencode-ai@1.18.33"], "anthropic", "claude-sonnet-4-5",
+            "opencode-anthropic",
+            "opencode",
+            ["opencode-ai@1.18.33"],
+            "anthropic",
+            "claude-sonnet-4-5",
             ["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "{task}"],
-            ["run", "--auto", "-m", "anthropic/claude-sonnet-4-5", "--continue", "{question}"], _OPENCODE_TOOLS,
-            {"ANTHROPIC_API_KEY": "any"}, others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
-            steps=108, characters=5_000,
+            [
+                "run",
+                "--auto",
+                "-m",
+                "anthropic/claude-sonnet-4-5",
+                "--continue",
+                "{question}",
+            ],
+            _OPENCODE_TOOLS,
+            {"ANTHROPIC_API_KEY": "any"},
+            others=["claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+            steps=108,
+            characters=5_000,
         ),
         Program(
-            "opencode-chat", "opencode", ["opencode-ai@1.18.33"], "openai_chat", "lab-coder",
+            "opencode-chat",
+            "opencode",
+            ["opencode-ai@1.18.33"],
+            "openai_chat",
+            "lab-coder",
             ["run", "--auto", "-m", "lab/lab-coder", "{task}"],
-            ["run", "--auto", "-m", "lab/lab-coder", "--continue", "{question}"], _OPENCODE_TOOLS,
-            {"LAB_API_KEY": "any"}, _opencode_provider, steps=108, characters=5_000,
+            ["run", "--auto", "-m", "lab/lab-coder", "--continue", "{question}"],
+            _OPENCODE_TOOLS,
+            {"LAB_API_KEY": "any"},
+            _opencode_provider,
+            steps=108,
+            characters=5_000,
         ),
         Program(
-            "pi", "pi", ["@earendil-works/pi-coding-agent@0.74.2"], "openai_responses", "gpt-5",
+            "pi",
+            "pi",
+            ["@earendil-works/pi-coding-agent@0.87.1"],
+            "openai_responses",
+            "gpt-5",
             ["-p", "--provider", "openai", "--model", "gpt-5", "{task}"],
-            ["-p", "--provider", "openai", "--model", "gpt-5", "--continue", "{question}"],
+            [
+                "-p",
+                "--provider",
+                "openai",
+                "--model",
+                "gpt-5",
+                "--continue",
+                "{question}",
+            ],
             {"bash": {"command": "cat {name}"}, "read": {"path": "{name}"}},
-            {"OPENAI_API_KEY": "any", "PI_OFFLINE": "1"}, steps=110, characters=5_500, thinks=True,
+            {"OPENAI_API_KEY": "any", "PI_OFFLINE": "1"},
+            steps=110,
+            characters=5_500,
+            thinks=True,
         ),
         Program(
-            "qwen", "qwen", ["@qwen-code/qwen-code@0.24.4"], "openai_chat", "qwen3-coder-plus",
-            ["--yolo", "--auth-type", "openai", "-m", "qwen3-coder-plus", "-p", "{task}"],
-            ["--yolo", "--auth-type", "openai", "-m", "qwen3-coder-plus", "--continue", "-p", "{question}"],
+            "qwen",
+            "qwen",
+            ["@qwen-code/qwen-code@0.24.4"],
+            "openai_chat",
+            "qwen3-coder-plus",
+            [
+                "--yolo",
+                "--auth-type",
+                "openai",
+                "-m",
+                "qwen3-coder-plus",
+                "-p",
+                "{task}",
+            ],
+            [
+                "--yolo",
+                "--auth-type",
+                "openai",
+                "-m",
+                "qwen3-coder-plus",
+                "--continue",
+                "-p",
+                "{question}",
+            ],
             {
-                "run_shell_command": {"command": "cat {name}", "is_background": False, "description": "Read a part"},
+                "run_shell_command": {
+                    "command": "cat {name}",
+                    "is_background": False,
+                    "description": "Read a part",
+                },
                 "read_file": {"file_path": "{folder}/{name}"},
             },
-            {"OPENAI_API_KEY": "any"}, window=128_000, steps=125, characters=8_000, names_session=False,
+            {"OPENAI_API_KEY": "any"},
+            window=128_000,
+            steps=125,
+            characters=8_000,
+        ),
+        Program(  # in one run: 0.61.0 sends each function response twice after --resume
+            "gemini",
+            "gemini",
+            ["@google/gemini-cli@0.61.0"],
+            "gemini",
+            "gemini-2.5-pro",
+            [
+                "--yolo",
+                "--skip-trust",
+                "-m",
+                "gemini-2.5-pro",
+                "-p",
+                "{task} {question}",
+            ],
+            [],
+            {
+                "run_shell_command": {
+                    "command": "cat {name}",
+                    "description": "Read a part",
+                },
+                "read_file": {"file_path": "{folder}/{name}"},
+            },
+            {"GEMINI_API_KEY": "any", "GEMINI_TELEMETRY_ENABLED": "false"},
+            _gemini_key,
+            window=128_000,
+            steps=132,
+            characters=8_000,
+            thinks=True,
+            names_session=False,
+            others=[
+                "gemini-2.5-flash",
+                "gemini-2.5-flash-lite",
+                "gemini-3-flash-preview",
+                "gemini-3.1-flash-lite",
+            ],
         ),
         Program(
-            "cline", "cline", ["cline@3.0.65"], "openai_chat", "lab-coder",
-            ["{task} {question}"], [],
-            {"run_commands": {"commands": ["cat {name}"]}, "read_files": {"files": [{"path": "{folder}/{name}"}]}},
-            {}, _cline_provider, steps=108, characters=5_000,
+            "cline",
+            "cline",
+            ["cline@3.0.65"],
+            "openai_chat",
+            "lab-coder",
+            ["{task} {question}"],
+            [],
+            {
+                "run_commands": {"commands": ["cat {name}"]},
+                "read_files": {"files": [{"path": "{folder}/{name}"}]},
+            },
+            {},
+            _cline_provider,
+            steps=108,
+            characters=5_000,
         ),
         Program(
-            "aider", "aider", ["aider-chat==0.86.2"], "openai_chat", "gpt-4o",
-            ["--model", "openai/gpt-4o", *_AIDER], [], {}, {"OPENAI_API_KEY": "any", **_AIDER_OFFLINE},
-            steps=112, characters=5_000, is_python=True, says=112,
+            "aider",
+            "aider",
+            ["aider-chat==0.86.2"],
+            "openai_chat",
+            "gpt-4o",
+            ["--model", "openai/gpt-4o", *_AIDER],
+            [],
+            {},
+            {"OPENAI_API_KEY": "any", **_AIDER_OFFLINE},
+            steps=112,
+            characters=5_000,
+            is_python=True,
+            says=112,
         ),
         Program(
-            "aider-anthropic", "aider", ["aider-chat==0.86.2"], "anthropic", "claude-sonnet-4-5",
-            ["--model", "anthropic/claude-sonnet-4-5", *_AIDER], [], {}, {"ANTHROPIC_API_KEY": "any", **_AIDER_OFFLINE},
-            steps=112, characters=5_000, is_python=True, says=112,
+            "aider-anthropic",
+            "aider",
+            ["aider-chat==0.86.2"],
+            "anthropic",
+            "claude-sonnet-4-5",
+            ["--model", "anthropic/claude-sonnet-4-5", *_AIDER],
+            [],
+            {},
+            {"ANTHROPIC_API_KEY": "any", **_AIDER_OFFLINE},
+            steps=112,
+            characters=5_000,
+            is_python=True,
+            says=112,
         ),
     )
-}  # fmt: skip
+}
 PROGRAMS |= {
     f"{name}-mcp": replace(PROGRAMS[name], name=f"{name}-mcp", mcp=tool)
     for name, tool in (

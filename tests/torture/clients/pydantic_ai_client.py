@@ -22,12 +22,26 @@ def look_up(entry: str) -> str:
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     if job["api"] == "anthropic":
-        model: Any = AnthropicModel(job["model"], provider=AnthropicProvider(base_url=job["url"], api_key="any"))
+        model: Any = AnthropicModel(
+            job["model"], provider=AnthropicProvider(base_url=job["url"], api_key="any")
+        )
     else:
-        kind = OpenAIResponsesModel if job["api"] == "openai_responses" else OpenAIChatModel
-        model = kind(job["model"], provider=OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any"))
+        kind = (
+            OpenAIResponsesModel
+            if job["api"] == "openai_responses"
+            else OpenAIChatModel
+        )
+        model = kind(
+            job["model"],
+            provider=OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any"),
+        )
     # Without a cap it asks for as much as the real model can say, which is more than the whole window.
-    agent: Any = Agent(model, instructions=job["system"], tools=[look_up], model_settings={"max_tokens": 500})
+    agent: Any = Agent(
+        model,
+        instructions=job["system"],
+        tools=[look_up],
+        model_settings={"max_tokens": 500},
+    )
     history: Any = None
     answers = []
     for text in job["says"]:

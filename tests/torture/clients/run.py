@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from everthread import estimate_request_tokens, open_store
-from everthread.conversation.thread_state import load_title
 from everthread.core.cache_control import shared_prefix
 from everthread.core.messages import tool_names
 from everthread.core.provider_errors import classify_error
 from everthread.core.types import Request
 from everthread.lab.provider import Provider, ServedModel
 from everthread.lab.provider.answers import Record
+from everthread.lab.provider.served_models import Shown
+from everthread.thread.facts import load_title
 from tests.torture.clients.model import QUESTION, RECALL, TASK, ScriptedModel, file_text
 from tests.torture.clients.programs import PROGRAMS, Program
 
@@ -32,39 +33,82 @@ SECONDS = 1_500
 
 async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
     """Both runs of the program, and what they came to."""
-    home, work, store_home = folder / "home", folder / "work", folder / "everthread"
+    home = folder / "home"
+    work = folder / "work"
+    store_home = folder / "everthread"
     for place in (home, work, store_home):
         place.mkdir(parents=True)
     for number in range(1, program.steps * program.width + 2):
-        (work / f"part-{number:03d}.txt").write_text(file_text(number, program.characters), "utf-8")
+        (work / f"part-{number:03d}.txt").write_text(
+            file_text(number, program.characters), "utf-8"
+        )
     if program.prepare is not None:
         program.prepare(home)
     model = ScriptedModel(
-        program.steps, _placed(program.tools, work), program.width, program.thinks, program.characters,
-        rereads=program.rereads, lookup=program.mcp or RECALL,
-    )  # fmt: skip
+        program.steps,
+        fill_folder(program.tools, work),
+        program.width,
+        program.thinks,
+        program.characters,
+        rereads=program.rereads,
+        lookup=program.mcp or RECALL,
+    )
     served = ServedModel(
-        program.model, program.window, shows="max_model_len" if program.stated else None, max_output=program.max_output
+        program.model,
+        program.window,
+        shows=_stated_field(program),
+        max_output=program.max_output,
     )
     log = folder / "gateway.log"
     variables = {
-        "HOME": str(home), "EVERTHREAD_HOME": str(store_home), "XDG_CONFIG_HOME": str(home / ".config"),
-        "XDG_DATA_HOME": str(home / ".local/share"), "XDG_CACHE_HOME": str(home / ".cache"),
-        "XDG_STATE_HOME": str(home / ".local/state"), "PATH": f"{binaries}:{os.environ['PATH']}", **program.variables,
-    }  # fmt: skip
-    lines = [*(f"Compare part {number} of the ledger." for number in range(1, program.says + 1)), QUESTION]
+        "HOME": str(home),
+        "EVERTHREAD_HOME": str(store_home),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_STATE_HOME": str(home / ".local/state"),
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        **program.variables,
+    }
+    lines = [
+        *(
+            f"Compare part {number} of the ledger."
+            for number in range(1, program.says + 1)
+        ),
+        QUESTION,
+    ]
     typed = "\n".join(lines) + "\n" if program.says else ""
-    began, spoken = time.monotonic(), []
-    models = [served, *(ServedModel(name, program.window, shows=served.shows) for name in program.others)]
+    began = time.monotonic()
+    spoken = []
+    models = [
+        served,
+        *(
+            ServedModel(name, program.window, shows=served.shows)
+            for name in program.others
+        ),
+    ]
     async with Provider(models, model) as provider:
         for arguments in filter(None, (program.begin, program.go_on)):
-            words = [text.replace("{task}", TASK).replace("{question}", QUESTION) for text in arguments]
+            words = [
+                text.replace("{task}", TASK).replace("{question}", QUESTION)
+                for text in arguments
+            ]
             upstream = f"lab={provider.url}{program.upstream_path}"
             command = [
-                sys.executable, "-m", "everthread", "wrap", program.client, "--upstream", upstream, "--log", str(log),
-                *(["--mcp"] if program.mcp else []), "--", *words,
-            ]  # fmt: skip
-            spoken.append(await _command(command, work, variables, typed))
+                sys.executable,
+                "-m",
+                "everthread",
+                "wrap",
+                program.client,
+                "--upstream",
+                upstream,
+                "--log",
+                str(log),
+                *(["--mcp"] if program.mcp else []),
+                "--",
+                *words,
+            ]
+            spoken.append(await run_command(command, work, variables, typed))
     report = {
         "client": program.name,
         "seconds": round(time.monotonic() - began, 1),
@@ -73,12 +117,24 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "errors": [errors[-2_000:] for _, _, errors in spoken],
         "stubs": _count_in_transcripts(home, program.stub) if program.stub else 0,
         **_upstream(provider.log, model),
-        **_client_side(log),
-        **await _stored(store_home),
+        **client_side(log),
+        **await stored(store_home),
     }
     if os.environ.get("TORTURE_BODIES"):
-        (folder / "bodies.jsonl").write_text("\n".join(json.dumps(_body(record)) for record in provider.log), "utf-8")
+        (folder / "bodies.jsonl").write_text(
+            "\n".join(json.dumps(_body(record)) for record in provider.log), "utf-8"
+        )
     return report
+
+
+WEBSOCKET_REFUSED = 426
+"""A client that asks for a WebSocket goes on over HTTP."""
+
+
+def _stated_field(program: Program) -> Shown | None:
+    if not program.stated:
+        return None
+    return "inputTokenLimit" if program.api == "gemini" else "max_model_len"
 
 
 def _count_in_transcripts(home: Path, words: str) -> int:
@@ -86,33 +142,53 @@ def _count_in_transcripts(home: Path, words: str) -> int:
 
 
 def _body(record: Record) -> dict[str, Any]:
-    return {"path": record.path, "headers": dict(record.headers), "status": record.status, "error": record.error,
-            "prompt": record.prompt_tokens, "cached": record.cached_tokens, "body": record.body}  # fmt: skip
+    return {
+        "path": record.path,
+        "headers": dict(record.headers),
+        "status": record.status,
+        "error": record.error,
+        "prompt": record.prompt_tokens,
+        "cached": record.cached_tokens,
+        "body": record.body,
+    }
 
 
-def _placed(value: Any, work: Path) -> Any:
+def fill_folder(value: Any, work: Path) -> Any:
     if isinstance(value, dict):
-        return {key: _placed(part, work) for key, part in value.items()}
+        return {key: fill_folder(part, work) for key, part in value.items()}
     if isinstance(value, list):
-        return [_placed(part, work) for part in value]
+        return [fill_folder(part, work) for part in value]
     return value.replace("{folder}", str(work)) if isinstance(value, str) else value
 
 
-async def _command(
+async def run_command(
     command: Sequence[str], folder: Path, variables: dict[str, str], typed: str = ""
 ) -> tuple[int, str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in ("LANG", "TERM", "TMPDIR", "PYTHONPATH")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ("LANG", "TERM", "TMPDIR", "PYTHONPATH")
+    }
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, env={**kept, **variables}, stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        *command,
+        cwd=folder,
+        env={**kept, **variables},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         async with asyncio.timeout(SECONDS):
             out, errors = await process.communicate(typed.encode())
     except TimeoutError:
         os.killpg(process.pid, 9)
         out, errors = await process.communicate()
-    return process.returncode or 0, out.decode(errors="replace"), errors.decode(errors="replace")
+    return (
+        process.returncode or 0,
+        out.decode(errors="replace"),
+        errors.decode(errors="replace"),
+    )
 
 
 def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
@@ -125,10 +201,17 @@ def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
     return {
         "calls": len(main),
         "side_calls": model.side,
-        "upstream_refusals": [classify_error(status=record.status, message=record.error).kind for record in refused],
-        "upstream_errors": [f"{record.status} {record.path} {record.error}"[:300] for record in refused],
+        "upstream_refusals": [
+            classify_error(status=record.status, message=record.error).kind
+            for record in refused
+        ],
+        "upstream_errors": [
+            f"{record.status} {record.path} {record.error}"[:300] for record in refused
+        ],
         "largest_prompt": max((record.prompt_tokens for record in main), default=0),
-        "cached": round(sum(record.cached_tokens for record in main) / prompts, 4) if prompts else 0.0,
+        "cached": round(sum(record.cached_tokens for record in main) / prompts, 4)
+        if prompts
+        else 0.0,
         "breaks": len(breaks),
         "break_places": [
             f"{at}: {shared_prefix(main[at - 1].request, main[at].request)}"[:300]  # type: ignore[arg-type]
@@ -147,38 +230,65 @@ def _breaks(before: Record, after: Record) -> bool:
 
     Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.
     """
-    if before.request is None or after.request is None or _names(before.request) < _names(after.request):
+    if (
+        before.request is None
+        or after.request is None
+        or _names(before.request) < _names(after.request)
+    ):
         return False
     shared = shared_prefix(before.request, after.request)
-    return not shared.extends and shared.shared_messages < len(before.request.messages) - 2
+    return (
+        not shared.extends and shared.shared_messages < len(before.request.messages) - 2
+    )
 
 
 def _names(request: Request) -> set[str]:
     """The names of the tools that the client offers itself."""
-    return {name for tool in request.tools for name in tool_names(tool) if name != RECALL}
+    return {
+        name for tool in request.tools for name in tool_names(tool) if name != RECALL
+    }
 
 
-def _client_side(log: Path) -> dict[str, Any]:
+def client_side(log: Path) -> dict[str, Any]:
     """What the client was answered, from the gateway's own log."""
-    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+    lines = (
+        [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+        if log.exists()
+        else []
+    )
     statuses = Counter(line["status"] for line in lines if "status" in line)
-    refused = [f"{line['method']} {line['path']} {line['status']}" for line in lines if line.get("status", 200) >= 400]
+    failed = [
+        line
+        for line in lines
+        if line.get("status", 200) >= 400 and line["status"] != WEBSOCKET_REFUSED
+    ]
+    refused = [f"{line['method']} {line['path']} {line['status']}" for line in failed]
     events = Counter(line["event"] for line in lines if "event" in line)
     return {"statuses": dict(statuses), "refused": refused, "events": dict(events)}
 
 
-async def _stored(home: Path) -> dict[str, Any]:
+async def stored(home: Path) -> dict[str, Any]:
     store = open_store(home / "everthread.db")
     try:
         threads: list[dict[str, Any]] = []
         for row in await store.list_threads():
-            calls = [usage for usage in await store.usage(row.first.id) if usage.task == "main"]
+            calls = [
+                usage
+                for usage in await store.usage(row.first.id)
+                if usage.task == "main"
+            ]
             said = [message.body for message in await store.history(row.first.id)]
-            threads.append({
-                "id": row.first.id, "title": await load_title(store, row.first), "messages": row.messages,
-                "calls": len(calls), "compactions": row.compactions, "tokens": estimate_request_tokens(said),
-                "side_calls": row.side_calls,
-            })  # fmt: skip
+            threads.append(
+                {
+                    "id": row.first.id,
+                    "title": await load_title(store, row.first),
+                    "messages": row.messages,
+                    "calls": len(calls),
+                    "compactions": row.compactions,
+                    "tokens": estimate_request_tokens(said),
+                    "side_calls": row.side_calls,
+                }
+            )
     finally:
         await store.close()
     threads.sort(key=lambda row: -row["calls"])
@@ -190,9 +300,13 @@ async def _stored(home: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    name, folder, binaries = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    name = sys.argv[1]
+    folder = Path(sys.argv[2])
+    binaries = sys.argv[3]
     found = asyncio.run(run(PROGRAMS[name], folder, binaries))
-    (folder / "result.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "result.json").write_text(
+        json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
 
 
 if __name__ == "__main__":

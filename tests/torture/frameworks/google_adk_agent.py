@@ -15,7 +15,12 @@ from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
-from everthread.integrations.google_adk import EverthreadPlugin, from_core, join, to_core
+from everthread.integrations.google_adk import (
+    EverthreadPlugin,
+    from_core,
+    join,
+    to_core,
+)
 
 TOLD: list[str] = []
 
@@ -28,20 +33,39 @@ class Ear(logging.Handler):
 
 def check_contents() -> None:
     def call(name: str, call_id: str | None) -> Any:
-        return types.Part(function_call=types.FunctionCall(id=call_id, name=name, args={"entry": "1"}))
+        return types.Part(
+            function_call=types.FunctionCall(id=call_id, name=name, args={"entry": "1"})
+        )
 
     def result(name: str, call_id: str | None) -> Any:
-        return types.Part(function_response=types.FunctionResponse(id=call_id, name=name, response={"result": "yes"}))
+        return types.Part(
+            function_response=types.FunctionResponse(
+                id=call_id, name=name, response={"result": "yes"}
+            )
+        )
 
     for ids in ((None, None), ("call_1", "call_2")):
         contents = [
-            types.Content(role="user", parts=[types.Part(text="See"), types.Part(text="this")]),
-            types.Content(role="model", parts=[call("look_up", ids[0]), call("look_up", ids[1])]),
-            types.Content(role="user", parts=[result("look_up", ids[0]), result("look_up", ids[1])]),
+            types.Content(
+                role="user", parts=[types.Part(text="See"), types.Part(text="this")]
+            ),
+            types.Content(
+                role="model", parts=[call("look_up", ids[0]), call("look_up", ids[1])]
+            ),
+            types.Content(
+                role="user",
+                parts=[result("look_up", ids[0]), result("look_up", ids[1])],
+            ),
             types.Content(role="model", parts=[types.Part(text="Both.")]),
         ]
         messages, own = to_core(contents)
-        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert [message["role"] for message in messages] == [
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "assistant",
+        ]
         called = [item["id"] for item in messages[1]["tool_calls"]]
         assert [message["tool_call_id"] for message in messages[2:4]] == called
         assert len(set(called)) == 2
@@ -59,24 +83,41 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     ear = logging.getLogger("google_adk")
     ear.setLevel(logging.INFO)
     ear.addHandler(Ear())
-    model = LiteLlm(f"openai/{job['model']}", api_base=f"{job['url']}/v1", api_key="any", num_retries=0)
-    agent = LlmAgent(name="bookkeeper", model=model, instruction=job["system"], tools=[look_up])
+    model = LiteLlm(
+        f"openai/{job['model']}",
+        api_base=f"{job['url']}/v1",
+        api_key="any",
+        num_retries=0,
+    )
+    agent = LlmAgent(
+        name="bookkeeper", model=model, instruction=job["system"], tools=[look_up]
+    )
     everthread = EverthreadPlugin(store=job["store"], window=job["window"])
     plugins: Any = [everthread] if job["managed"] else []
     runner = InMemoryRunner(app=App(name="books", root_agent=agent, plugins=plugins))
-    session = await runner.session_service.create_session(app_name="books", user_id="anna", session_id="books")
+    session = await runner.session_service.create_session(
+        app_name="books", user_id="anna", session_id="books"
+    )
     heard: list[str] = []
-    refused, pieces = "", 0
+    refused = ""
+    pieces = 0
     for number, text in enumerate(job["says"]):
         said = types.Content(role="user", parts=[types.Part(text=text)])
         asked: Any = {"user_id": "anna", "session_id": session.id, "new_message": said}
         words = ""
         try:
             if number % 3 == 2:
-                events: list[Any] = await asyncio.to_thread(lambda: list(runner.run(**asked)))  # noqa: B023 - used at once
+                events: list[Any] = await asyncio.to_thread(
+                    lambda: list(runner.run(**asked))  # noqa: B023
+                )
             else:
                 mode = StreamingMode.SSE if number % 3 == 0 else StreamingMode.NONE
-                events = [event async for event in runner.run_async(**asked, run_config=RunConfig(streaming_mode=mode))]
+                events = [
+                    event
+                    async for event in runner.run_async(
+                        **asked, run_config=RunConfig(streaming_mode=mode)
+                    )
+                ]
             for event in events:
                 pieces += bool(event.partial)
                 if event.is_final_response() and event.content and not event.partial:
@@ -87,9 +128,17 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         if refused:
             break
         heard.append(words)
-    kept: Any = await runner.session_service.get_session(app_name="books", user_id="anna", session_id=session.id)
+    kept: Any = await runner.session_service.get_session(
+        app_name="books", user_id="anna", session_id=session.id
+    )
     await everthread.close()
-    return {"heard": heard, "refused": refused, "kept": len(kept.events), "told": TOLD, "pieces": pieces}
+    return {
+        "heard": heard,
+        "refused": refused,
+        "kept": len(kept.events),
+        "told": TOLD,
+        "pieces": pieces,
+    }
 
 
 print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))

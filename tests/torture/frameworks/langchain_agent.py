@@ -13,29 +13,50 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 
-from everthread.integrations.langchain import EverthreadMiddleware, from_core, summarize, to_core
+from everthread.integrations.langchain import (
+    EverthreadMiddleware,
+    from_core,
+    summarize,
+    to_core,
+)
 
 OPENED = {"configurable": {"thread_id": "books"}}
 
 
 def check_messages() -> None:
-    call: Any = {"id": "call_1", "name": "look_up", "args": {"entry": "1"}, "type": "tool_call"}
+    call: Any = {
+        "id": "call_1",
+        "name": "look_up",
+        "args": {"entry": "1"},
+        "type": "tool_call",
+    }
     for message in (
         HumanMessage("Hello."),
-        HumanMessage([{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "http://a/b.png"}}]),
+        HumanMessage(
+            [
+                {"type": "text", "text": "See"},
+                {"type": "image_url", "image_url": {"url": "http://a/b.png"}},
+            ]
+        ),
         AIMessage("Hi."),
         AIMessage("", tool_calls=[call]),
         ToolMessage("settled", tool_call_id="call_1", name="look_up", status="error"),
     ):
         again = from_core(to_core(message))
         assert (type(again), again.content, getattr(again, "tool_calls", None)) == (
-            type(message), message.content, getattr(message, "tool_calls", None)
-        )  # fmt: skip
+            type(message),
+            message.content,
+            getattr(message, "tool_calls", None),
+        )
         assert to_core(again) == to_core(message)
 
 
 def check_summarize(model: Any) -> None:
-    said = [HumanMessage("Never book twice."), AIMessage("Understood."), HumanMessage("Book entry 4.")]
+    said = [
+        HumanMessage("Never book twice."),
+        AIMessage("Understood."),
+        HumanMessage("Book entry 4."),
+    ]
     assert "Never book twice." in summarize(said)
     SummarizationMiddleware(model, trigger=("messages", 10), summarizer=summarize)
 
@@ -48,15 +69,25 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         return str(job["page"]).format(entry=entry)
 
     model = ChatOpenAI(
-        model=job["model"], base_url=f"{job['url']}/v1", api_key=lambda: "any", max_retries=0, stream_usage=True
+        model=job["model"],
+        base_url=f"{job['url']}/v1",
+        api_key=lambda: "any",
+        max_retries=0,
+        stream_usage=True,
     )
     check_summarize(model)
     everthread = EverthreadMiddleware(store=job["store"], window=job["window"])
     agent: Any = create_agent(
-        model, [look_up], system_prompt=job["system"], checkpointer=InMemorySaver(),
+        model,
+        [look_up],
+        system_prompt=job["system"],
+        checkpointer=InMemorySaver(),
         middleware=[everthread] if job["managed"] else [],
-    )  # fmt: skip
-    heard, refused, told, pieces = [], "", [], 0
+    )
+    heard = []
+    refused = ""
+    told = []
+    pieces = 0
     for number, text in enumerate(job["says"]):
         said: Any = {"messages": [HumanMessage(text)]}
         try:
@@ -65,7 +96,9 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
             elif number % 3 == 1:
                 await agent.ainvoke(said, OPENED)
             else:
-                async for kind, piece in agent.astream(said, OPENED, stream_mode=["messages", "custom"]):
+                async for kind, piece in agent.astream(
+                    said, OPENED, stream_mode=["messages", "custom"]
+                ):
                     pieces += kind == "messages"
                     told += [piece["everthread"]["event"]] if kind == "custom" else []
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
@@ -74,7 +107,13 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         heard.append((await agent.aget_state(OPENED)).values["messages"][-1].text)
     kept = len((await agent.aget_state(OPENED)).values["messages"])
     everthread.close()
-    return {"heard": heard, "refused": refused, "kept": kept, "told": told, "pieces": pieces}
+    return {
+        "heard": heard,
+        "refused": refused,
+        "kept": kept,
+        "told": told,
+        "pieces": pieces,
+    }
 
 
 print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))

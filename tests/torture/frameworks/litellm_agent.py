@@ -47,20 +47,36 @@ def start(job: dict[str, Any], folder: Path) -> tuple[subprocess.Popen[bytes], s
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     told = str(folder / "told.txt")
-    code = CALLBACK.format(store=job["store"], window=job["window"]) + TELLING.format(told=told)
+    code = CALLBACK.format(store=job["store"], window=job["window"]) + TELLING.format(
+        told=told
+    )
     (folder / "everthread_callback.py").write_text(code, "utf-8")
-    behind = {"model": f"openai/{job['model']}", "api_base": f"{job['url']}/v1", "api_key": "any"}
+    behind = {
+        "model": f"openai/{job['model']}",
+        "api_base": f"{job['url']}/v1",
+        "api_key": "any",
+    }
     config: dict[str, Any] = {
         "model_list": [{"model_name": "books", "litellm_params": behind}],
-        "router_settings": {"num_retries": 0, "retry_policy": {"BadRequestErrorRetries": 3 if job["managed"] else 0}},
+        "router_settings": {
+            "num_retries": 0,
+            "retry_policy": {"BadRequestErrorRetries": 3 if job["managed"] else 0},
+        },
     }
     if job["managed"]:
         config["litellm_settings"] = {"callbacks": "everthread_callback.handler"}
     (folder / "config.yaml").write_text(json.dumps(config), "utf-8")
-    command = [str(Path(sys.executable).with_name("litellm")), "--config", str(folder / "config.yaml")]
+    command = [
+        str(Path(sys.executable).with_name("litellm")),
+        "--config",
+        str(folder / "config.yaml"),
+    ]
     log = (folder / "proxy.log").open("wb")
     process = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", str(port)], cwd=folder, stdout=log, stderr=log
+        [*command, "--host", "127.0.0.1", "--port", str(port)],
+        cwd=folder,
+        stdout=log,
+        stderr=log,
     )
     address = f"http://127.0.0.1:{port}"
     for _ in range(600):
@@ -79,7 +95,12 @@ class Bookkeeper:
 
     def __init__(self, job: dict[str, Any], address: str) -> None:
         self._job = job
-        self._known: Any = {"base_url": f"{address}/v1", "api_key": "any", "max_retries": 0, "timeout": 120}
+        self._known: Any = {
+            "base_url": f"{address}/v1",
+            "api_key": "any",
+            "max_retries": 0,
+            "timeout": 120,
+        }
         self.history: list[Any] = [{"role": "system", "content": job["system"]}]
         self.pieces = 0
 
@@ -97,8 +118,12 @@ class Bookkeeper:
             if not message.get("tool_calls"):
                 return str(message["content"])
             for call in message["tool_calls"]:
-                page = self._job["page"].format(**json.loads(call["function"]["arguments"]))
-                self.history.append({"role": "tool", "tool_call_id": call["id"], "content": page})
+                page = self._job["page"].format(
+                    **json.loads(call["function"]["arguments"])
+                )
+                self.history.append(
+                    {"role": "tool", "tool_call_id": call["id"], "content": page}
+                )
 
     async def _whole(self, request: Any) -> Any:
         async with AsyncOpenAI(**self._known) as client:
@@ -107,10 +132,15 @@ class Bookkeeper:
 
     def _alone(self, request: Any) -> Any:
         with OpenAI(**self._known) as client:
-            return client.chat.completions.create(**request).choices[0].message.model_dump(exclude_none=True)
+            return (
+                client.chat.completions.create(**request)
+                .choices[0]
+                .message.model_dump(exclude_none=True)
+            )
 
     async def _streamed(self, request: Any) -> Any:
-        said, calls = "", dict[int, Any]()
+        said = ""
+        calls = dict[int, Any]()
         async with AsyncOpenAI(**self._known) as client:
             options: Any = {"stream": True, "stream_options": {"include_usage": True}}
             chunks: Any = await client.chat.completions.create(**request, **options)
@@ -119,14 +149,17 @@ class Bookkeeper:
                 for choice in chunk.choices:
                     said += choice.delta.content or ""
                     for call in choice.delta.tool_calls or ():
-                        known = calls.setdefault(call.index, {"name": "", "arguments": ""})
+                        known = calls.setdefault(
+                            call.index, {"name": "", "arguments": ""}
+                        )
                         known["id"] = call.id or known.get("id")
                         known["name"] += call.function.name or ""
                         known["arguments"] += call.function.arguments or ""
         made: Any = {"role": "assistant", "content": said or None}
         if calls:
             made["tool_calls"] = [
-                {"id": call.pop("id"), "type": "function", "function": call} for call in calls.values()
+                {"id": call.pop("id"), "type": "function", "function": call}
+                for call in calls.values()
             ]
         return made
 
@@ -134,7 +167,8 @@ class Bookkeeper:
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     folder = Path.cwd()
     process, address = await asyncio.to_thread(start, job, folder)
-    heard, refused = [], ""
+    heard = []
+    refused = ""
     bookkeeper = Bookkeeper(job, address)
     try:
         for number, text in enumerate(job["says"]):
@@ -149,8 +183,14 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     told = folder / "told.txt"
     events = told.read_text("utf-8").split() if told.exists() else []
     kept = len(bookkeeper.history)
-    return {"heard": heard, "refused": refused, "kept": kept, "told": events, "pieces": bookkeeper.pieces,
-            "recall": False}  # fmt: skip
+    return {
+        "heard": heard,
+        "refused": refused,
+        "kept": kept,
+        "told": events,
+        "pieces": bookkeeper.pieces,
+        "recall": False,
+    }
 
 
 print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))

@@ -8,7 +8,14 @@ import logging
 import sys
 from typing import Any
 
-from agents import Agent, OpenAIProvider, RunConfig, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    OpenAIProvider,
+    RunConfig,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from agents.memory import Session, SQLiteSession
 from openai import AsyncOpenAI
 
@@ -25,14 +32,30 @@ class Ear(logging.Handler):
 
 
 def check_items() -> None:
-    call = {"type": "function_call", "call_id": "call_1", "name": "look_up", "arguments": "{}"}
+    call = {
+        "type": "function_call",
+        "call_id": "call_1",
+        "name": "look_up",
+        "arguments": "{}",
+    }
     result = {"type": "function_call_output", "call_id": "call_1", "output": "settled"}
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": []}
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Hi."}],
+    }
     items = [{"role": "user", "content": "Hello."}, reasoning, call, result, said]
     messages, groups = to_core(items)
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
-    assert [item for group in groups for item in group] == items, "verbatim, reasoning with its group"
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert [item for group in groups for item in group] == items, (
+        "verbatim, reasoning with its group"
+    )
     again = [item for message in messages for item in from_core(message)]
     assert to_core(again)[0] == messages
 
@@ -40,7 +63,9 @@ def check_items() -> None:
 async def check_session(store: str) -> None:
     session = EverthreadSession("checked", store=store)
     assert isinstance(session, Session)
-    items: Any = [{"role": "user", "content": f"Item {number}"} for number in range(120)]
+    items: Any = [
+        {"role": "user", "content": f"Item {number}"} for number in range(120)
+    ]
     await session.add_items(items[:70])
     await session.add_items(items[70:])
     assert await session.get_items() == items
@@ -66,31 +91,55 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     ear.addHandler(Ear())
     session = EverthreadSession("books", store=job["store"], window=job["window"])
     plain: Any = SQLiteSession("books")
-    tools = [function_tool(look_up), session.recall_tool] if job["managed"] else [function_tool(look_up)]
-    agent: Any = Agent("bookkeeper", instructions=job["system"], tools=tools, model=job["model"])
-    heard, refused, pieces = [], "", 0
+    tools = (
+        [function_tool(look_up), session.recall_tool]
+        if job["managed"]
+        else [function_tool(look_up)]
+    )
+    agent: Any = Agent(
+        "bookkeeper", instructions=job["system"], tools=tools, model=job["model"]
+    )
+    heard = []
+    refused = ""
+    pieces = 0
     used: Any = session if job["managed"] else plain
     for number, text in enumerate(job["says"]):
-        client = AsyncOpenAI(base_url=f"{job['url']}/v1", api_key="any", max_retries=0)  # of the loop it is used in
+        client = AsyncOpenAI(
+            base_url=f"{job['url']}/v1", api_key="any", max_retries=0
+        )  # of the loop it is used in
         provider = OpenAIProvider(openai_client=client, use_responses=False)
         plain_config = RunConfig(model_provider=provider)
-        config: Any = session.run_config(model_provider=provider) if job["managed"] else plain_config
+        config: Any = (
+            session.run_config(model_provider=provider)
+            if job["managed"]
+            else plain_config
+        )
         try:
             if number % 3 == 0:
-                run: Any = Runner.run_streamed(agent, text, session=used, run_config=config)
+                run: Any = Runner.run_streamed(
+                    agent, text, session=used, run_config=config
+                )
                 async for event in run.stream_events():
                     pieces += event.type == "raw_response_event"
             elif number % 3 == 1:
                 run = await Runner.run(agent, text, session=used, run_config=config)
             else:
-                run = await asyncio.to_thread(run_alone, agent, text, session=used, run_config=config)
+                run = await asyncio.to_thread(
+                    run_alone, agent, text, session=used, run_config=config
+                )
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
             refused = str(error)
             break
         heard.append(str(run.final_output))
     kept = len(await used.get_items())
     session.close()
-    return {"heard": heard, "refused": refused, "kept": kept, "told": TOLD, "pieces": pieces}
+    return {
+        "heard": heard,
+        "refused": refused,
+        "kept": kept,
+        "told": TOLD,
+        "pieces": pieces,
+    }
 
 
 def run_alone(*given: Any, **named: Any) -> Any:

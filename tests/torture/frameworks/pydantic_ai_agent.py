@@ -23,7 +23,13 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from everthread.integrations.pydantic_ai import Everthread, from_core, join, split, to_core
+from everthread.integrations.pydantic_ai import (
+    Everthread,
+    from_core,
+    join,
+    split,
+    to_core,
+)
 
 TOLD: list[str] = []
 
@@ -36,19 +42,45 @@ class Ear(logging.Handler):
 
 def check_messages() -> None:
     history: Any = [
-        ModelRequest([SystemPromptPart("Be brief."), UserPromptPart(["See", ImageUrl("http://a/b.png")])]),
-        ModelResponse([ThinkingPart("Hm."), ToolCallPart("look_up", {"entry": "1"}, "call_1"),
-                       ToolCallPart("look_up", {"entry": "2"}, "call_2")]),
-        ModelRequest([ToolReturnPart("look_up", "settled", "call_1"), ToolReturnPart("look_up", {"a": 1}, "call_2")]),
+        ModelRequest(
+            [
+                SystemPromptPart("Be brief."),
+                UserPromptPart(["See", ImageUrl("http://a/b.png")]),
+            ]
+        ),
+        ModelResponse(
+            [
+                ThinkingPart("Hm."),
+                ToolCallPart("look_up", {"entry": "1"}, "call_1"),
+                ToolCallPart("look_up", {"entry": "2"}, "call_2"),
+            ]
+        ),
+        ModelRequest(
+            [
+                ToolReturnPart("look_up", "settled", "call_1"),
+                ToolReturnPart("look_up", {"a": 1}, "call_2"),
+            ]
+        ),
         ModelResponse([TextPart("Both.")]),
-    ]  # fmt: skip
+    ]
     lead, own = split(history)
     core = [to_core(item) for item in own]
-    assert [message["role"] for message in core] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [message["role"] for message in core] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
     assert join(lead, own) == history, "verbatim, with what it thought"
     again = [from_core(message) for message in core]
     assert [to_core(item) for item in again] == core
-    assert [message.kind for message in join(lead, again)] == ["request", "response", "request", "response"]
+    assert [message.kind for message in join(lead, again)] == [
+        "request",
+        "response",
+        "request",
+        "response",
+    ]
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
@@ -63,14 +95,19 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     ear.addHandler(Ear())
     everthread = Everthread(store=job["store"], window=job["window"])
     heard: list[str] = []
-    refused, pieces = "", 0
+    refused = ""
+    pieces = 0
     history: Any = None
     for number, text in enumerate(job["says"]):
-        provider = OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any")  # of the loop it is used in
+        provider = OpenAIProvider(
+            base_url=f"{job['url']}/v1", api_key="any"
+        )  # of the loop it is used in
         agent: Any = Agent(
-            OpenAIChatModel(job["model"], provider=provider), instructions=job["system"], tools=[look_up],
+            OpenAIChatModel(job["model"], provider=provider),
+            instructions=job["system"],
+            tools=[look_up],
             capabilities=[everthread] if job["managed"] else [],
-        )  # fmt: skip
+        )
         try:
             if number % 3 == 0:
                 async with agent.run_stream(text, message_history=history) as run:
@@ -81,7 +118,9 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
                 run = await agent.run(text, message_history=history)
                 heard.append(run.output)
             else:
-                run = await asyncio.to_thread(agent.run_sync, text, message_history=history)
+                run = await asyncio.to_thread(
+                    agent.run_sync, text, message_history=history
+                )
                 heard.append(run.output)
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
             refused = str(error)
@@ -89,7 +128,13 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         history = run.all_messages()
     kept = sum(len(message.parts) for message in history)
     everthread.close()
-    return {"heard": heard, "refused": refused, "kept": kept, "told": TOLD, "pieces": pieces}
+    return {
+        "heard": heard,
+        "refused": refused,
+        "kept": kept,
+        "told": TOLD,
+        "pieces": pieces,
+    }
 
 
 print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everthread.agent.base import Tool
+from everthread.agent.tool_interface import Tool
 from everthread.agent.tools.files import Patch, ReadFile, WriteFile
 from everthread.agent.tools.search_files import SearchFiles
 from everthread.agent.tools.terminal import Terminal

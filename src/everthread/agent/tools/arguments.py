@@ -9,7 +9,9 @@ from everthread.agent.workspace import quote_name
 from everthread.errors import InputError
 
 
-def build_schema(name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+def build_schema(
+    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
+) -> dict[str, Any]:
     """Build a tool's schema in OpenAI's chat form."""
     parameters = {
         "type": "object",
@@ -17,7 +19,14 @@ def build_schema(name: str, description: str, properties: Mapping[str, Any], req
         "required": list(required),
         "additionalProperties": False,
     }
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": parameters,
+        },
+    }
 
 
 def check_names(arguments: Mapping[str, Any], tool_schema: Mapping[str, Any]) -> None:
@@ -25,7 +34,9 @@ def check_names(arguments: Mapping[str, Any], tool_schema: Mapping[str, Any]) ->
     names = tool_schema["function"]["parameters"]["properties"]
     unknown = [quote_name(str(name), 60) for name in arguments if name not in names]
     if unknown:
-        raise InputError(f"there is no argument {', '.join(unknown[:5])}; the arguments are {', '.join(names)}")
+        raise InputError(
+            f"there is no argument {', '.join(unknown[:5])}; the arguments are {', '.join(names)}"
+        )
 
 
 def read_text(
@@ -36,48 +47,66 @@ def read_text(
     max_chars: int = 5_000_000,
     allow_empty: bool = False,
 ) -> str:
-    """A text; required where there is no default."""
+    """Return a text; required if there is no default."""
     value = arguments.get(name)
     if value is None:
         if default is None:
             raise InputError(f"the argument {name} is missing; give it as a string")
         return default
     if not isinstance(value, str):
-        raise InputError(f"the argument {name} must be a string, not {_describe_type(value)}")
+        raise InputError(
+            f"the argument {name} must be a string, not {_describe_type(value)}"
+        )
     if not value and not allow_empty:
         raise InputError(f"the argument {name} is empty")
     if len(value) > max_chars:
-        raise InputError(f"the argument {name} has {len(value):,} characters; the limit is {max_chars:,}")
+        raise InputError(
+            f"the argument {name} has {len(value):,} characters; the limit is {max_chars:,}"
+        )
     return value
 
 
 def read_int(
-    arguments: Mapping[str, Any], name: str, *, default: int, minimum: int = 0, maximum: int = 1_000_000_000
+    arguments: Mapping[str, Any],
+    name: str,
+    *,
+    default: int,
+    minimum: int = 0,
+    maximum: int = 1_000_000_000,
 ) -> int:
     """A whole number; one written as text is accepted."""
     value = arguments.get(name)
     if value is None:
         return default
-    if isinstance(value, str) and len(value) <= 12 and value.strip().isascii() and value.strip().isdigit():
+    if (
+        isinstance(value, str)
+        and len(value) <= 12
+        and value.strip().isascii()
+        and value.strip().isdigit()
+    ):
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"the argument {name} must be a whole number, not {_describe_type(value)}")
+        raise InputError(
+            f"the argument {name} must be a whole number, not {_describe_type(value)}"
+        )
     if not minimum <= value <= maximum:
         raise InputError(f"the argument {name} must be from {minimum:,} to {maximum:,}")
     return value
 
 
 def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
-    """True or false; false where it is missing."""
+    """Return a boolean; False if it is missing."""
     value = arguments.get(name)
     if value is None:
         return False
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise InputError(f"the argument {name} must be true or false, not {_describe_type(value)}")
+        raise InputError(
+            f"the argument {name} must be true or false, not {_describe_type(value)}"
+        )
     return value
 
 
@@ -86,7 +115,9 @@ def encode_text(value: str, name: str) -> bytes:
     try:
         return value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"the argument {name} contains a lone surrogate at position {error.start}") from error
+        raise InputError(
+            f"the argument {name} contains a lone surrogate at position {error.start}"
+        ) from error
 
 
 def _describe_type(value: object) -> str:

@@ -7,12 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.agent import SUBAGENT_ROUNDS
-from everthread.agent.base import Approver, FreeTool, Tool, ToolContext, ToolReply
-from everthread.agent.events import Delegated, TurnEnded
 from everthread.agent.loop import Agent
+from everthread.agent.tool_interface import (
+    Approver,
+    FreeTool,
+    Tool,
+    ToolContext,
+    ToolReply,
+)
 from everthread.agent.tools import arguments as args
-from everthread.conversation.events import Event, Listener
-from everthread.store.models import NewSession
+from everthread.agent.turn_events import Delegated, TurnEnded
+from everthread.store.records import NewSession
+from everthread.thread.events import Event, Listener
 
 TITLE_CHARS = 80
 SCHEMA = args.build_schema(
@@ -21,7 +27,10 @@ SCHEMA = args.build_schema(
     "this conversation: say all it must know. Only its final answer comes back. Several can work at the same time.",
     {
         "task": {"type": "string", "description": "What to do, and what to report."},
-        "context": {"type": "string", "description": "What it must know: paths, findings, the user's rules."},
+        "context": {
+            "type": "string",
+            "description": "What it must know: paths, findings, the user's rules.",
+        },
     },
     ["task"],
 )
@@ -46,13 +55,19 @@ class Delegate(FreeTool):
         max_rounds: int = SUBAGENT_ROUNDS,
     ) -> None:
         self._tools = [tool for tool in tools if tool.name != self.name]
-        self._approve, self._system, self._tell, self._rounds = approve, system, tell, max_rounds
+        self._approve = approve
+        self._system = system
+        self._tell = tell
+        self._rounds = max_rounds
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         args.check_names(arguments, SCHEMA)
         task = args.read_text(arguments, "task")
         background = args.read_text(arguments, "context", default="", allow_empty=True)
-        parent, ended = context.conversation.session, []
+        parent = context.conversation.session
+        ended = []
         thread = ""
 
         def on_event(event: Event) -> None:
@@ -61,19 +76,32 @@ class Delegate(FreeTool):
             self._tell(Delegated(context.conversation.session.id, thread, event))
 
         new = NewSession(
-            kind="subagent", parent=parent.id, tenant=parent.tenant, platform=parent.platform, user=parent.user,
+            kind="subagent",
+            parent=parent.id,
+            tenant=parent.tenant,
+            platform=parent.platform,
+            user=parent.user,
             title=" ".join(task.split())[:TITLE_CHARS],
-        )  # fmt: skip
+        )
         thread = new.id
         child = await context.conversation.another(
-            new=new, tools=[tool.schema for tool in self._tools], system=self._system, listener=on_event
+            new=new,
+            tools=[tool.schema for tool in self._tools],
+            system=self._system,
+            listener=on_event,
         )
         agent = Agent(
-            child, self._tools, context=replace(context, conversation=child), approve=self._approve,
-            max_rounds=self._rounds, listener=on_event,
-        )  # fmt: skip
+            child,
+            self._tools,
+            context=replace(context, conversation=child),
+            approve=self._approve,
+            max_rounds=self._rounds,
+            listener=on_event,
+        )
         try:
-            answer = await agent.send(f"{task}\n\nContext:\n{background}" if background else task)
+            answer = await agent.send(
+                f"{task}\n\nContext:\n{background}" if background else task
+            )
         finally:
             await agent.close(ended[-1].reason if ended else "failed")
         return _reply(answer.text, ended[-1], child.id)
@@ -83,4 +111,6 @@ def _reply(text: str, ended: TurnEnded, thread: str) -> ToolReply:
     note = f"[Subagent {thread[:8]}: {ended.calls} tool calls in {ended.rounds} rounds]"
     if ended.reason == "max_rounds":
         note = f"[Subagent {thread[:8]} stopped at its limit of {ended.rounds} rounds; its work may be unfinished]"
-    return ToolReply(f"{text.strip() or '(it answered nothing)'}\n\n{note}", failed=not text.strip())
+    return ToolReply(
+        f"{text.strip() or '(it answered nothing)'}\n\n{note}", failed=not text.strip()
+    )

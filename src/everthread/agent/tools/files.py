@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from everthread.agent.base import FreeTool, Permission, ToolContext, ToolReply
+from everthread.agent.tool_interface import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import WRITING, Workspace, explain_os_errors, quote_name
 from everthread.core.outputs import line_count
@@ -33,8 +33,15 @@ READ_SCHEMA = args.build_schema(
     "answer says where it goes on. A path such as output:1f2e… reads a stored tool output: there offset (from 0) and "
     "limit count characters.",
     {
-        "path": {"type": "string", "description": "A file or folder, relative to the workspace, or output:<id>."},
-        "offset": {"type": "integer", "minimum": 0, "description": "The first line (from 1; default: the first)."},
+        "path": {
+            "type": "string",
+            "description": "A file or folder, relative to the workspace, or output:<id>.",
+        },
+        "offset": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "The first line (from 1; default: the first).",
+        },
         "limit": {
             "type": "integer",
             "minimum": 1,
@@ -52,20 +59,30 @@ class ReadFile(FreeTool):
     name = "read_file"
     schema = READ_SCHEMA
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         args.check_names(arguments, READ_SCHEMA)
         path = args.read_text(arguments, "path")
         offset = args.read_int(arguments, "offset", default=0)
         if path.strip().startswith(_OUTPUT):
-            limit = args.read_int(arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1)
+            limit = args.read_int(
+                arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1
+            )
             return await _read_stored_output(context, path.strip(), offset, limit)
         limit = args.read_int(arguments, "limit", default=DEFAULT_LINES, minimum=1)
-        return await asyncio.to_thread(_read_path, Workspace(context.workspace), path, max(1, offset), limit)
+        return await asyncio.to_thread(
+            _read_path, Workspace(context.workspace), path, max(1, offset), limit
+        )
 
 
-async def _read_stored_output(context: ToolContext, cited: str, offset: int, limit: int) -> ToolReply:
+async def _read_stored_output(
+    context: ToolContext, cited: str, offset: int, limit: int
+) -> ToolReply:
     try:
-        return ToolReply(await context.conversation.read_output(cited, offset=offset, limit=limit))
+        return ToolReply(
+            await context.conversation.read_output(cited, offset=offset, limit=limit)
+        )
     except InputError as error:
         raise InputError(f"{quote_name(cited)} cannot be read: {error}") from error
     except EverthreadError as error:
@@ -82,7 +99,15 @@ def _read_path(space: Workspace, name: str, first: int, limit: int) -> ToolReply
             names = "\n".join(map(quote_name, space.entries(path)))
             if not names:
                 return ToolReply(f"[{quote_name(name)} is an empty folder]")
-            return ToolReply(_format_lines(io.BytesIO(names.encode()), quote_name(name), first, limit, numbered=False))
+            return ToolReply(
+                _format_lines(
+                    io.BytesIO(names.encode()),
+                    quote_name(name),
+                    first,
+                    limit,
+                    numbered=False,
+                )
+            )
         with space.open_file(path) as file:
             if b"\0" in file.peek(8_192)[:8_192]:  # type: ignore[attr-defined]  # a buffered reader has it
                 message = f"{quote_name(name)} is a binary file of {status.st_size:,} bytes; it cannot be read as text"
@@ -90,12 +115,15 @@ def _read_path(space: Workspace, name: str, first: int, limit: int) -> ToolReply
             return ToolReply(_format_lines(file, quote_name(name), first, limit))
 
 
-def _format_lines(file: BinaryIO, name: str, first: int, limit: int, *, numbered: bool = True) -> str:
+def _format_lines(
+    file: BinaryIO, name: str, first: int, limit: int, *, numbered: bool = True
+) -> str:
     """Some lines of a file, and a note of what else it has."""
     lines = _lines(file)
     skipped = sum(1 for _ in islice(lines, first - 1))
     entries: list[str] = []
-    room, rest = MAX_ANSWER_CHARS, ""
+    room = MAX_ANSWER_CHARS
+    rest = ""
     for start, size in lines:
         number = first + len(entries)
         line = _decode_line(start, size)
@@ -109,7 +137,9 @@ def _format_lines(file: BinaryIO, name: str, first: int, limit: int, *, numbered
         room -= len(entry) + 1
     if not entries:
         return (
-            f"[{name} has {skipped:,} lines; there is nothing at line {first:,}]" if skipped else f"[{name} is empty]"
+            f"[{name} has {skipped:,} lines; there is nothing at line {first:,}]"
+            if skipped
+            else f"[{name} is empty]"
         )
     if not rest and first > 1:
         rest = f"\n[lines {first:,}-{first + len(entries) - 1:,}, the last of {name}]"
@@ -119,7 +149,8 @@ def _format_lines(file: BinaryIO, name: str, first: int, limit: int, *, numbered
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     """The beginning of each line, and its size in bytes: a line may be too long to be held."""
     while start := file.readline(LINE * 4 + 1):
-        size, last = len(start), start
+        size = len(start)
+        last = start
         while last and not last.endswith(b"\n"):
             last = file.readline(_BLOCK)
             size += len(last)
@@ -128,11 +159,15 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 def _decode_line(start: bytes, size: int) -> str:
     text = start.decode("utf-8", "replace").rstrip("\r\n")
-    return text if size == len(start) and len(text) <= LINE else f"{text[:LINE]} [cut: the line has {size:,} bytes]"
+    return (
+        text
+        if size == len(start) and len(text) <= LINE
+        else f"{text[:LINE]} [cut: the line has {size:,} bytes]"
+    )
 
 
 def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
-    """Count the lines that follow; None where that would take too long."""
+    """Count the lines that follow; None if that would take too long."""
     count = read = 0
     for _, size in lines:
         count += 1
@@ -151,11 +186,17 @@ def _describe_missing(space: Workspace, path: Path, name: str) -> str:
         names = space.entries(parent)
     except OSError:
         names = []
-    near = difflib.get_close_matches(path.name, [name.rstrip("/") for name in names], n=3, cutoff=0.6)
+    near = difflib.get_close_matches(
+        path.name, [name.rstrip("/") for name in names], n=3, cutoff=0.6
+    )
     hint = f"; near by name: {', '.join(map(quote_name, near))}" if near else ""
     where = space.relative(parent)
     missing = f"{quote_name(name)} does not exist{hint}"
-    return missing if near else f"{missing} (the folder {quote_name(where)} does, with {len(names):,} entries)"
+    return (
+        missing
+        if near
+        else f"{missing} (the folder {quote_name(where)} does, with {len(names):,} entries)"
+    )
 
 
 DIFF_BYTES = 200_000
@@ -165,14 +206,23 @@ DIFF_LINES = 200
 
 
 def diff(old: bytes | None, new: bytes, name: str) -> str:
-    """A unified diff, or a sentence where it is too large or binary."""
+    """Return a unified diff, or a sentence if it is too large or binary."""
     if old is not None and old == new:
         return "nothing changes"
     if max(len(old or b""), len(new)) > DIFF_BYTES or b"\0" in (old or b"") + new:
-        return f"{len(new):,} bytes" + ("" if old is None else " in place of what it holds")
-    old_lines, new_lines = ((text or b"").decode("utf-8", "replace").splitlines() for text in (old, new))
+        return f"{len(new):,} bytes" + (
+            "" if old is None else " in place of what it holds"
+        )
+    old_lines, new_lines = (
+        (text or b"").decode("utf-8", "replace").splitlines() for text in (old, new)
+    )
     label = quote_name(name)
-    lines = list(islice(difflib.unified_diff(old_lines, new_lines, label, label, lineterm="", n=2), DIFF_LINES + 1))
+    lines = list(
+        islice(
+            difflib.unified_diff(old_lines, new_lines, label, label, lineterm="", n=2),
+            DIFF_LINES + 1,
+        )
+    )
     if len(lines) > DIFF_LINES:
         lines[DIFF_LINES:] = ["[more lines follow]"]
     return "\n".join(lines)
@@ -184,7 +234,9 @@ class _FileWriter(ABC):
     schema: ClassVar[dict[str, Any]]
 
     @abstractmethod
-    def _compute(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> tuple[bytes | None, bytes, str]:
+    def _compute(
+        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    ) -> tuple[bytes | None, bytes, str]:
         """The file before (at least as much as a diff shows; None: there is none), after, and what to report."""
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
@@ -195,23 +247,31 @@ class _FileWriter(ABC):
             old, new, _ = self._compute(space, path, arguments)
         return Permission("write", name, diff(old, new, name))
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         space, path = self._resolve(arguments, context)
         name = space.relative(path)
-        if context.allowed is not None and context.allowed.what != name:  # a link may have been put there meanwhile
+        if (
+            context.allowed is not None and context.allowed.what != name
+        ):  # a link may have been put there meanwhile
             raise InputError(
                 f"the user allowed to write {quote_name(context.allowed.what)}, but the path now names "
                 f"{quote_name(name)}; nothing was written"
             )
         return await asyncio.to_thread(self._write, space, path, arguments)
 
-    def _write(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> ToolReply:
+    def _write(
+        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    ) -> ToolReply:
         with explain_os_errors(space.relative(path)), WRITING:
             _, new, report = self._compute(space, path, arguments)
             space.replace(path, new)
         return ToolReply(report)
 
-    def _resolve(self, arguments: Mapping[str, Any], context: ToolContext) -> tuple[Workspace, Path]:
+    def _resolve(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> tuple[Workspace, Path]:
         args.check_names(arguments, self.schema)
         space = Workspace(context.workspace)
         path = space.resolve(args.read_text(arguments, "path"))
@@ -224,7 +284,10 @@ WRITE_SCHEMA = args.build_schema(
     "Write a file: what it held before is replaced by the content. Folders are made as needed. To change a part of a "
     "file, use patch.",
     {
-        "path": {"type": "string", "description": "The file, relative to the workspace."},
+        "path": {
+            "type": "string",
+            "description": "The file, relative to the workspace.",
+        },
         "content": {"type": "string", "description": "All the file shall hold."},
     },
     ["path", "content"],
@@ -237,15 +300,26 @@ class WriteFile(_FileWriter):
     name = "write_file"
     schema = WRITE_SCHEMA
 
-    def _compute(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> tuple[bytes | None, bytes, str]:
+    def _compute(
+        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    ) -> tuple[bytes | None, bytes, str]:
         text = args.read_text(arguments, "content", allow_empty=True)
-        content, status, old = args.encode_text(text, "content"), space.status(path), None
+        content = args.encode_text(text, "content")
+        status = space.status(path)
+        old = None
         if status is not None:
             with space.open_file(path) as file:
                 old = file.read(DIFF_BYTES + 1)
-        previous = "a new file" if status is None else f"it had {status.st_size:,} bytes"
-        name, lines = quote_name(space.relative(path)), line_count(text)
-        return old, content, f"Wrote {name}: {lines:,} lines, {len(content):,} bytes ({previous})."
+        previous = (
+            "a new file" if status is None else f"it had {status.st_size:,} bytes"
+        )
+        name = quote_name(space.relative(path))
+        lines = line_count(text)
+        return (
+            old,
+            content,
+            f"Wrote {name}: {lines:,} lines, {len(content):,} bytes ({previous}).",
+        )
 
 
 LARGEST = 10_000_000
@@ -254,9 +328,18 @@ PATCH_SCHEMA = args.build_schema(
     "Change a file: old_text is replaced by new_text. old_text must occur exactly once, so give enough lines around "
     "it, exactly as they are in the file (without the line numbers of read_file).",
     {
-        "path": {"type": "string", "description": "The file, relative to the workspace."},
-        "old_text": {"type": "string", "description": "What is there now, word for word."},
-        "new_text": {"type": "string", "description": "What shall be there instead; empty to take it out."},
+        "path": {
+            "type": "string",
+            "description": "The file, relative to the workspace.",
+        },
+        "old_text": {
+            "type": "string",
+            "description": "What is there now, word for word.",
+        },
+        "new_text": {
+            "type": "string",
+            "description": "What shall be there instead; empty to take it out.",
+        },
         "replace_all": {
             "type": "boolean",
             "description": "Replace every occurrence (default: there must be just one).",
@@ -272,7 +355,9 @@ class Patch(_FileWriter):
     name = "patch"
     schema = PATCH_SCHEMA
 
-    def _compute(self, space: Workspace, path: Path, arguments: Mapping[str, Any]) -> tuple[bytes | None, bytes, str]:
+    def _compute(
+        self, space: Workspace, path: Path, arguments: Mapping[str, Any]
+    ) -> tuple[bytes | None, bytes, str]:
         """Bytes that are not UTF-8 stay unchanged. In a file with Windows line ends the texts get them too."""
         wanted = old = args.read_text(arguments, "old_text", allow_empty=True)
         new = args.read_text(arguments, "new_text", allow_empty=True)
@@ -283,13 +368,18 @@ class Patch(_FileWriter):
         args.encode_text(old, "old_text")
         args.encode_text(new, "new_text")
         everywhere = args.read_flag(arguments, "replace_all")
-        name, data = quote_name(space.relative(path)), _read_whole(space, path)
+        name = quote_name(space.relative(path))
+        data = _read_whole(space, path)
         text = data.decode("utf-8", "surrogateescape")
         if old not in text and "\r\n" in text:
-            old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
+            old, new = (
+                part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new)
+            )
         lines = _find_lines(text, old)
         if not lines:
-            raise InputError(f"old_text occurs nowhere in {name}. {describe_nearest(text, wanted)}")
+            raise InputError(
+                f"old_text occurs nowhere in {name}. {describe_nearest(text, wanted)}"
+            )
         if len(lines) > 1 and not everywhere:
             where = ", ".join(map(str, lines[:10]))
             raise InputError(
@@ -297,7 +387,11 @@ class Patch(_FileWriter):
                 "that is meant, or set replace_all"
             )
         where = ", ".join(map(str, lines[:20])) + (", …" if len(lines) > 20 else "")
-        times = "1 replacement at line" if len(lines) == 1 else f"{len(lines)} replacements at lines"
+        times = (
+            "1 replacement at line"
+            if len(lines) == 1
+            else f"{len(lines)} replacements at lines"
+        )
         changed = text.replace(old, new).encode("utf-8", "surrogateescape")
         return data, changed, f"Changed {name}: {times} {where}."
 
@@ -309,15 +403,21 @@ def _read_whole(space: Workspace, path: Path) -> bytes:
     with space.open_file(path) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise InputError(f"{name} is larger than {LARGEST:,} bytes; change it with a command")
+        raise InputError(
+            f"{name} is larger than {LARGEST:,} bytes; change it with a command"
+        )
     if b"\0" in data[:8_192]:
-        raise InputError(f"{name} is a binary file; it is changed with a command, if at all")
+        raise InputError(
+            f"{name} is a binary file; it is changed with a command, if at all"
+        )
     return data
 
 
 def _find_lines(text: str, part: str) -> list[int]:
     """The line of each occurrence of a part, as often as it would be replaced."""
-    lines, line, last = [], 1, 0
+    lines = []
+    line = 1
+    last = 0
     position = text.find(part)
     while position >= 0:
         line += text.count("\n", last, position)
@@ -333,17 +433,28 @@ HINT_LINES = 12
 
 
 def describe_nearest(text: str, wanted_text: str) -> str:
-    """Show the lines most like the wanted ones: where the longest of these is, white space aside, or one like it."""
-    lines, plain, wanted = text.split("\n"), *(_plain_lines(part) for part in (text, wanted_text))
+    """Show the lines most like the wanted ones, found by the longest of them, ignoring white space."""
+    lines, plain, wanted = (
+        text.split("\n"),
+        *(_plain_lines(part) for part in (text, wanted_text)),
+    )
     longest = max(wanted, key=len)
     candidates = [longest] if longest in plain else plain[:HINT_COMPARED]
-    near = difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
+    near = (
+        difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
+    )
     if not near:
         return "Nothing in it is like it; read the file again."
     at = max(0, plain.index(near[0]) - wanted.index(longest))
     end = min(len(lines), at + min(len(wanted), HINT_LINES))
-    excerpt = "\n".join(quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[at:end])
-    why = "only the white space differs" if plain[at : at + len(wanted)] == wanted else "the nearest"
+    excerpt = "\n".join(
+        quote_name(line.removesuffix("\r"), 300, keep="\t") for line in lines[at:end]
+    )
+    why = (
+        "only the white space differs"
+        if plain[at : at + len(wanted)] == wanted
+        else "the nearest"
+    )
     return f"At lines {at + 1}-{end} it has ({why}):\n{excerpt}"
 
 

@@ -20,14 +20,20 @@ from typing import Any
 import regex
 from pathspec import GitIgnoreSpec
 
-from everthread.agent.base import FreeTool, ToolContext, ToolReply
+from everthread.agent.tool_interface import FreeTool, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.agent.workspace import Workspace, explain_os_errors, match_path, quote_name
-from everthread.conversation.lookup import compile_pattern
+from everthread.agent.workspace import (
+    Workspace,
+    explain_os_errors,
+    match_path,
+    quote_name,
+)
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
+from everthread.thread.lookup import compile_pattern
 
-DEFAULT_MATCHES, MAX_MATCHES = 100, 500
+DEFAULT_MATCHES = 100
+MAX_MATCHES = 500
 SEARCH_SECONDS = 20.0
 MAX_RESULT_CHARS = 50_000
 MAX_FILE_BYTES = 10_000_000
@@ -37,24 +43,49 @@ MAX_TOTAL = 5_000
 MAX_LINE_CHARS = 300
 """Characters shown of a line."""
 TOOL_FOLDERS = frozenset(
-    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        "node_modules",
+        "__pycache__",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+    }
 )
 _DEEPEST = 100
-_RULES, _RULES_BYTES, _MOST_RULES, _LONGEST_RULE = ".gitignore", 200_000, 2_000, 500
+_RULES = ".gitignore"
+_RULES_BYTES = 200_000
+_MAX_RULES = 2_000
+_MAX_RULE = 500
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SCHEMA = args.build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
     "name). Files that .gitignore names, binary files and files over 10 MB are passed over.",
     {
-        "pattern": {"type": "string", "description": "A regular expression (Python's), searched line by line."},
+        "pattern": {
+            "type": "string",
+            "description": "A regular expression (Python's), searched line by line.",
+        },
         "name": {
             "type": "string",
             "description": "File names, such as *.py; with a slash, paths from the folder searched: src/**/test_*.py.",
         },
-        "path": {"type": "string", "description": "The folder or file to search (default: the whole workspace)."},
-        "ignore_case": {"type": "boolean", "description": "Upper and lower case are the same (default: they are not)."},
-        "offset": {"type": "integer", "minimum": 0, "description": "How many matches to pass over (default 0)."},
+        "path": {
+            "type": "string",
+            "description": "The folder or file to search (default: the whole workspace).",
+        },
+        "ignore_case": {
+            "type": "boolean",
+            "description": "Upper and lower case are the same (default: they are not).",
+        },
+        "offset": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "How many matches to pass over (default 0).",
+        },
         "limit": {
             "type": "integer",
             "minimum": 1,
@@ -75,7 +106,9 @@ class SearchFiles(FreeTool):
     def __init__(self, seconds: float = SEARCH_SECONDS) -> None:
         self._seconds = seconds
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
         search = _read_search(arguments, Workspace(context.workspace), self._seconds)
         with explain_os_errors(search.space.relative(search.start)):
             try:
@@ -84,34 +117,50 @@ class SearchFiles(FreeTool):
                 message = "The search did not come to an end: the pattern takes too long on some line. Make it simpler."
                 return ToolReply(message, failed=True)
             finally:
-                search.deadline = 0.0  # the thread of a cancelled call ends with the line it is at
+                search.deadline = (
+                    0.0  # the thread of a cancelled call ends with the line it is at
+                )
 
 
-def _read_search(arguments: Mapping[str, Any], space: Workspace, seconds: float) -> _Search:
+def _read_search(
+    arguments: Mapping[str, Any], space: Workspace, seconds: float
+) -> _Search:
     args.check_names(arguments, SCHEMA)
-    pattern = args.read_text(arguments, "pattern", default="", max_chars=2_000, allow_empty=True)
-    name = args.read_text(arguments, "name", default="", max_chars=1_000, allow_empty=True)
+    pattern = args.read_text(
+        arguments, "pattern", default="", max_chars=2_000, allow_empty=True
+    )
+    name = args.read_text(
+        arguments, "name", default="", max_chars=1_000, allow_empty=True
+    )
     if not pattern and not name:
-        raise InputError("give a pattern (what is in the file), a name (what it is called), or both")
+        raise InputError(
+            "give a pattern (what is in the file), a name (what it is called), or both"
+        )
     try:
         with warnings.catch_warnings(action="ignore"):
             re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InputError(f"the pattern {quote_name(pattern)!r} is no regular expression: {error}") from error
+        raise InputError(
+            f"the pattern {quote_name(pattern)!r} is no regular expression: {error}"
+        ) from error
     flags = regex.IGNORECASE if args.read_flag(arguments, "ignore_case") else 0
     folder = args.read_text(arguments, "path", default=".")
     with explain_os_errors(folder):
         start = space.resolve(folder)
         if space.status(start) is None:
-            raise InputError(f"{quote_name(folder)} does not exist, so nothing was searched")
+            raise InputError(
+                f"{quote_name(folder)} does not exist, so nothing was searched"
+            )
     return _Search(
         space,
         start,
-        compile_pattern(pattern, flags) if pattern else None,
-        name.removeprefix("./"),
-        args.read_int(arguments, "offset", default=0),
-        args.read_int(arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES),
-        seconds,
+        pattern=compile_pattern(pattern, flags) if pattern else None,
+        name=name.removeprefix("./"),
+        offset=args.read_int(arguments, "offset", default=0),
+        limit=args.read_int(
+            arguments, "limit", default=DEFAULT_MATCHES, minimum=1, maximum=MAX_MATCHES
+        ),
+        seconds=seconds,
     )
 
 
@@ -160,22 +209,29 @@ class _Search:
         ignores = self._read_outer_ignores()
         start = self.space.relative(self.start)
         with self.space.open_folder(self.start) as top:
-            for below, folders, names, folder in os.fwalk(".", dir_fd=top, onerror=self._count_unreadable):
+            for below, folders, names, folder in os.fwalk(
+                ".", dir_fd=top, onerror=self._count_unreadable
+            ):
                 here = os.path.normpath(f"{start}/{below}")
                 prefix = "" if here == "." else f"{here}/"
-                ignores = [ignore for ignore in ignores if prefix.startswith(ignore.folder)]
+                ignores = [
+                    ignore for ignore in ignores if prefix.startswith(ignore.folder)
+                ]
                 ignores += _read_ignores(folder, prefix)
                 folders[:] = sorted(
                     name
                     for name in (folders if below.count("/") < _DEEPEST else ())
-                    if name not in TOOL_FOLDERS and not _is_ignored(f"{prefix}{name}/", ignores)
+                    if name not in TOOL_FOLDERS
+                    and not _is_ignored(f"{prefix}{name}/", ignores)
                 )
                 for name in sorted(names):
-                    if _is_regular(name, folder) and not _is_ignored(prefix + name, ignores):
+                    if _is_regular(name, folder) and not _is_ignored(
+                        prefix + name, ignores
+                    ):
                         yield prefix + name, folder
 
     def _read_outer_ignores(self) -> list[_IgnoreFile]:
-        """The .gitignore files above the start; none where they ignore the start itself: what is named is searched."""
+        """Return the .gitignore files above the start; none if they ignore the start, which was named."""
         ignores: list[_IgnoreFile] = []
         path = ""
         for part in self.start.relative_to(self.space.root).parts:
@@ -193,7 +249,11 @@ class _Search:
         """A name with a slash matches the path from the start of the search, any other the file's name alone."""
         if "/" not in self.name:
             return not self.name or match_path(self.name, path.rpartition("/")[2])
-        start = "" if self.start == self.space.root else f"{self.space.relative(self.start)}/"
+        start = (
+            ""
+            if self.start == self.space.root
+            else f"{self.space.relative(self.start)}/"
+        )
         return match_path(self.name, path.removeprefix(start))
 
     def _search_file(self, path: str, folder: int) -> None:
@@ -213,7 +273,9 @@ class _Search:
         for number, line in enumerate(text.split("\n"), 1):
             match = pattern.search(line, timeout=self.seconds, concurrent=True)
             if match:
-                excerpt = quote_name(_cut_line(line.rstrip("\r"), match.start()), 400, keep="\t")
+                excerpt = quote_name(
+                    _cut_line(line.rstrip("\r"), match.start()), 400, keep="\t"
+                )
                 self._add(f"{quote_name(path, 400)}:{number}:{excerpt}")
             if self.ended or time.monotonic() > self.deadline:
                 return
@@ -232,20 +294,34 @@ class _Search:
             if room < 0:
                 del self.shown[count:]
                 break
-        return "\n".join([self._describe_total(), *self.shown, *(f"[{note}]" for note in self._notes())])
+        return "\n".join(
+            [
+                self._describe_total(),
+                *self.shown,
+                *(f"[{note}]" for note in self._notes()),
+            ]
+        )
 
     def _describe_total(self) -> str:
         one, many = ("file", "files") if self.pattern is None else ("match", "matches")
         if not self.total:
             return f"no {many}"
         total = f"{'more than ' if self.ended else ''}{self.total:,} {one if self.total == 1 else many}"
-        return total if self.pattern is None else f"{total} in {count_noun(self.files, 'file')}"
+        return (
+            total
+            if self.pattern is None
+            else f"{total} in {count_noun(self.files, 'file')}"
+        )
 
     def _notes(self) -> Iterator[str]:
         if self.ended:
             yield f"the search ended early: {self.ended}"
         if self.skipped:
-            skipped = "1 file or folder was" if self.skipped == 1 else f"{self.skipped:,} files or folders were"
+            skipped = (
+                "1 file or folder was"
+                if self.skipped == 1
+                else f"{self.skipped:,} files or folders were"
+            )
             yield f"{skipped} passed over: too large, or not readable"
         end = self.offset + len(self.shown)
         if self.shown and end < self.total:
@@ -266,8 +342,8 @@ def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
     """The .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
     text = (_read_file(_RULES, folder, _RULES_BYTES) or b"").decode("utf-8", "replace")
     patterns: list[Any] = []
-    for line in text.splitlines()[:_MOST_RULES]:
-        if len(line) <= _LONGEST_RULE:
+    for line in text.splitlines()[:_MAX_RULES]:
+        if len(line) <= _MAX_RULE:
             with contextlib.suppress(ValueError):
                 patterns += GitIgnoreSpec.from_lines([line]).patterns
     return [_IgnoreFile(path, GitIgnoreSpec(patterns))] if patterns else []
@@ -275,7 +351,10 @@ def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
 
 def _is_ignored(path: str, ignores: Sequence[_IgnoreFile]) -> bool:
     """The innermost .gitignore with a matching rule decides; a folder's path ends in `/`."""
-    verdicts = (ignore.spec.check_file(path[len(ignore.folder) :]).include for ignore in reversed(ignores))
+    verdicts = (
+        ignore.spec.check_file(path[len(ignore.folder) :]).include
+        for ignore in reversed(ignores)
+    )
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
@@ -287,7 +366,7 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def _read_file(name: str, folder: int, limit: int) -> bytes | None:
-    """The content of an ordinary file; None where it is no such file, over the limit, or not readable."""
+    """Return the content of a regular file; None if it is not one, too large or unreadable."""
     try:
         number = os.open(name, _READ, dir_fd=folder)
         with os.fdopen(number, "rb") as file:

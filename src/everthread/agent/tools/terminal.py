@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.agent import processes
-from everthread.agent.base import Permission, ToolContext, ToolReply
+from everthread.agent.tool_interface import Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
 from everthread.agent.workspace import Workspace, explain_os_errors, quote_name
 from everthread.errors import InputError
 
-SECONDS, MOST_SECONDS = 120, 600
+SECONDS = 120
+MAX_SECONDS = 600
 MAX_COMMAND_BYTES = 100_000
 """Longest command in bytes: the most a system passes in one argument."""
 SCHEMA = args.build_schema(
@@ -27,10 +28,13 @@ SCHEMA = args.build_schema(
         "timeout": {
             "type": "integer",
             "minimum": 1,
-            "maximum": MOST_SECONDS,
+            "maximum": MAX_SECONDS,
             "description": f"Seconds after which it is ended with everything it started (default {SECONDS}).",
         },
-        "workdir": {"type": "string", "description": "The folder to run in, inside the workspace (default: its top)."},
+        "workdir": {
+            "type": "string",
+            "description": "The folder to run in, inside the workspace (default: its top).",
+        },
     },
     ["command"],
 )
@@ -44,12 +48,22 @@ class Terminal:
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Every command needs permission, in the folder it runs in."""
-        space, command = Workspace(context.workspace), _read_command(arguments)
-        return _permission(command, space.relative(space.resolve(args.read_text(arguments, "workdir", default="."))))
-
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:
+        space = Workspace(context.workspace)
         command = _read_command(arguments)
-        seconds = args.read_int(arguments, "timeout", default=SECONDS, minimum=1, maximum=MOST_SECONDS)
+        return _permission(
+            command,
+            space.relative(
+                space.resolve(args.read_text(arguments, "workdir", default="."))
+            ),
+        )
+
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
+        command = _read_command(arguments)
+        seconds = args.read_int(
+            arguments, "timeout", default=SECONDS, minimum=1, maximum=MAX_SECONDS
+        )
         space = Workspace(context.workspace)
         workdir = args.read_text(arguments, "workdir", default=".")
         folder = space.resolve(workdir)
@@ -65,13 +79,18 @@ class Terminal:
         processes.hide_environment(context.environment)
         shell = shutil.which("bash") or "/bin/sh"
         ended = await processes.run(
-            [shell, "-c", command], folder=folder, environment=context.environment, seconds=seconds
+            [shell, "-c", command],
+            folder=folder,
+            environment=context.environment,
+            seconds=seconds,
         )
         return ToolReply(_describe_exit(ended, seconds), failed=ended.exit_code != 0)
 
 
 def _permission(command: str, folder: str) -> Permission:
-    return Permission("command", command, "" if folder == "." else f"in {quote_name(folder)}")
+    return Permission(
+        "command", command, "" if folder == "." else f"in {quote_name(folder)}"
+    )
 
 
 def _read_command(arguments: Mapping[str, Any]) -> str:
@@ -80,7 +99,9 @@ def _read_command(arguments: Mapping[str, Any]) -> str:
     if "\0" in command or not command.strip():
         raise InputError("the command is empty or holds a NUL character")
     if len(args.encode_text(command, "command")) > MAX_COMMAND_BYTES:
-        raise InputError(f"the command is longer than {MAX_COMMAND_BYTES:,} bytes; write it to a file and run that")
+        raise InputError(
+            f"the command is longer than {MAX_COMMAND_BYTES:,} bytes; write it to a file and run that"
+        )
     return command
 
 

@@ -14,12 +14,14 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
-from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.styles import Style
 
 from everthread.cli.chat.input import MORE, PROMPT
-from everthread.cli.chat.render import Screen
+from everthread.cli.chat.pastes import Pastes, UnfoldingHistory
+from everthread.cli.chat.terminal_view import Screen
 
 MAX_COMPLETIONS = 200
 """Paths offered at once."""
@@ -33,12 +35,16 @@ class ChatCompleter(Completer):
         self._commands = commands
         self._workspace = workspace
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
         text = document.text_before_cursor
         if text.startswith("/") and not re.search(r"\s", text):
             for name, words in self._commands:
                 if name.startswith(text):
-                    yield Completion(name, start_position=-len(text), display_meta=words)
+                    yield Completion(
+                        name, start_position=-len(text), display_meta=words
+                    )
             if any(name.startswith(text) for name, _ in self._commands):
                 return
         match = _WORD.search(text)
@@ -49,17 +55,25 @@ class ChatCompleter(Completer):
     def _paths(self, word: str) -> Iterator[Completion]:
         folder, slash, start = word.rpartition("/")
         try:
-            entries = sorted((self._workspace / Path(f"{folder}{slash}").expanduser()).iterdir())
+            entries = sorted(
+                (self._workspace / Path(f"{folder}{slash}").expanduser()).iterdir()
+            )
         except (OSError, ValueError, RuntimeError):
             return  # not a directory
-        matches = [entry for entry in entries if entry.name.startswith(start) and (start or entry.name[0] != ".")]
+        matches = [
+            entry
+            for entry in entries
+            if entry.name.startswith(start) and (start or entry.name[0] != ".")
+        ]
         for entry in matches[:MAX_COMPLETIONS]:
             name = f"{entry.name}/" if entry.is_dir() else entry.name
             if name.isprintable():
                 yield Completion(name, start_position=-len(start))
 
 
-STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold ansicyan"})
+STYLE = Style.from_dict(
+    {"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold ansicyan"}
+)
 
 
 class Editor:
@@ -67,13 +81,22 @@ class Editor:
 
     interactive = True
 
-    def __init__(self, screen: Screen, completer: Completer, history: Path | None, status: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        completer: Completer,
+        history: Path | None,
+        status: Callable[[], str],
+    ) -> None:
         self._screen = screen
+        self._pastes = Pastes()
         self._session: PromptSession[str] = PromptSession(
             FormattedText([("class:prompt", PROMPT)]),
             multiline=True,
-            key_bindings=_keys(),
-            history=FileHistory(str(history)) if history else InMemoryHistory(),
+            key_bindings=_keys(self._pastes),
+            history=UnfoldingHistory(str(history), self._pastes)
+            if history
+            else InMemoryHistory(),
             completer=completer,
             complete_in_thread=True,
             complete_while_typing=Condition(self._is_command),
@@ -82,10 +105,12 @@ class Editor:
             style=STYLE,
             enable_open_in_editor=True,
         )
-        self._question: PromptSession[str] = PromptSession(history=InMemoryHistory(), style=STYLE)
+        self._question: PromptSession[str] = PromptSession(
+            history=InMemoryHistory(), style=STYLE
+        )
 
     async def read(self) -> str:
-        return await self._prompt(self._session)
+        return self._pastes.unfold(await self._prompt(self._session))
 
     async def ask(self, question: str) -> str:
         return (await self._prompt(self._question, question)).strip()
@@ -115,8 +140,8 @@ def _print_above(show: Callable[[], None]) -> None:
     future.add_done_callback(_printing.discard)
 
 
-def _keys() -> KeyBindings:
-    """Enter sends; Alt-Enter, or a backslash before Enter, begins another line. Ctrl-C clears, then interrupts."""
+def _keys(pastes: Pastes) -> KeyBindings:
+    """Bind Enter to send, Alt-Enter or a backslash before Enter to a new line, Ctrl-C to clear, then interrupt."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -132,6 +157,11 @@ def _keys() -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
 
+    @keys.add(Keys.BracketedPaste)
+    def _(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(pastes.fold(text))
+
     @keys.add("c-c")
     def _(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
@@ -143,7 +173,7 @@ def _keys() -> KeyBindings:
 
 
 def history_file(home: Path) -> Path | None:
-    """The file of the input history, readable by the user alone. None where it cannot be written."""
+    """Return the file of the input history, readable by the user alone; None if it cannot be written."""
     path = home / "chat_history"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -18,11 +18,12 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from everthread.agent.approval import ApprovalAnswer, Denial
-from everthread.agent.base import Permission
-from everthread.cli.chat.render import Screen
+from everthread.agent.tool_interface import Permission
+from everthread.cli.chat.terminal_view import Screen
 from everthread.cli.output import visible
 
-PROMPT, MORE = "› ", "… "
+PROMPT = "› "
+MORE = "… "
 STDIN = 0
 
 
@@ -39,7 +40,7 @@ class InputReader(Protocol):
         ...
 
     async def ask(self, question: str) -> str:
-        """The answer to a question, as it was typed."""
+        """Return the answer to a question, exactly as typed."""
         ...
 
     def interrupt(self) -> None:
@@ -57,12 +58,14 @@ class LineReader:
         self._started = False
 
     async def read(self) -> str:
-        text, prompt = "", PROMPT
+        text = ""
+        prompt = PROMPT
         while True:
             line = await self._line(prompt)
             if not line.endswith("\\"):
                 return text + line
-            text, prompt = f"{text}{line[:-1]}\n", MORE
+            text = f"{text}{line[:-1]}\n"
+            prompt = MORE
 
     async def ask(self, question: str) -> str:
         return (await self._line(question)).strip()
@@ -74,7 +77,9 @@ class LineReader:
         if not self._started:
             self._started = True
             # A daemon: a read that never returns must not keep the program from ending.
-            threading.Thread(target=self._read_stdin, args=(asyncio.get_running_loop(),), daemon=True).start()
+            threading.Thread(
+                target=self._read_stdin, args=(asyncio.get_running_loop(),), daemon=True
+            ).start()
         if self.interactive:
             self._console.print(Text(prompt), end="")
         line = await self._lines.get()
@@ -86,12 +91,15 @@ class LineReader:
 
     def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the descriptor itself, in a thread: a lock on the buffered stream would outlive the loop."""
-        decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rest = ""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the chat is over
             while data := _read_bytes():
                 *lines, rest = (rest + decoder.decode(data)).split("\n")
                 for line in lines:
-                    loop.call_soon_threadsafe(self._lines.put_nowait, line.removesuffix("\r"))
+                    loop.call_soon_threadsafe(
+                        self._lines.put_nowait, line.removesuffix("\r")
+                    )
             if rest := rest + decoder.decode(b"", final=True):
                 loop.call_soon_threadsafe(self._lines.put_nowait, rest)
             loop.call_soon_threadsafe(self._lines.put_nowait, EOFError)
@@ -140,8 +148,11 @@ class StoppedError(Exception):
 class Interrupts:
     """Sends a Ctrl-C to the work that runs, else to the reader of the keyboard."""
 
-    def __init__(self, idle: Callable[[], None], print_notice: Callable[[str], None]) -> None:
-        self._idle, self._print_notice = idle, print_notice
+    def __init__(
+        self, idle: Callable[[], None], print_notice: Callable[[str], None]
+    ) -> None:
+        self._idle = idle
+        self._print_notice = print_notice
         self._task: asyncio.Task[Any] | None = None
         self._times = 0
         self._stopping: Callable[[], None] | None = None
@@ -149,9 +160,16 @@ class Interrupts:
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
         """Within, Ctrl-C calls `interrupt`; SIGTERM and SIGHUP cancel this task, so that children end and are saved."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores it
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *ending)}
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        ending = [
+            number
+            for number in ENDING
+            if signal.getsignal(number) is not signal.SIG_IGN
+        ]  # nohup ignores it
+        handlers = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, *ending)
+        }
         received: list[int] = []
 
         def end(number: int) -> None:
@@ -173,11 +191,14 @@ class Interrupts:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    async def run(self, work: Coroutine[Any, Any, T], stopping: Callable[[], None] | None = None) -> T:
+    async def run(
+        self, work: Coroutine[Any, Any, T], stopping: Callable[[], None] | None = None
+    ) -> T:
         """Do the work; `StoppedError` if Ctrl-C stopped it. `stopping` is called at the first Ctrl-C."""
         task: asyncio.Task[T] = asyncio.create_task(work)
         self._task = task
-        self._times, self._stopping = 0, stopping
+        self._times = 0
+        self._stopping = stopping
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -206,8 +227,14 @@ class Interrupts:
 
 QUESTION = "Allow it? [y]es, [n]o (or: n REASON), [a]lways: "
 ANSWERS: dict[str, ApprovalAnswer] = {
-    "y": True, "yes": True, "n": False, "no": False, "": False, "a": "always", "always": "always",
-}  # fmt: skip
+    "y": True,
+    "yes": True,
+    "n": False,
+    "no": False,
+    "": False,
+    "a": "always",
+    "always": "always",
+}
 MAX_PREVIEW_LINES = 60
 """Lines of a change that are shown; the others are counted."""
 _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
@@ -216,8 +243,12 @@ _DIFF = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-",
 class Asker:
     """Asks the user for approval. The end of the input is a no; Ctrl-C stops the whole turn."""
 
-    def __init__(self, screen: Screen, reader: InputReader, stop: Callable[[], None]) -> None:
-        self._screen, self._reader, self._stop = screen, reader, stop
+    def __init__(
+        self, screen: Screen, reader: InputReader, stop: Callable[[], None]
+    ) -> None:
+        self._screen = screen
+        self._reader = reader
+        self._stop = stop
 
     async def __call__(self, permission: Permission) -> ApprovalAnswer:
         self._screen.settle()
@@ -241,11 +272,21 @@ class Asker:
 
 
 def render_permission(permission: Permission) -> RenderableType:
-    """What the model wants to do, complete and with every control character visible."""
-    verb = {"command": "run", "write": "write", "cache": "give up the provider's cache"}[permission.kind]
+    """Show the whole action that the model asks for, with every control character visible."""
+    verb = {
+        "command": "run",
+        "write": "write",
+        "cache": "give up the provider's cache",
+    }[permission.kind]
     head = Text.assemble(("⚠ The model wants to ", "yellow"), (verb, "bold yellow"))
-    body = Text("\n".join(f"  {line}" for line in visible(permission.what).split("\n")), "bold")
-    return Group(head, body, _render_change(permission.detail)) if permission.detail.strip() else Group(head, body)
+    body = Text(
+        "\n".join(f"  {line}" for line in visible(permission.what).split("\n")), "bold"
+    )
+    return (
+        Group(head, body, _render_change(permission.detail))
+        if permission.detail.strip()
+        else Group(head, body)
+    )
 
 
 def _render_change(detail: str) -> Text:

@@ -11,14 +11,29 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from everthread.cli.options import AsJson, number_option, resolve_window_option
-from everthread.cli.output import print_json, print_notes, print_table, print_text
+from everthread.cli.options import (
+    MIN_WINDOW,
+    AsJson,
+    number_option,
+    resolve_window_option,
+)
+from everthread.cli.output import (
+    print_json,
+    print_notes,
+    print_table,
+    print_text,
+    print_unknown_roles,
+)
 from everthread.compaction.summary import Compaction, TemplateName
 from everthread.config import load_config
 from everthread.core.messages import count_noun, excerpt
 from everthread.core.outputs import name_reader
 from everthread.errors import ConfigError, InputError
-from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
+from everthread.lab.importers.read_logs import (
+    FILE_HELP,
+    ConversationFile,
+    read_conversation,
+)
 from everthread.wire import anthropic, openai_chat, openai_responses
 
 CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_responses)}
@@ -26,15 +41,29 @@ CODECS = {codec.API: codec for codec in (anthropic, openai_chat, openai_response
 
 def compress(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    window: Annotated[int | None, number_option(least=1, text="The model's window, in tokens.")] = None,
-    focus: Annotated[str | None, typer.Option(help="Keep full detail for this topic.")] = None,
+    window: Annotated[
+        int | None,
+        number_option(least=MIN_WINDOW, text="The model's window, in tokens."),
+    ] = None,
+    focus: Annotated[
+        str | None, typer.Option(help="Keep full detail for this topic.")
+    ] = None,
     summarizer: Annotated[
-        str, typer.Option(help="Who writes the summary: auto (the auxiliary model, if one is configured) or journal.")
+        str,
+        typer.Option(
+            help="Who writes the summary: auto (the auxiliary model, if one is configured) or journal."
+        ),
     ] = "auto",
     template: Annotated[
-        str | None, typer.Option(help="The summary's layout: handoff or classic. Default: the configured one.")
+        str | None,
+        typer.Option(
+            help="The summary's layout: handoff or classic. Default: the configured one."
+        ),
     ] = None,
-    preview: Annotated[bool, typer.Option("--preview", help="Show what would be kept, cut and summarised.")] = False,
+    preview: Annotated[
+        bool,
+        typer.Option("--preview", help="Show what would be kept, cut and summarised."),
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the summary.")] = False,
     out: Annotated[
         str | None,
@@ -44,8 +73,13 @@ def compress(
             help="Write the compacted conversation here (`-`: standard output), cited outputs beside it.",
         ),
     ] = None,
-    times: Annotated[int, number_option(least=1, most=100, text="Compact N times in a row.")] = 1,
-    model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
+    times: Annotated[
+        int, number_option(least=1, most=100, text="Compact N times in a row.")
+    ] = 1,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Count as this model does. Default: the one in the file."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compact a conversation: prune, cut, summarise, verify, assemble."""
@@ -53,18 +87,31 @@ def compress(
 
     recording = read_conversation(file)
     print_notes(recording.warnings)
+    print_unknown_roles(recording.request.messages)
     size, _ = resolve_window_option(window)
-    request, done, config = recording.request, [], load_config()
+    request = recording.request
+    done = []
+    config = load_config()
     if not config.compression.enabled:
-        raise ConfigError("compression is disabled (compression.enabled: false); nothing was changed")
+        raise ConfigError(
+            "compression is disabled (compression.enabled: false); nothing was changed"
+        )
     # On standard error, so that standard output holds the result alone.
     with Console(stderr=True).status("compacting …"):
         for _ in range(times):
             result = compact(
-                request.messages, window=size, system=request.system, tools=request.tools,
-                model=model or request.model or None, focus=focus, summarizer=summarizer,
-                template=cast(TemplateName | None, template), preview=preview, config=config,
-            )  # fmt: skip
+                request.messages,
+                window=size,
+                system=request.system,
+                tools=request.tools,
+                model=model or request.model or None,
+                focus=focus,
+                summarizer=summarizer,
+                template=cast(TemplateName | None, template),
+                preview=preview,
+                config=config,
+                force=True,
+            )
             done.append(result)
             if not result.changed:
                 break
@@ -84,15 +131,24 @@ def compress(
 
 def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) -> None:
     """Write the conversation in the form it was read in; beside a file also its outputs, `OUT.outputs/ID.txt`."""
-    body = name_reader(CODECS[recording.api].encode_request(recording.request), None)  # no tool reads these files
+    body = name_reader(
+        CODECS[recording.api].encode_request(recording.request), None
+    )  # no tool reads these files
     outputs = {item.id: item.text for result in done for item in result.to_store}
     outputs |= {node.id: node.body for result in done for node in result.nodes}
-    text = json.dumps(body["messages"] if recording.bare else body, ensure_ascii=False, indent=1) + "\n"
+    text = (
+        json.dumps(
+            body["messages"] if recording.bare else body, ensure_ascii=False, indent=1
+        )
+        + "\n"
+    )
     if out == "-":
         typer.echo(text, nl=False)
         if outputs:
             cited = f"{count_noun(len(outputs), 'output')} cited there"
-            Console(stderr=True).print(f"{cited} can be read nowhere; `--out FILE` writes them beside it")
+            Console(stderr=True).print(
+                f"{cited} can be read nowhere; `--out FILE` writes them beside it"
+            )
         return
     try:
         Path(out).write_text(text, "utf-8")
@@ -102,16 +158,29 @@ def _write(out: str, recording: ConversationFile, done: Sequence[Compaction]) ->
         for name, content in outputs.items():
             (folder / f"{name.rpartition(':')[2]}.txt").write_text(content, "utf-8")
     except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{out}: cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def _result_as_json(result: Compaction) -> dict[str, Any]:
-    names = ("changed", "reason", "tokens_before", "tokens_after", "author", "duration", "summary")
+    names = (
+        "changed",
+        "reason",
+        "tokens_before",
+        "tokens_after",
+        "author",
+        "duration",
+        "summary",
+    )
     return {name: getattr(result, name) for name in names} | {
         "messages": len(result.messages),
         "phases": [dataclasses.asdict(phase) for phase in result.phases],
         "verification": dataclasses.asdict(result.verification),
-        **{name: list(getattr(result, name)) for name in ("covered", "steps", "warnings")},
+        **{
+            name: list(getattr(result, name))
+            for name in ("covered", "steps", "warnings")
+        },
     }
 
 
@@ -119,7 +188,9 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
     if not result.changed and result.reason != "preview":
         print_text(f"nothing was changed: {result.reason}")
         return
-    rows = [(phase.name, phase.before, phase.after, phase.note) for phase in result.phases]
+    rows = [
+        (phase.name, phase.before, phase.after, phase.note) for phase in result.phases
+    ]
     print_table(recording.source, ["phase", "tokens before>", "after>", "what~"], rows)
     checked = result.verification
     if checked.facts or checked.checked:
@@ -134,13 +205,23 @@ def _print_result(recording: ConversationFile, result: Compaction) -> None:
                 ("marked as unverified", checked.unverified),
             ],
         )
-    for line in (*result.steps, *(f"warning: {warning}" for warning in result.warnings)):
+    for line in (
+        *result.steps,
+        *(f"warning: {warning}" for warning in result.warnings),
+    ):
         print_text(f"  {excerpt(line, 200)}")
     stored = len(result.to_store) + len(result.nodes)
     if stored:
-        print_text(f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it")
-    verb = "would be" if result.reason == "preview" else "are"
+        print_text(
+            f"  {count_noun(stored, 'output')} cited; `--out FILE` writes them beside it"
+        )
+    covered = len(result.covered)
+    verb = "would be" if result.reason == "preview" else "is" if covered == 1 else "are"
     author = f" by {result.author}" if result.author else ""
-    how = f"{len(result.covered):,} messages {verb} summarised{author}" if result.covered else "old outputs made short"
+    how = (
+        f"{count_noun(covered, 'message')} {verb} summarised{author}"
+        if covered
+        else "old outputs made short"
+    )
     figures = f"{result.tokens_before:,} → {result.tokens_after:,}"
     print_text((figures, "bold"), f" tokens; {how} in {result.duration * 1000:.0f} ms")

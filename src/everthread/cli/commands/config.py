@@ -1,80 +1,122 @@
-"""`everthread config show|set|check|path`."""
+"""`everthread config show|get|set|check|path`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from everthread.cli.options import AsJson
 from everthread.cli.output import print_json
 from everthread.config import Config, config_path, home_directory, load_config
-from everthread.errors import ConfigError, EverthreadError
+from everthread.config.yaml_text import format_yaml, parse_yaml
+from everthread.errors import ConfigError, EverthreadError, InputError
 
-app = typer.Typer(help="The configuration: show, change and check it.", no_args_is_help=True)
+app = typer.Typer(
+    help="The configuration: show, change and check it.", no_args_is_help=True
+)
 
-Source = Annotated[str | None, typer.Argument(help="A configuration file. Default: the one in the home.")]
+Source = Annotated[
+    str | None,
+    typer.Argument(help="A configuration file. Default: the one in the home."),
+]
 
 
 @app.command()
 def show(
     file: Source = None,
     as_json: AsJson = False,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what differs from the defaults.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only what differs from the defaults.")
+    ] = False,
 ) -> None:
     """Print every setting in force."""
-    values: dict[str, Any] = load_config(file).model_dump(mode="json", exclude_defaults=changed)
+    values: dict[str, Any] = load_config(file).model_dump(
+        mode="json", exclude_defaults=changed
+    )
     if as_json:
         print_json(values)
     else:
-        typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
+        typer.echo(format_yaml(values))
+
+
+@app.command("get")
+def get_value(
+    key: Annotated[
+        str, typer.Argument(help="Its full path, such as `compression.threshold`.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Print the value of one key that is in force."""
+    value: Any = load_config().model_dump(mode="json")
+    for step in key.split("."):
+        if not isinstance(value, dict) or step not in value:
+            known = (
+                f"; known here: {', '.join(value)}" if isinstance(value, dict) else ""
+            )
+            raise InputError(f"{key}: there is no such key{known}")
+        value = value[step]
+    if as_json:
+        print_json(value)
+    else:
+        typer.echo(format_yaml(value))
 
 
 @app.command("set")
 def set_value(
-    key: Annotated[str, typer.Argument(help="Its full path, such as `compression.threshold`.")],
-    value: Annotated[str, typer.Argument(help="Its value in YAML; `null`: the default.")],
+    key: Annotated[
+        str, typer.Argument(help="Its full path, such as `compression.threshold`.")
+    ],
+    value: Annotated[
+        str, typer.Argument(help="Its value in YAML; `null`: the default.")
+    ],
 ) -> None:
     """Set one key in config.yaml. Everything else in the file stays, comments too."""
+    from everthread.compaction.registry import find_engine
     from everthread.config.file import set_keys
 
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+        parsed = parse_yaml(value)
+    except ValueError:
         parsed = value
+    if key == "context.engine" and isinstance(parsed, str):
+        find_engine(parsed, home=home_directory())
+    known_problems = set(find_start_problems(load_config()))
     changed = set_keys(config_path(), {key: parsed})
     typer.echo(f"{config_path()}: {key} {'is' if changed else 'was already'} {value}")
+    for problem in find_start_problems(load_config()):
+        if problem not in known_problems:
+            typer.echo(f"Needs attention: {problem}", err=True)
 
 
 @app.command()
-def check(
-    file: Source = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Remove keys that this version no longer has.")] = False,
-) -> None:
+def check(file: Source = None) -> None:
     """Check a configuration and what would fail at start; exit code 2 and the reasons where something would."""
-    if fix:
-        from everthread.config.file import drop_removed_keys
-
-        for key in drop_removed_keys(Path(file) if file else config_path()):
-            typer.echo(f"{key}: removed")
     problems = list(find_start_problems(load_config(file)))
     path = file or str(config_path())
     if problems:
         raise ConfigError(
-            "\n".join([f"{path}: can be read, but would fail at start:", *(f"  {one}" for one in problems)])
+            "\n".join(
+                [
+                    f"{path}: can be read, but would fail at start:",
+                    *(f"  {one}" for one in problems),
+                ]
+            )
         )
-    typer.echo(f"{path}: fine" if file or config_path().exists() else f"{path}: absent, every default is in force")
+    typer.echo(
+        f"{path}: fine"
+        if file or config_path().exists()
+        else f"{path}: not there, using defaults"
+    )
 
 
 def find_start_problems(config: Config) -> Iterator[str]:
     """What would fail at start: the engine, the auxiliary model, the gateway's address and upstreams."""
     from everthread.compaction.registry import find_engine
-    from everthread.factory.gateway import upstreams_of, with_keys
-    from everthread.factory.models import check_choice
+    from everthread.factory.gateways import upstreams_of, with_keys
+    from everthread.factory.model_setup import check_choice
     from everthread.gateway.middleware import is_loopback
 
     try:
@@ -94,7 +136,10 @@ def find_start_problems(config: Config) -> Iterator[str]:
             "set gateway.auth to keys or passthrough"
         )
     for upstream in gateway.upstreams:
-        if upstream.api_key_env and not os.environ.get(upstream.api_key_env, "").strip():
+        if (
+            upstream.api_key_env
+            and not os.environ.get(upstream.api_key_env, "").strip()
+        ):
             yield f"gateway.upstreams: {upstream.name} needs a key, and {upstream.api_key_env} is not set"
             return
     try:

@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl, store_address, with_store
+from everthread.cli.options import AsJson, StoreUrl
 from everthread.cli.output import format_size, print_json, print_text
+from everthread.cli.store_access import store_address, with_store
 from everthread.core.messages import count_noun
 from everthread.errors import InputError, StoreError
 
 if TYPE_CHECKING:
-    from everthread.store.models import StoreHealth
+    from everthread.store.records import StoreHealth
     from everthread.store.store import Store
 
 
-app = typer.Typer(help="The store: check, migrate, back up and compact it.", no_args_is_help=True)
+app = typer.Typer(
+    help="The store: check, migrate, back up and compact it.", no_args_is_help=True
+)
 
 
 @app.command()
 def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Check the store; exit code 1 and the problems where it is damaged."""
+    """Check the store; list the problems and exit with 1 if it is damaged."""
     health = with_store(store, lambda opened: opened.check())
     if as_json:
         print_json(dataclasses.asdict(health))
@@ -38,7 +41,11 @@ def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
         print_text(f"{health.location}: {', '.join(facts)}")
         for problem in health.problems:
             print_text(f"problem: {problem}")
-        print_text("not sound: restore a backup, or export what can be read" if health.problems else "sound")
+        print_text(
+            "not sound: restore a backup, or export what can be read"
+            if health.problems
+            else "sound"
+        )
     if health.problems:
         raise typer.Exit(1)
 
@@ -46,7 +53,12 @@ def check(store: StoreUrl = None, as_json: AsJson = False) -> None:
 @app.command()
 def migrate(
     backup: Annotated[
-        str | None, typer.Option("--backup", metavar="FILE", help="First copy the store as it is to a new file.")
+        str | None,
+        typer.Option(
+            "--backup",
+            metavar="FILE",
+            help="First copy the store as it is to a new file.",
+        ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -65,14 +77,18 @@ def migrate(
 
 @app.command()
 def backup(
-    file: Annotated[str, typer.Argument(help="A new file.")], store: StoreUrl = None, as_json: AsJson = False
+    file: Annotated[str, typer.Argument(help="A new file.")],
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Copy the whole store to a file, while other processes may use it."""
     try:
         with_store(store, lambda opened: opened.backup(file))
         written = Path(file).stat().st_size
     except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{file}: cannot be written: {error.strerror or error}"
+        ) from error
     if as_json:
         print_json({"file": file, "size": written})
     else:
@@ -86,12 +102,18 @@ def vacuum(store: StoreUrl = None, as_json: AsJson = False) -> None:
     async def work(opened: Store) -> tuple[StoreHealth, StoreHealth]:
         before = await opened.check()
         if before.problems:
-            raise StoreError(f"{before.location}: is not sound, `everthread db check` says why; it was not touched")
+            raise StoreError(
+                f"{before.location}: is not sound, `everthread db check` says why; it was not touched"
+            )
         await opened.vacuum()
         return before, await opened.check()
 
     before, after = with_store(store, work)
     if as_json:
-        print_json({"location": after.location, "before": before.size, "after": after.size})
+        print_json(
+            {"location": after.location, "before": before.size, "after": after.size}
+        )
     else:
-        print_text(f"{after.location}: {format_size(before.size)} -> {format_size(after.size)}")
+        print_text(
+            f"{after.location}: {format_size(before.size)} -> {format_size(after.size)}"
+        )

@@ -8,18 +8,44 @@ from typing import Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, number_option, resolve_window_option
-from everthread.cli.output import MOST_ROWS, format_share, print_json, print_notes, print_table, print_text
-from everthread.core.messages import Message, Messages, calls_of, excerpt, results_of, text_of
+from everthread.cli.options import (
+    MIN_WINDOW,
+    AsJson,
+    number_option,
+    resolve_window_option,
+)
+from everthread.cli.output import (
+    MAX_ROWS,
+    format_share,
+    print_json,
+    print_notes,
+    print_table,
+    print_text,
+)
+from everthread.core.messages import (
+    Message,
+    Messages,
+    calls_of,
+    count_noun,
+    excerpt,
+    results_of,
+    text_of,
+)
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import TurnSpan, groups, is_summary, turns, user_text
 from everthread.core.validation import repair, validate_messages
-from everthread.lab.importers.reader import FILE_HELP, ConversationFile, read_conversation
+from everthread.lab.importers.read_logs import (
+    FILE_HELP,
+    ConversationFile,
+    read_conversation,
+)
 
 
 def inspect(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    every: Annotated[bool, typer.Option("--all", help="Every row, not only the first twenty.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every row, not only the first twenty.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show turns, tool groups, validity problems and what repair would do."""
@@ -29,7 +55,7 @@ def inspect(
     if as_json:
         print_json(report)
     else:
-        _print_report(report, None if every else MOST_ROWS)
+        _print_report(report, None if every else MAX_ROWS)
 
 
 def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:
@@ -49,7 +75,9 @@ def inspect_conversation(recording: ConversationFile) -> dict[str, Any]:
             }
             for group in groups(messages)
         ],
-        "summaries": [index for index, message in enumerate(messages) if is_summary(message)],
+        "summaries": [
+            index for index, message in enumerate(messages) if is_summary(message)
+        ],
         "problems": {
             api: [asdict(problem) for problem in validate_messages(messages, api=api)]
             for api in ("openai", "anthropic")
@@ -70,16 +98,29 @@ def _turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
 
 
 def _print_report(report: dict[str, Any], most: int | None) -> None:
-    counts = f"{len(report['turns']):,} turns, {len(report['groups']):,} tool groups"
+    counts = f"{count_noun(len(report['turns']), 'turn')}, {count_noun(len(report['groups']), 'tool group')}"
+    summaries = len(report["summaries"])
     print_text(
         (report["source"], "bold"),
-        f": {report['messages']:,} messages ({report['api']}), {counts}, {len(report['summaries']):,} summaries",
+        f": {count_noun(report['messages'], 'message')} ({report['api']}), {counts}, "
+        f"{summaries:,} {'summary' if summaries == 1 else 'summaries'}",
     )
-    turns = [(turn["start"], turn["messages"], turn["groups"], turn["user"]) for turn in report["turns"]]
-    print_table("turns", ["from>", "messages>", "tool groups>", "the user…"], turns, most=most)
-    open_groups = [(g["assistant"], ", ".join(g["missing"])) for g in report["groups"] if g["missing"]]
+    turns = [
+        (turn["start"], turn["messages"], turn["groups"], turn["user"])
+        for turn in report["turns"]
+    ]
+    print_table(
+        "turns", ["from>", "messages>", "tool groups>", "the user…"], turns, most=most
+    )
+    open_groups = [
+        (g["assistant"], ", ".join(g["missing"]))
+        for g in report["groups"]
+        if g["missing"]
+    ]
     if open_groups:
-        print_table("groups with open calls", ["#>", "unanswered~"], open_groups, most=most)
+        print_table(
+            "groups with open calls", ["#>", "unanswered~"], open_groups, most=most
+        )
     for api, problems in report["problems"].items():
         if problems:
             rows = [(one["index"], one["rule"], one["message"]) for one in problems]
@@ -87,17 +128,32 @@ def _print_report(report: dict[str, Any], most: int | None) -> None:
         else:
             print_text(f"valid for {api}")
     if report["repair"]:
-        print_table("repair would do", ["what~"], [(action,) for action in report["repair"]], most=most)
+        print_table(
+            "repair would do",
+            ["what~"],
+            [(action,) for action in report["repair"]],
+            most=most,
+        )
     else:
         print_text("repair would change nothing")
 
 
 def tokens(
     file: Annotated[str, typer.Argument(help=FILE_HELP)],
-    model: Annotated[str | None, typer.Option(help="Count as this model does. Default: the one in the file.")] = None,
-    window: Annotated[int | None, number_option(least=1, text="The model's window, for the share.")] = None,
-    top: Annotated[int, number_option(text="How many of the biggest messages to show.")] = 10,
-    messages: Annotated[bool, typer.Option("--messages", help="List every message.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Count as this model does. Default: the one in the file."),
+    ] = None,
+    window: Annotated[
+        int | None,
+        number_option(least=MIN_WINDOW, text="The model's window, for the share."),
+    ] = None,
+    top: Annotated[
+        int, number_option(text="How many of the biggest messages to show.")
+    ] = 10,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="List every message.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Count the tokens of a conversation: by role, by tool, by message."""
@@ -105,7 +161,11 @@ def tokens(
     print_notes(recording.warnings)
     model = model or recording.request.model or None
     size, source = resolve_window_option(window)
-    report = count_tokens(recording, TokenCounter(model)) | {"model": model, "window": size, "window_source": source}
+    report = count_tokens(recording, TokenCounter(model)) | {
+        "model": model,
+        "window": size,
+        "window_source": source,
+    }
     if as_json:
         rows = report["messages"] if messages else []
         print_json({**report, "biggest": report["biggest"][:top], "messages": rows})
@@ -116,8 +176,13 @@ def tokens(
 def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
     """The tokens of a conversation by role, by tool and by message, as plain values."""
     request = recording.request
-    names = {call.id: call.name for message in request.messages for call in calls_of(message)}
-    rows = [_count_message(index, message, names, counter) for index, message in enumerate(request.messages)]
+    names = {
+        call.id: call.name for message in request.messages for call in calls_of(message)
+    }
+    rows = [
+        _count_message(index, message, names, counter)
+        for index, message in enumerate(request.messages)
+    ]
     by_role: dict[str, dict[str, int]] = {}
     by_tool: Counter[str] = Counter()
     for row, message in zip(rows, request.messages, strict=True):
@@ -128,7 +193,9 @@ def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str
     return {
         "source": recording.source,
         "api": recording.api,
-        "total": counter.request(request.messages, system=request.system, tools=request.tools),
+        "total": counter.request(
+            request.messages, system=request.system, tools=request.tools
+        ),
         "system": counter.system(request.system),
         "tool_schemas": counter.tools(request.tools),
         "by_role": by_role,
@@ -138,10 +205,15 @@ def count_tokens(recording: ConversationFile, counter: TokenCounter) -> dict[str
     }
 
 
-def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict[str, int]:
+def _split_by_tool(
+    message: Message, tokens: int, names: dict[str, str]
+) -> dict[str, int]:
     """Split a message's tokens among its tools, by the length of each call or result."""
     lengths = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
-    lengths += [(result.name or names.get(result.call_id, "?"), len(result.text) + 1) for result in results_of(message)]
+    lengths += [
+        (result.name or names.get(result.call_id, "?"), len(result.text) + 1)
+        for result in results_of(message)
+    ]
     total = sum(length for _, length in lengths)
     shares: Counter[str] = Counter()
     for name, length in lengths:
@@ -149,10 +221,19 @@ def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict
     return shares
 
 
-def _count_message(index: int, message: Message, names: dict[str, str], counter: TokenCounter) -> dict[str, Any]:
-    calls, results = calls_of(message), results_of(message)
-    tools = [call.name for call in calls] + [result.name or names.get(result.call_id, "") for result in results]
-    text = text_of(message) or " ".join(result.text for result in results) or " ".join(call.arguments for call in calls)
+def _count_message(
+    index: int, message: Message, names: dict[str, str], counter: TokenCounter
+) -> dict[str, Any]:
+    calls = calls_of(message)
+    results = results_of(message)
+    tools = [call.name for call in calls] + [
+        result.name or names.get(result.call_id, "") for result in results
+    ]
+    text = (
+        text_of(message)
+        or " ".join(result.text for result in results)
+        or " ".join(call.arguments for call in calls)
+    )
     return {
         "index": index,
         "role": message["role"],
@@ -162,27 +243,50 @@ def _count_message(index: int, message: Message, names: dict[str, str], counter:
     }
 
 
-def _print_tokens(source: str, report: dict[str, Any], *, top: int, every: bool) -> None:
-    total, window = report["total"], report["window"]
+def _print_tokens(
+    source: str, report: dict[str, Any], *, top: int, every: bool
+) -> None:
+    total = report["total"]
+    window = report["window"]
 
     def with_share(tokens: int) -> tuple[int, str]:
         return tokens, format_share(tokens, total)
 
     rows: list[tuple[object, ...]] = [
-        (role, entry["messages"], *with_share(entry["tokens"])) for role, entry in report["by_role"].items()
+        (role, entry["messages"], *with_share(entry["tokens"]))
+        for role, entry in report["by_role"].items()
     ]
-    rest = (("system prompt", report["system"]), ("tool schemas", report["tool_schemas"]))
+    rest = (
+        ("system prompt", report["system"]),
+        ("tool schemas", report["tool_schemas"]),
+    )
     rows += [(name, "", *with_share(tokens)) for name, tokens in rest if tokens]
     print_table(source, ["role", "messages>", "tokens>", "share>"], rows)
     if report["by_tool"]:
-        tools = [(name, *with_share(tokens)) for name, tokens in report["by_tool"].items()]
+        tools = [
+            (name, *with_share(tokens)) for name, tokens in report["by_tool"].items()
+        ]
         print_table("by tool", ["tool", "tokens>", "share>"], tools)
     messages = report["messages"] if every else report["biggest"][:top]
     if messages:
         print_table(
             "every message" if every else "the biggest messages",
             ["#>", "role", "tool", "tokens>", "share>", "begins…"],
-            [(row["index"], row["role"], row["tools"], *with_share(row["tokens"]), row["text"]) for row in messages],
+            [
+                (
+                    row["index"],
+                    row["role"],
+                    row["tools"],
+                    *with_share(row["tokens"]),
+                    row["text"],
+                )
+                for row in messages
+            ],
         )
-    where = "" if report["window_source"] == "option" else f", {report['window_source']}"
-    print_text((f"{total:,}", "bold"), f" tokens, {format_share(total, window)} of a window of {window:,}{where}")
+    where = (
+        "" if report["window_source"] == "option" else f", {report['window_source']}"
+    )
+    print_text(
+        (f"{total:,}", "bold"),
+        f" tokens, {format_share(total, window)} of a window of {window:,}{where}",
+    )

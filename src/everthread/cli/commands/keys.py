@@ -9,36 +9,56 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl, Tenant, format_age, format_iso, number_option, with_store
+from everthread.cli.options import AsJson, StoreUrl, Tenant, number_option
 from everthread.cli.output import print_json, print_table, print_text, visible
-from everthread.core.pricing import format_dollars
+from everthread.cli.store_access import with_store
+from everthread.cli.times import format_age, format_iso
+from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.store.models import StoredKey
+    from everthread.store.records import StoredKey
 
 
-app = typer.Typer(help="Keys of the gateway: who may use it, for what, and how much a day.", no_args_is_help=True)
+app = typer.Typer(
+    help="Keys of the gateway: who may use it, for what, and how much a day.",
+    no_args_is_help=True,
+)
 
-PerDay = Annotated[int | None, number_option(most=10**15, text="Most in a UTC day. Default: no limit.")]
+PerDay = Annotated[
+    int | None, number_option(most=10**15, text="Most in a UTC day. Default: no limit.")
+]
 
 
 @app.command()
 def create(
     tenant: Annotated[
-        str, typer.Option(help="Its tenant. Keys of one tenant share their threads; others never see them.")
+        str,
+        typer.Option(
+            help="Its tenant. Keys of one tenant share their threads; others never see them."
+        ),
     ] = "default",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="What it may be used for: proxy, threads, tools; repeatable. Default: proxy."),
+        typer.Option(
+            help="What it may be used for: proxy, threads, tools; repeatable. Default: proxy."
+        ),
     ] = None,
     requests_per_day: PerDay = None,
     tokens_per_day: PerDay = None,
     dollars_per_day: Annotated[
-        str | None, typer.Option(metavar="DOLLARS", help="Most in a UTC day, such as 2.50. Default: no limit.")
+        str | None,
+        typer.Option(
+            metavar="DOLLARS",
+            help="Most in a UTC day, such as 2.50. Default: no limit.",
+        ),
     ] = None,
     mode: Annotated[
-        Literal["managed", "observe", "off"] | None, typer.Option(help="Instead of the configured mode.")
+        Literal["managed", "observe", "off"] | None,
+        typer.Option(
+            metavar="MODE",
+            help="Instead of the configured mode: `managed` compacts, `observe` only records, `off` does neither.",
+        ),
     ] = None,
     name: Annotated[str, typer.Option(help="A name for the list.")] = "",
     store: StoreUrl = None,
@@ -46,24 +66,40 @@ def create(
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
     from everthread.gateway.auth import issue_key
-    from everthread.store.models import KeyLimits
+    from everthread.store.records import KeyLimits
 
-    limits = KeyLimits(requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day))
-    token, new = issue_key(tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode)
+    limits = KeyLimits(
+        requests_per_day, tokens_per_day, _parse_dollars(dollars_per_day)
+    )
+    token, new = issue_key(
+        tenant=tenant, scopes=scope or ("proxy",), limits=limits, name=name, mode=mode
+    )
     with_store(store, lambda opened: opened.create_key(new), create=True)
     if as_json:
-        print_json({"id": f"et_{new.id}", "key": token, "tenant": new.tenant, "scopes": sorted(new.scopes)})
+        print_json(
+            {
+                "id": f"et_{new.id}",
+                "key": token,
+                "tenant": new.tenant,
+                "scopes": sorted(new.scopes),
+            }
+        )
         return
     typer.echo(token)
     typer.echo(
-        visible(f"Keep it now, it is not shown again. Tenant {new.tenant}; {_describe_scopes(new.scopes)}."), err=True
+        visible(
+            f"Keep it now, it is not shown again. Tenant {new.tenant}; {_describe_scopes(new.scopes)}."
+        ),
+        err=True,
     )
 
 
 @app.command("list")
 def list_keys(
     tenant: Tenant = None,
-    revoked: Annotated[bool, typer.Option("--revoked", help="Revoked ones too.")] = False,
+    revoked: Annotated[
+        bool, typer.Option("--revoked", help="Revoked ones too.")
+    ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +107,11 @@ def list_keys(
     from everthread.gateway.quotas import utc_day
 
     now = time.time()
-    stored = with_store(store, lambda opened: opened.list_keys(utc_day(now), tenant=tenant), or_empty=True)
+    stored = with_store(
+        store,
+        lambda opened: opened.list_keys(utc_day(now), tenant=tenant),
+        or_empty=True,
+    )
     keys = [key for key in stored if revoked or key.revoked is None]
     if as_json:
         print_json({"keys": [_key_as_json(key) for key in keys]})
@@ -79,13 +119,29 @@ def list_keys(
     if not keys:
         print_text("There is no key. Make one with `everthread keys create`.")
         return
-    columns = ["id", "name…", "tenant…", "scopes", "mode", "requests>", "tokens>", "dollars>", "last used"]
-    print_table("Keys, and today's use of their limits", columns, [_key_row(key, now) for key in keys])
+    columns = [
+        "id",
+        "name…",
+        "tenant…",
+        "scopes",
+        "mode",
+        "requests>",
+        "tokens>",
+        "dollars>",
+        "last used",
+    ]
+    print_table(
+        "Keys, and today's use of their limits",
+        columns,
+        [_key_row(key, now) for key in keys],
+    )
 
 
 @app.command()
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")],
+    key: Annotated[
+        str, typer.Argument(metavar="ID", help="A key's id, as the list has it.")
+    ],
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +153,9 @@ def revoke(
     if as_json:
         print_json({"id": f"et_{key_id}", "revoked": format_iso(at)})
     else:
-        print_text(f"et_{key_id} is revoked; running gateways refuse it within five seconds.")
+        print_text(
+            f"et_{key_id} is revoked; running gateways refuse it within five seconds."
+        )
 
 
 def _parse_dollars(text: str | None) -> Decimal | None:
@@ -106,35 +164,53 @@ def _parse_dollars(text: str | None) -> Decimal | None:
     try:
         return Decimal(text.removeprefix("$"))
     except InvalidOperation:
-        raise InputError(f"--dollars-per-day {text}: is not an amount such as 2.50") from None
+        raise InputError(
+            f"--dollars-per-day {text}: is not an amount such as 2.50"
+        ) from None
 
 
 def _describe_scopes(scopes: frozenset[str]) -> str:
     from everthread.gateway.auth import SCOPES
 
-    return ", ".join(f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes))
+    return ", ".join(
+        f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes)
+    )
 
 
 def _key_row(one: StoredKey, now: float) -> list[object]:
-    key, used, limits = one.key, one.today, one.key.limits
+    key = one.key
+    used = one.today
+    limits = one.key.limits
     last = "never" if one.last_used is None else format_age(one.last_used, now)
     return [
-        f"et_{key.id}", key.name, key.tenant, " ".join(sorted(key.scopes)), key.mode or "",
-        _format_use(used.requests, limits.requests), _format_use(used.tokens, limits.tokens),
-        _format_use(used.dollars, limits.dollars), last if one.revoked is None else "revoked",
-    ]  # fmt: skip
+        f"et_{key.id}",
+        key.name,
+        key.tenant,
+        " ".join(sorted(key.scopes)),
+        key.mode or "",
+        _format_use(used.requests, limits.requests),
+        _format_use(used.tokens, limits.tokens),
+        _format_use(used.dollars, limits.dollars),
+        last if one.revoked is None else "revoked",
+    ]
 
 
 def _format_use(used: int | Decimal, limit: int | Decimal | None) -> str:
     values = (used,) if limit is None else (used, limit)
-    return " / ".join(format_dollars(value) if isinstance(value, Decimal) else f"{value:,}" for value in values)
+    return " / ".join(
+        format_dollars(value) if isinstance(value, Decimal) else f"{value:,}"
+        for value in values
+    )
 
 
 def _key_as_json(one: StoredKey) -> dict[str, Any]:
-    key, use = one.key, dataclasses.asdict(one.today)
+    key = one.key
+    use = dataclasses.asdict(one.today)
     limits = dataclasses.asdict(key.limits)
     for figures in (use, limits):
-        figures["dollars"] = None if figures["dollars"] is None else str(figures["dollars"])
+        figures["dollars"] = (
+            None if figures["dollars"] is None else str(figures["dollars"])
+        )
     return {
         "id": f"et_{key.id}",
         "name": key.name,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from everthread.cli.options import number_option, watch_end_signals
+from everthread.cli.end_signals import watch_end_signals
+from everthread.cli.options import number_option
 from everthread.cli.output import json_text, visible
 from everthread.core.messages import excerpt
 from everthread.errors import InputError
-from everthread.lab.importers.reader import read_conversation
+from everthread.lab.importers.read_logs import read_conversation
 
 if TYPE_CHECKING:
     from everthread.lab.provider import Provider
@@ -31,10 +32,14 @@ def _lab() -> None:
 
 @app.command()
 def provider(
-    port: Annotated[int, number_option(most=65535, text="Where to listen; 0 finds a free one.")] = 0,
+    port: Annotated[
+        int, number_option(most=65535, text="Where to listen; 0 finds a free one.")
+    ] = 0,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; repeatable."),
+        typer.Option(
+            metavar="NAME=WINDOW[:DIALECT]", help="A model to serve; repeatable."
+        ),
     ] = None,
     shows: Annotated[
         str | None,
@@ -45,25 +50,48 @@ def provider(
         ),
     ] = None,
     compaction: Annotated[
-        bool, typer.Option(help="Answer compaction_trigger and /v1/responses/compact, or refuse them as unknown.")
+        bool,
+        typer.Option(
+            help="Answer compaction_trigger and /v1/responses/compact, or refuse them as unknown."
+        ),
     ] = True,
     websocket: Annotated[
-        int, number_option(least=400, most=499, metavar="STATUS", text="The status that refuses a WebSocket.")
+        int,
+        number_option(
+            least=400,
+            most=499,
+            metavar="STATUS",
+            text="The status that refuses a WebSocket.",
+        ),
     ] = 405,
-    script: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of answers, used one by one.")] = None,
+    script: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A JSON list of answers, used one by one."),
+    ] = None,
     transcript: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A recorded conversation; each request gets the answer that followed in it."),
+        typer.Option(
+            metavar="FILE",
+            help="A recorded conversation; each request gets the answer that followed in it.",
+        ),
     ] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="Answer with the last message (the default).")] = False,
+    echo: Annotated[
+        bool, typer.Option("--echo", help="Answer with the last message (the default).")
+    ] = False,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."),
+        typer.Option(
+            metavar="KIND[=RATE]", help="A fault and its rate from 0 to 1; repeatable."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same faults.")] = 0,
-    seconds: Annotated[float, number_option(text="For how long such a fault hangs or delays.")] = 5.0,
+    seconds: Annotated[
+        float, number_option(text="For how long such a fault hangs or delays.")
+    ] = 5.0,
     requests: Annotated[int | None, number_option(text="End after N requests.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line.")
+    ] = False,
 ) -> None:
     """Serve models that answer from a script, with real windows, caches and failures; a line for each request.
 
@@ -71,14 +99,21 @@ def provider(
     """
     from everthread.lab.provider import Provider
     from everthread.lab.provider.faults import FaultPlan, parse_fault
-    from everthread.lab.provider.models import DEFAULT_MODELS, Shown, parse_model
+    from everthread.lab.provider.served_models import DEFAULT_MODELS, Shown, parse_model
 
     if sum(map(bool, (script, transcript, echo))) > 1:
-        raise InputError("--script, --transcript and --echo exclude each other; give one of them")
+        raise InputError(
+            "--script, --transcript and --echo exclude each other; give one of them"
+        )
     if shows is not None and shows not in get_args(Shown):
-        raise InputError(f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}")
+        raise InputError(
+            f"--shows {shows!r} is unknown; use one of: {', '.join(get_args(Shown))}"
+        )
     texts = model or [f"{name}={window}" for name, window in DEFAULT_MODELS.items()]
-    models = [parse_model(text, shows=cast("Shown | None", shows), compacts=compaction) for text in texts]
+    models = [
+        parse_model(text, shows=cast("Shown | None", shows), compacts=compaction)
+        for text in texts
+    ]
     plan = FaultPlan(dict(map(parse_fault, fault)), seed, seconds) if fault else None
     answers = _load_answers(script, transcript)
 
@@ -86,11 +121,20 @@ def provider(
         ended = watch_end_signals()
 
         def print_record(record: Record) -> None:
-            typer.echo(json_text(record.summary()) if as_json else _format_record(record))
+            typer.echo(
+                json_text(record.summary()) if as_json else _format_record(record)
+            )
             if requests is not None and len(server.log) >= requests:
                 ended.set()
 
-        server = Provider(models, answers, faults=plan, port=port, listen=print_record, upgrade_status=websocket)
+        server = Provider(
+            models,
+            answers,
+            faults=plan,
+            port=port,
+            listen=print_record,
+            upgrade_status=websocket,
+        )
         async with server:
             _print_start(server, as_json=as_json)
             if requests != 0:
@@ -105,7 +149,11 @@ def _print_start(server: Provider, *, as_json: bool) -> None:
         typer.echo(json_text({"url": server.url, "models": windows}))
     else:
         models = ", ".join(f"{name} ({window:,})" for name, window in windows.items())
-        typer.echo(visible(f"{server.url}/v1 (OpenAI), {server.url} (Anthropic): {models}. Ctrl-C ends it."))
+        typer.echo(
+            visible(
+                f"{server.url}/v1 (OpenAI), {server.url} (Anthropic): {models}. Ctrl-C ends it."
+            )
+        )
 
 
 def _load_answers(script: str | None, transcript: str | None) -> Script | None:
@@ -118,7 +166,9 @@ def _load_answers(script: str | None, transcript: str | None) -> Script | None:
     try:
         return read_script(json.loads(Path(script).read_text("utf-8")))
     except OSError as error:
-        raise InputError(f"{script}: cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            f"{script}: cannot be read: {error.strerror or error}"
+        ) from error
     except ValueError as error:
         raise InputError(f"{script}: is not JSON: {error}") from error
     except InputError as error:
@@ -132,4 +182,6 @@ def _format_record(record: Record) -> str:
         tokens += f", {record.written_tokens:,} written"
     notes = [note for note in (record.fault, excerpt(record.error, 100)) if note]
     kind = f"{record.api}{' stream' if record.stream else ''}"
-    return visible(f"{record.number}  {status}  {record.model or '?'}  {kind}  {tokens}  {': '.join(notes)}".rstrip())
+    return visible(
+        f"{record.number}  {status}  {record.model or '?'}  {kind}  {tokens}  {': '.join(notes)}".rstrip()
+    )

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everthread.cli.options import StoreUrl, watch_end_signals, with_store
+from everthread.cli.end_signals import watch_end_signals
+from everthread.cli.options import StoreUrl
 from everthread.cli.output import visible
-from everthread.errors import ConfigError, InputError
+from everthread.cli.store_access import with_store
+from everthread.core.packages import require_package
+from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.store.store import Store
@@ -19,13 +22,21 @@ if TYPE_CHECKING:
 def mcp(
     thread: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only this thread: its id or the first characters of it. Default: all."),
+        typer.Option(
+            metavar="ID",
+            help="Only this thread: its id or the first characters of it. Default: all.",
+        ),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(help="The tenant of the conversations. Default: the thread's, or `default`.")
+        str | None,
+        typer.Option(help="Only the conversations of this tenant. Default: all."),
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP there instead of standard input and output.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve HTTP there instead of standard input and output.",
+        ),
     ] = None,
     store: StoreUrl = None,
 ) -> None:
@@ -34,18 +45,15 @@ def mcp(
     A client starts it by itself: claude mcp add everthread -- everthread mcp
     """
     address = _parse_address(http) if http is not None else None
-    try:
-        from everthread.gateway import mcp as server
-    except ImportError as error:
-        raise ConfigError(
-            f"`everthread mcp` needs a package that is not here ({error}): pip install 'everthread[mcp]'"
-        ) from error
-    from everthread.store.models import DEFAULT_TENANT
+    require_package("mcp", extra="mcp")
+    from everthread.gateway import mcp_server as server
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
 
     async def run(opened: Store) -> None:
-        reach = server.LookupReach(tenant or DEFAULT_TENANT)
+        reach = server.LookupReach(tenant)
         if thread is not None:
             session = await opened.resolve(thread, tenant=tenant)
             reach = server.LookupReach(session.tenant, session.thread, confined=True)
@@ -55,7 +63,10 @@ def mcp(
             return
         ended = watch_end_signals()
         async with server.serve_http(app, *address) as url:
-            typer.echo(visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."), err=True)
+            typer.echo(
+                visible(f"Everthread answers MCP clients at {url}. Ctrl-C ends it."),
+                err=True,
+            )
             await ended.wait()
 
     with contextlib.suppress(KeyboardInterrupt):

@@ -11,23 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import AsJson, StoreUrl, with_store
+from everthread.cli.options import AsJson, StoreUrl
 from everthread.cli.output import print_json, print_table, print_text, visible
+from everthread.cli.store_access import with_store
 from everthread.config import home_directory, load_config
 from everthread.core.messages import count_noun
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import Window
     from everthread.providers.resolve import Choice
-    from everthread.store.models import ModelLimit
+    from everthread.store.records import ModelLimit
     from everthread.store.store import Store
 
 
 app = typer.Typer(
-    help="Models: their windows and prices, the one in use, and the one on this machine.", no_args_is_help=True
+    help="Models: their windows and prices, the one in use, and the one on this machine.",
+    no_args_is_help=True,
 )
 
-Name = Annotated[str | None, typer.Argument(help="A model's name at its provider. Default: the configured one.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="A model's name at its provider. Default: the configured one."),
+]
 
 
 @app.command("list")
@@ -40,11 +45,31 @@ def list_models(
 
     entries = [entry for entry in families() if plain_name(text) in entry.family]
     if as_json:
-        names = [field.name for field in dataclasses.fields(entries[0]) if field.name != "exact"] if entries else []
-        print_json({"models": [{name: getattr(entry, name) for name in names} for entry in entries]})
+        names = (
+            [
+                field.name
+                for field in dataclasses.fields(entries[0])
+                if field.name != "exact"
+            ]
+            if entries
+            else []
+        )
+        print_json(
+            {
+                "models": [
+                    {name: getattr(entry, name) for name in names} for entry in entries
+                ]
+            }
+        )
         return
     rows = [
-        (entry.family, entry.window or "-", entry.max_output or "-", entry.cache or "-", entry.cache_min or "-")
+        (
+            entry.family,
+            entry.window or "-",
+            entry.max_output or "-",
+            entry.cache or "-",
+            entry.cache_min or "-",
+        )
         for entry in entries
     ]
     print_table("Catalogue", ["family", "window>", "output>", "cache", "from>"], rows)
@@ -53,20 +78,32 @@ def list_models(
 @app.command()
 def show(
     name: Name = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the server about its window.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the server about its window.")
+    ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a model's provider, its window with its source, and its prices."""
-    from everthread.factory.models import choice_of, load_window
+    from everthread.factory.model_setup import choice_of, load_window
+    from everthread.factory.prices import apply_prices
 
     config = load_config()
-    options = config.model if name is None or name == config.model.default else type(config.model)()
+    apply_prices(config)
+    options = (
+        config.model
+        if name is None or name == config.model.default
+        else type(config.model)()
+    )
     choice = choice_of(options, name)
 
     async def work(opened: Store) -> tuple[Window, list[ModelLimit]]:
-        window = await load_window(choice, options.context_length, opened, offline=offline)
-        return window, [limit for limit in await opened.limits() if limit.model == choice.model]
+        window = await load_window(
+            choice, options.context_length, opened, offline=offline
+        )
+        return window, [
+            limit for limit in await opened.limits() if limit.model == choice.model
+        ]
 
     facts = _describe_model(choice, *with_store(store, work, or_empty=True))
     if as_json:
@@ -81,33 +118,54 @@ def pull() -> None:
     """Fetch the small model that runs on this machine, about 98 MB, into the home."""
     from everthread.providers.local import pull as fetch
 
-    fetch(home_directory(), say=lambda words: print(visible(words), file=sys.stderr, flush=True))
+    fetch(
+        home_directory(),
+        say=lambda words: print(visible(words), file=sys.stderr, flush=True),
+    )
 
 
 @app.command()
 def forget(
-    name: Annotated[str | None, typer.Argument(help="Only limits of this model. Default: every one.")] = None,
-    base_url: Annotated[str | None, typer.Option("--base-url", help="Only limits of this address.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Only limits of this model. Default: every one."),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="Only limits of this address.")
+    ] = None,
     store: StoreUrl = None,
 ) -> None:
     """Forget limits that were learnt from providers' errors; the window is then what it was before."""
-    count = with_store(store, lambda opened: opened.forget_limits(base_url=base_url, model=name), or_empty=True)
+    count = with_store(
+        store,
+        lambda opened: opened.forget_limits(base_url=base_url, model=name),
+        or_empty=True,
+    )
     typer.echo(f"{count_noun(count, 'learnt limit')} forgotten")
 
 
-def _describe_model(choice: Choice, window: Window, limits: list[ModelLimit]) -> dict[str, Any]:
+def _describe_model(
+    choice: Choice, window: Window, limits: list[ModelLimit]
+) -> dict[str, Any]:
     from everthread.providers.catalog import known_model
     from everthread.providers.local import SMOLLM2
 
-    entry, file = known_model(choice.model), SMOLLM2.path(home_directory())
-    local = f"{file}" if file.is_file() else f"{file} (not there yet: everthread models pull)"
+    entry = known_model(choice.model)
+    file = SMOLLM2.path(home_directory())
+    local = (
+        f"{file}"
+        if file.is_file()
+        else f"{file} (not there yet: everthread models pull)"
+    )
     has_key = choice.key_env and os.environ.get(choice.key_env, "").strip()
     return {
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
         "address": choice.base_url or local,
-        "key": f"{choice.key_env} ({'set' if has_key else 'not set'})" if choice.key_env else "none needed",
+        "key": f"{choice.key_env} ({'set' if has_key else 'not set'})"
+        if choice.key_env
+        else "none needed",
         "window": window.tokens,
         "window_source": window.sentence,
         "window_note": window.note,
@@ -115,29 +173,55 @@ def _describe_model(choice: Choice, window: Window, limits: list[ModelLimit]) ->
         "cache": entry.cache if entry else None,
         "cache_min": entry.cache_min if entry else None,
         "prices": _list_prices(choice),
+        "price_source": _price_source(choice),
         "learnt_limits": [dataclasses.asdict(limit) for limit in limits],
     }
 
 
 def _list_prices(choice: Choice) -> dict[str, float] | None:
     """Dollars per million tokens."""
-    from everthread.core.pricing import prices_for
+    from everthread.core.prices import prices_for
 
     if choice.provider == "local":
         return None
-    provider = choice.provider if choice.provider in ("openai", "anthropic", "openrouter") else None
-    prices = prices_for(choice.model, at=datetime.now(UTC), provider=provider)
+    prices = prices_for(
+        choice.model, at=datetime.now(UTC), provider=_price_provider(choice)
+    )
     if prices is None:
         return None
     fields: dict[str, Decimal | None] = dataclasses.asdict(prices)
     return {key: float(value) for key, value in fields.items() if value is not None}
 
 
+def _price_provider(choice: Choice) -> str | None:
+    return (
+        choice.provider
+        if choice.provider in ("openai", "anthropic", "openrouter")
+        else None
+    )
+
+
+def _price_source(choice: Choice) -> str:
+    """Return which table the prices are from; empty if they are unknown."""
+    from everthread.core.prices import price_source
+
+    if choice.provider == "local":
+        return ""
+    return price_source(
+        choice.model, at=datetime.now(UTC), provider=_price_provider(choice)
+    )
+
+
 def _format_fact(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key.replace('_', ' ')} ${amount:g}" for key, amount in value.items())
+        return ", ".join(
+            f"{key.replace('_', ' ')} ${amount:g}" for key, amount in value.items()
+        )
     if isinstance(value, list):
-        return "; ".join(f"{limit['limit']:,} at {limit['base_url']}" for limit in value) or "none"
+        return (
+            "; ".join(f"{limit['limit']:,} at {limit['base_url']}" for limit in value)
+            or "none"
+        )
     if value is None or value == "":
         return "-"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""`everthread plugins [use NAME]`: which context engines there are, and which one is used."""
+"""`everthread plugins [list|use NAME]`: which context engines there are, and which one is used."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from everthread.cli.options import AsJson
-from everthread.cli.output import print_json, print_text
+from everthread.cli.output import console, print_json, print_text, shorten_path
 from everthread.compaction import registry
 from everthread.config import config_path, home_directory, load_config
 from everthread.config.file import set_keys
-from everthread.errors import EngineError, InputError
-from everthread.factory.models import EngineChoice
+from everthread.errors import EngineError
+from everthread.factory.model_setup import EngineChoice
 
 app = typer.Typer(help="Context engines: list them, and choose one.")
 
@@ -22,35 +22,59 @@ app = typer.Typer(help="Context engines: list them, and choose one.")
 @app.callback(invoke_without_command=True)
 def plugins(context: typer.Context, as_json: AsJson = False) -> None:
     """List the engines, where they come from and the active one. Runs none of their code."""
-    if context.invoked_subcommand is not None:
-        return
-    home, active = home_directory(), load_config().context.engine
+    if context.invoked_subcommand is None:
+        list_engines(as_json=as_json)
+
+
+@app.command("list")
+def list_engines(as_json: AsJson = False) -> None:
+    """List the engines, where they come from and the active one. Runs none of their code."""
+    home = home_directory()
+    active = load_config().context.engine
     engines = registry.list_engines(home=home, active=active)
     problem = _problem(active, home)
     if as_json:
-        print_json({"active": active, "problem": problem, "engines": [dataclasses.asdict(info) for info in engines]})
+        print_json(
+            {
+                "active": active,
+                "problem": problem,
+                "engines": [dataclasses.asdict(info) for info in engines],
+            }
+        )
         return
-    names, sources = (max(map(len, column)) for column in zip(*((i.name, i.source) for i in engines), strict=True))
+    names, sources = (
+        max(map(len, column))
+        for column in zip(*((i.name, i.source) for i in engines), strict=True)
+    )
     for info in engines:
         mark = "*" if info.active else " "
-        line = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  {info.location}"
-        print_text(line.replace("\n", "␊"))  # a directory may be called anything; it takes one line
+        start = f"{mark} {info.name:<{names}}  {info.source:<{sources}}  "
+        line = f"{start}{shorten_path(str(info.location), console.width - len(start))}"
+        print_text(
+            line.replace("\n", "␊")
+        )  # a directory may be called anything; it takes one line
         if note := info.problem or info.description:
             print_text(f"    {note}")
-    print_text(f"\nActive: {active}" if not problem else f"\nActive is {active}, which cannot be used: {problem}")
+    print_text(
+        f"\nActive: {active}"
+        if not problem
+        else f"\nActive is {active}, which cannot be used: {problem}"
+    )
 
 
 @app.command()
-def use(name: Annotated[str, typer.Argument(help="An engine's name, as the list has it.")]) -> None:
+def use(
+    name: Annotated[str, typer.Argument(help="An engine's name, as the list has it.")],
+) -> None:
     """Switch to another engine, if it can be loaded. Changes `context.engine` in config.yaml and nothing else."""
-    home, config = home_directory(), load_config()
-    try:
-        source = registry.find_engine(name, home=home)
-    except EngineError as error:
-        raise InputError(str(error)) from error
+    home = home_directory()
+    config = load_config()
+    source = registry.find_engine(name, home=home)
     EngineChoice(name, config.engines.get(source.name, {})).check()
     changed = set_keys(config_path(), {"context.engine": name})
-    print_text(f"{source}: {'is used from now on' if changed else 'was in use already'}")
+    print_text(
+        f"{source}: {'is used from now on' if changed else 'was in use already'}"
+    )
 
 
 def _problem(active: str, home: Path) -> str:

@@ -1,4 +1,4 @@
-"""`everthread replay FILE…`: play recorded conversations again and print what they cost and kept."""
+"""`everthread replay FILE…` and `--latest`: play recorded conversations again and print what they cost and kept."""
 
 from __future__ import annotations
 
@@ -16,29 +16,48 @@ import typer
 from everthread.cli.options import number_option
 from everthread.cli.output import print_json, print_table, print_text, show_progress
 from everthread.core.messages import count_noun
-from everthread.core.pricing import format_dollars
+from everthread.core.prices import format_dollars
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
     from everthread.config import Config
-    from everthread.conversation.options import SessionOptions
     from everthread.lab.importers.log import Log
     from everthread.lab.replay.result import Replay, ReplayWay
+    from everthread.thread.options import SessionOptions
 
 
 def replay(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FILE",
-            help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, pi, opencode; `-`: standard input.",
+            help="Conversations: JSON, JSONL, exports, logs of Claude Code, Codex, Copilot CLI, Gemini CLI, pi, "
+            "opencode; `-`: standard input.",
         ),
-    ],
-    window: Annotated[int | None, number_option(least=1_000, text="The model's window, in tokens.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name. Default: the one in the log.")] = None,
-    engine: Annotated[str | None, typer.Option(help="The context engine. Default: as configured.")] = None,
+    ] = None,
+    latest: Annotated[
+        bool,
+        typer.Option(
+            "--latest",
+            help="The newest session of any of these programs on this machine.",
+        ),
+    ] = False,
+    window: Annotated[
+        int | None, number_option(least=1_000, text="The model's window, in tokens.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name. Default: the one in the log.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="The context engine. Default: as configured.")
+    ] = None,
     threshold: Annotated[
-        float | None, number_option(least=0.05, most=0.95, text="Compact from this part of the window on, such as 0.3.")
+        float | None,
+        number_option(
+            least=0.05,
+            most=0.95,
+            text="Compact from this part of the window on, such as 0.3.",
+        ),
     ] = None,
     thresholds: Annotated[
         str | None,
@@ -49,88 +68,220 @@ def replay(
     ] = None,
     economics: Annotated[
         bool | None,
-        typer.Option("--economics/--no-economics", help="Weigh in dollars when to compact. Default: as configured."),
+        typer.Option(
+            "--economics/--no-economics",
+            help="Weigh in dollars when to compact. Default: as configured.",
+        ),
     ] = None,
-    ttl: Annotated[str | None, typer.Option(help="The lifetime of Claude's cache: 5m or 1h.")] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            help="The lifetime of Claude's cache: 5m or 1h. Default: as recorded, else as configured."
+        ),
+    ] = None,
     pause: Annotated[
-        float, number_option(text="Seconds before each message of the user, where the log has no times.")
+        float,
+        number_option(
+            text="Seconds before each message of the user, where the log has no times."
+        ),
     ] = 60.0,
-    step: Annotated[float, number_option(text="Seconds before each tool result, where the log has no times.")] = 15.0,
+    step: Annotated[
+        float,
+        number_option(
+            text="Seconds before each tool result, where the log has no times."
+        ),
+    ] = 15.0,
     recall: Annotated[
-        bool | None, typer.Option("--recall/--no-recall", help="Inject recalled passages. Default: as configured.")
+        bool | None,
+        typer.Option(
+            "--recall/--no-recall",
+            help="Inject recalled passages. Default: as configured.",
+        ),
     ] = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")] = None,
-    uncached: Annotated[
-        bool, typer.Option("--uncached", help="Also show the way without compaction and without caching.")
+    idle: Annotated[
+        bool,
+        typer.Option(
+            "--idle",
+            help="Also replay with idle compaction, and show the difference.",
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every call of every way.")] = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with charts here.")
+    ] = None,
+    uncached: Annotated[
+        bool,
+        typer.Option(
+            "--uncached",
+            help="Also show the way without compaction and without caching.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: every call of every way.")
+    ] = False,
 ) -> None:
-    """Replay recorded conversations: context, compactions, cache, cost and what was kept.
+    """Replay recorded conversations: context, compactions, cache, cost and facts kept.
 
     Nothing is sent anywhere: the recorded answers are the model's, the provider's cache and prices are simulated.
     """
     from everthread.config import load_config
-    from everthread.lab.importers.reader import read_log
+    from everthread.lab.importers.read_logs import read_log
     from everthread.lab.replay import replay as play
 
+    sources = _choose_files(files, latest=latest)
     config = load_config()
     options = _override_options(config, threshold, ttl, recall, economics)
+    if idle:
+        options = replace(options, idle=False)
     name = engine or config.context.engine
     arguments: dict[str, Any] = {
-        "model": model, "window": window or config.model.context_length, "engine": name,
-        "engine_options": dict(config.engines.get(name, {})), "pause": pause, "step": step,
-    }  # fmt: skip
+        "model": model,
+        "window": window or config.model.context_length,
+        "engine": name,
+        "engine_options": dict(config.engines.get(name, {})),
+        "pause": pause,
+        "step": step,
+        "ttl": ttl,
+    }
     shares = _parse_thresholds(thresholds) if thresholds is not None else []
-    logs = [read_log(file) for file in files]
+    logs = [read_log(file) for file in sources]
     if shares:
-        weighed = (False, True) if economics is None and options.economics else (options.economics,)
-        _compare_thresholds(logs, shares, weighed, options, as_json=as_json, **arguments)
+        weighed = (
+            (False, True)
+            if economics is None and options.economics
+            else (options.economics,)
+        )
+        _compare_thresholds(
+            logs, shares, weighed, options, as_json=as_json, **arguments
+        )
         return
     with show_progress(len(logs)) as progress:
         replays = [
-            play(log, options=options, progress=progress(number, log.source), **arguments)
+            play(
+                log, options=options, progress=progress(number, log.source), **arguments
+            )
             for number, log in enumerate(logs)
         ]
+        idle_options = replace(options, idle=True)
+        idle_replays = [
+            play(log, options=idle_options, compared=False, **arguments)
+            for log in (logs if idle else ())
+        ]
+    verdicts = [
+        _write_verdict(log, one) for log, one in zip(logs, replays, strict=True)
+    ]
     if html is not None:
-        _write_page(html, replays, uncached=uncached)
+        _write_page(html, replays, verdicts, uncached=uncached)
     if as_json:
-        print_json({"replays": [one.as_dict() for one in replays]})
+        found = [
+            one.as_dict() | {"verdict": lines}
+            for one, lines in zip(replays, verdicts, strict=True)
+        ]
+        for one, with_idle, shown in zip(replays, idle_replays, found, strict=False):
+            shown["idle"] = compare_idle(one, with_idle)
+        print_json({"replays": found})
         return
-    for one in replays:
+    for one, lines in zip(replays, verdicts, strict=True):
+        for line in lines:
+            print_text(line)
         _print_replay(one, uncached=uncached)
+    for one, with_idle in zip(replays, idle_replays, strict=False):
+        print_text(_describe_idle(one, compare_idle(one, with_idle)))
     if len(replays) > 1:
         _print_sums(replays, uncached=uncached)
     if html is not None:
         print_text(f"The page with the charts: {html}")
 
 
-def _write_page(file: str, replays: list[Replay], *, uncached: bool) -> None:
+def compare_idle(without: Replay, with_idle: Replay) -> dict[str, Any]:
+    """Return the figures of a replay with idle compaction beside those without."""
+    costs = [one.ours.cost for one in (without, with_idle)]
+    before, after = (None if cost is None else round(float(cost), 4) for cost in costs)
+    return {
+        "dollars_without": before,
+        "dollars": after,
+        "saved": None if before is None or after is None else round(before - after, 4),
+        "idle_compactions": sum(one.reason == "idle" for one in with_idle.compactions),
+        "mean_context_without": round(without.ours.mean),
+        "mean_context": round(with_idle.ours.mean),
+    }
+
+
+def _describe_idle(replayed: Replay, figures: dict[str, Any]) -> str:
+    made = count_noun(figures["idle_compactions"], "compaction")
+    return (
+        f"{replayed.source}: with idle compaction {format_dollars(figures['dollars'])} "
+        f"instead of {format_dollars(figures['dollars_without'])} "
+        f"(saves {format_dollars(figures['saved'])}), {made} before the cache expired, "
+        f"mean context {figures['mean_context']:,} instead of "
+        f"{figures['mean_context_without']:,} tokens."
+    )
+
+
+def _choose_files(files: list[str] | None, *, latest: bool) -> list[str]:
+    """Return the files to replay: those given, or the newest session on this machine."""
+    from everthread.lab.importers.read_logs import find_latest
+
+    if latest and files:
+        raise InputError("give files or --latest, not both")
+    if not latest and not files:
+        raise InputError(
+            "give a file, or --latest for the newest session on this machine"
+        )
+    return files or find_latest()
+
+
+def _write_verdict(log: Log, replayed: Replay) -> list[str]:
+    from everthread.lab.hand_offs import compare_log
+    from everthread.lab.replay.verdict import write_verdict
+
+    is_readable = any(compaction.summary is not None for compaction in log.compactions)
+    return write_verdict(replayed, compare_log(log) if is_readable else None)
+
+
+def _write_page(
+    file: str, replays: list[Replay], verdicts: list[list[str]], *, uncached: bool
+) -> None:
     from everthread.lab.replay.report import page
 
     command = f"everthread {shlex.join(sys.argv[1:])}"
     date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     try:
-        Path(file).write_text(page(replays, command=command, date=date, uncached=uncached), "utf-8")
+        Path(file).write_text(
+            page(replays, verdicts, command=command, date=date, uncached=uncached),
+            "utf-8",
+        )
     except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{file}: cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def _override_options(
-    config: Config, threshold: float | None, ttl: str | None, recall: bool | None, economics: bool | None
+    config: Config,
+    threshold: float | None,
+    ttl: str | None,
+    recall: bool | None,
+    economics: bool | None,
 ) -> SessionOptions:
     """The configured options, overridden by those of the command line."""
-    from everthread.factory.conversation import session_options
+    from everthread.factory.conversations import session_options
 
     options = session_options(config)
     if threshold is not None:
-        options = replace(options, threshold=threshold, threshold_tokens=None, models={})
+        options = replace(
+            options, threshold=threshold, threshold_tokens=None, models={}
+        )
     if economics is not None:
         options = replace(options, economics=economics)
     if ttl is not None:
         if ttl not in ("5m", "1h"):
             raise InputError(f"--ttl {ttl!r} is not allowed; it must be 5m or 1h")
         options = replace(options, cache_ttl=ttl)
-    return options if recall is None else replace(options, recall=replace(options.recall, enabled=recall))
+    return (
+        options
+        if recall is None
+        else replace(options, recall=replace(options.recall, enabled=recall))
+    )
 
 
 def _parse_thresholds(text: str) -> list[float]:
@@ -140,40 +291,49 @@ def _parse_thresholds(text: str) -> list[float]:
     except ValueError:
         shares = [0.0]
     if not all(0.05 <= share <= 0.95 for share in shares):
-        raise InputError(f"--thresholds {text!r} is not allowed; give per cent from 5 to 95, such as 15,30,50")
+        raise InputError(
+            f"--thresholds {text!r} is not allowed; give per cent from 5 to 95, such as 15,30,50"
+        )
     return shares
 
 
 THRESHOLD_COLUMNS = (
-    "threshold", "in tokens>", "dollars>", "mean context>", "peak>", "compactions>", "in context>", "by recall>",
+    "threshold",
+    "in tokens>",
+    "dollars>",
+    "mean context>",
+    "peak>",
+    "compactions>",
+    "in context>",
+    "by recall>",
     "lost>",
-)  # fmt: skip
+)
 
 
 def _compare_thresholds(
-    logs: Sequence[Log], shares: Sequence[float], weighed: Sequence[bool], options: SessionOptions, *,
-    as_json: bool, **arguments: Any,
-) -> None:  # fmt: skip
-    """Replay the same conversations at each threshold: their cost, the size of the context, what was kept.
+    logs: Sequence[Log],
+    shares: Sequence[float],
+    weighed: Sequence[bool],
+    options: SessionOptions,
+    *,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Print a table with a row for each threshold: cost, size of the context, facts kept.
 
     `weighed`: whether a compaction is weighed in dollars, or done at the threshold; without prices it is never weighed.
     """
-    from everthread.lab.replay import replay as play
-
-    replays: dict[tuple[float, bool], list[Replay]] = {}
-    with show_progress(len(logs) * len(shares) * len(weighed)) as progress:
-        for number, (economics, share, log) in enumerate(product(weighed, shares, logs)):
-            fixed = replays.get((share, False))
-            if economics and fixed and all(one.ours.cost is None for one in fixed):
-                continue
-            tried = replace(options, threshold=share, threshold_tokens=None, models={}, economics=economics)
-            step = progress(number, f"{log.source} at {_row_name(share, economics)}")
-            done = play(log, options=tried, compared=False, judged=True, progress=step, **arguments)
-            replays.setdefault((share, economics), []).append(done)
+    replays = _replay_at_thresholds(logs, shares, weighed, options=options, **arguments)
     rows: list[dict[str, Any]] = [
-        {"threshold": share, "economics": economics, "tokens": sorted({one.threshold for one in played})}
+        {
+            "threshold": share,
+            "economics": economics,
+            "tokens": sorted({one.threshold for one in played}),
+        }
         | _sum_figures(played)
-        for (share, economics), played in sorted(replays.items(), key=lambda item: item[0])
+        for (share, economics), played in sorted(
+            replays.items(), key=lambda item: item[0]
+        )
     ]
     played = replays[shares[0], weighed[0]]
     windows = sorted({one.window for one in played})
@@ -197,6 +357,45 @@ def _compare_thresholds(
     )
 
 
+def _replay_at_thresholds(
+    logs: Sequence[Log],
+    shares: Sequence[float],
+    weighed: Sequence[bool],
+    *,
+    options: SessionOptions,
+    **arguments: Any,
+) -> dict[tuple[float, bool], list[Replay]]:
+    """Replay the same conversations at each threshold, fixed and weighed."""
+    from everthread.lab.replay import replay as play
+
+    replays: dict[tuple[float, bool], list[Replay]] = {}
+    with show_progress(len(logs) * len(shares) * len(weighed)) as progress:
+        for number, (economics, share, log) in enumerate(
+            product(weighed, shares, logs)
+        ):
+            fixed = replays.get((share, False))
+            if economics and fixed and all(one.ours.cost is None for one in fixed):
+                continue
+            tried = replace(
+                options,
+                threshold=share,
+                threshold_tokens=None,
+                models={},
+                economics=economics,
+            )
+            step = progress(number, f"{log.source} at {_row_name(share, economics)}")
+            done = play(
+                log,
+                options=tried,
+                compared=False,
+                judged=True,
+                progress=step,
+                **arguments,
+            )
+            replays.setdefault((share, economics), []).append(done)
+    return replays
+
+
 def _row_name(share: float, economics: bool) -> str:
     return f"{share:.0%}, {'weighed' if economics else 'fixed'}"
 
@@ -215,19 +414,37 @@ def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
         "mean_context": round(sum(prompts) / max(len(prompts), 1)),
         "peak": max(prompts, default=0),
         "compactions": sum(len(one.compactions) for one in replays),
-    } | {name: round(sum(getattr(one, field) for one in facts) / count, 4) for name, field in shares.items()}
+    } | {
+        name: round(sum(getattr(one, field) for one in facts) / count, 4)
+        for name, field in shares.items()
+    }
 
 
 def _format_row(row: dict[str, Any]) -> list[object]:
     figures = (row["mean_context"], row["peak"], row["compactions"])
     shares = (f"{row[name]:.1%}" for name in ("in_context", "by_recall", "lost"))
     tokens = ", ".join(f"{size:,}" for size in row["tokens"])
-    return [_row_name(row["threshold"], row["economics"]), tokens, format_dollars(row["dollars"]), *figures, *shares]
+    return [
+        _row_name(row["threshold"], row["economics"]),
+        tokens,
+        format_dollars(row["dollars"]),
+        *figures,
+        *shares,
+    ]
 
 
 WAY_COLUMNS = (
-    "way", "calls>", "peak>", "mean>", "cache read>", "written>", "uncached>", "input>", "in all>", "saved>",
-)  # fmt: skip
+    "way",
+    "calls>",
+    "peak>",
+    "mean>",
+    "cache read>",
+    "written>",
+    "uncached>",
+    "input>",
+    "in all>",
+    "we save>",
+)
 
 
 def _print_replay(result: Replay, *, uncached: bool) -> None:
@@ -235,14 +452,20 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
     ways = [way for way in result.ways if uncached or way.name != "uncached"]
     calls = count_noun(len(ours.calls), "call")
     title = f"{result.source}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
-    print_table(f"{title}, {result.engine}", WAY_COLUMNS, [_way_row(result, way) for way in ways])
+    print_table(
+        f"{title}, {result.engine}",
+        WAY_COLUMNS,
+        [_way_row(result, way) for way in ways],
+    )
     saved = result.caching_saves()
     if uncached and saved is not None:
         print_text(
             f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
         )
     if result.recorded_cost is not None:
-        print_text(f"The log itself states ${result.recorded_cost:,.2f} for these calls.")
+        print_text(
+            f"The log itself states ${result.recorded_cost:,.2f} for these calls."
+        )
     for way in ways:
         if way.refused is not None:
             print_text(
@@ -250,9 +473,23 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
             )
     print_table(
         "Compactions" if result.compactions else "Compactions: none",
-        ["before call>", "why", "tokens before>", "after>", "messages before>", "after>"],
         [
-            (one.call + 1, one.reason, one.tokens_before, one.tokens_after, one.messages_before, one.messages_after)
+            "before call>",
+            "why",
+            "tokens before>",
+            "after>",
+            "messages before>",
+            "after>",
+        ],
+        [
+            (
+                one.call + 1,
+                one.reason,
+                one.tokens_before,
+                one.tokens_after,
+                one.messages_before,
+                one.messages_after,
+            )
             for one in result.compactions
         ],
     )
@@ -270,10 +507,24 @@ def _print_replay(result: Replay, *, uncached: bool) -> None:
 def _way_row(result: Replay, way: ReplayWay) -> tuple[object, ...]:
     saved = None if way is result.ours else result.saved(way)
     return (
-        way.what, f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"), way.peak, round(way.mean), way.read,
-        way.written, way.uncached, format_dollars(way.input_cost), format_dollars(way.cost),
-        "" if saved is None else f"{saved:.1%}",
-    )  # fmt: skip
+        way.what,
+        f"{len(way.calls):,}" + ("" if way.refused is None else " ✗"),
+        way.peak,
+        round(way.mean),
+        way.read,
+        way.written,
+        way.uncached,
+        format_dollars(way.input_cost),
+        format_dollars(way.cost),
+        "" if saved is None else _format_saving(result, way, saved),
+    )
+
+
+def _format_saving(result: Replay, way: ReplayWay, saved: float) -> str:
+    """Return the saving, with the number of calls that it is over if one of the ways ended earlier."""
+    count = result.shared_calls(way)
+    over_all = count == len(way.calls) == len(result.ours.calls)
+    return f"{saved:.1%}" if over_all else f"{saved:.1%} in {count:,} calls"
 
 
 def _print_facts(result: Replay) -> None:
@@ -281,17 +532,40 @@ def _print_facts(result: Replay) -> None:
     if facts is None or not facts.total:
         return
     truncated = result.way("truncated").facts
-    rows = [(kind, *counts, truncated.kinds[kind][0] if truncated else "") for kind, counts in [*facts.kinds.items()]]
-    truncated_total = sum(counts[0] for counts in truncated.kinds.values()) if truncated else ""
-    rows.append(("in all", facts.retained, facts.recoverable, facts.lost, truncated_total))
-    heads = ["what was said", "in the context>", "by recall>", "lost>", "left by truncation>"]
+    rows = [
+        (kind, sum(counts[:2]), *counts, truncated.kinds[kind][0] if truncated else "")
+        for kind, counts in facts.kinds.items()
+    ]
+    kept = facts.retained + facts.recoverable
+    rows.append(
+        (
+            "in all",
+            kept,
+            facts.retained,
+            facts.recoverable,
+            facts.lost,
+            truncated.retained if truncated else "",
+        )
+    )
+    heads = [
+        "what was said",
+        "kept>",
+        "in the context>",
+        "by recall>",
+        "lost>",
+        "kept by truncation>",
+    ]
     print_table("Facts at the end", heads, rows)
 
 
 def _print_sums(results: list[Replay], *, uncached: bool) -> None:
     from everthread.lab.replay.result import total
 
-    names = [(way.name, way.what) for way in results[0].ways if uncached or way.name != "uncached"]
+    names = [
+        (way.name, way.what)
+        for way in results[0].ways
+        if uncached or way.name != "uncached"
+    ]
     rows = [
         (
             what,

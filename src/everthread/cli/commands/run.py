@@ -15,11 +15,22 @@ from rich.console import Console
 from rich.text import Text
 
 from everthread.agent.approval import Approvals, read_rules
-from everthread.agent.events import TurnEnded
 from everthread.agent.loop import Agent
-from everthread.cli.chat.app import StartOptions, choose_model, open_terminal_agent, run_chat
-from everthread.cli.chat.input import Asker, Interrupts, LineReader, StoppedError, at_terminal
-from everthread.cli.chat.render import Screen
+from everthread.agent.turn_events import TurnEnded
+from everthread.cli.chat.chat_session import (
+    StartOptions,
+    choose_model,
+    open_terminal_agent,
+    run_chat,
+)
+from everthread.cli.chat.input import (
+    Asker,
+    Interrupts,
+    LineReader,
+    StoppedError,
+    at_terminal,
+)
+from everthread.cli.chat.terminal_view import Screen
 from everthread.cli.options import (
     NO_ID,
     BaseUrl,
@@ -30,30 +41,30 @@ from everthread.cli.options import (
     StoreUrl,
     Workspace,
     Yes,
-    find_latest_thread,
-    store_address,
     with_base_url,
 )
 from everthread.cli.output import json_text, report_unexpected, shorten_id, visible
+from everthread.cli.store_access import find_latest_thread, store_address
 from everthread.config import home_directory, load_config
+from everthread.conversation.answers import Answer
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import Event
-from everthread.conversation.requests import Answer
 from everthread.core.types import StreamDelta
 from everthread.errors import EverthreadError, InputError
 from everthread.factory import open_store
 from everthread.store.store import Store
+from everthread.thread.events import Event
 
 
 class TextOutput:
     """Prints the answer on standard output and the events on standard error.
 
-    On a terminal, one line below the events tells what is waited for; it is replaced and at last erased.
+    On a terminal, one line below the events names the current wait; it is replaced and at last erased.
     """
 
     def __init__(self, *, quiet: bool, options: str) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
-        self._quiet, self._options = quiet, options
+        self._quiet = quiet
+        self._options = options
         self._thread = ""
 
     def begin(self, conversation: Conversation) -> None:
@@ -84,8 +95,14 @@ class JsonOutput:
 
     def begin(self, conversation: Conversation) -> None:
         self._thread = conversation.id
-        self._print("start", thread=conversation.id, session=conversation.session.id, model=conversation.route.name,
-                  window=conversation.window, window_source=conversation.route.source)  # fmt: skip
+        self._print(
+            "start",
+            thread=conversation.id,
+            session=conversation.session.id,
+            model=conversation.route.name,
+            window=conversation.window,
+            window_source=conversation.route.source,
+        )
 
     def item(self, item: StreamDelta | Event) -> None:
         if isinstance(item, Event):
@@ -94,10 +111,21 @@ class JsonOutput:
             self._print(item.kind, text=item.text)
 
     def end(self, answer: Answer) -> None:
-        used, cost = answer.usage, answer.cost
-        tokens = {"prompt": used.prompt_tokens, "cache_read": used.cache_read_tokens, "output": used.output_tokens}
-        self._print("answer", text=answer.text, stop=answer.stop, usage=tokens,
-                    cost=None if cost is None else float(cost), thread=self._thread)  # fmt: skip
+        used = answer.usage
+        cost = answer.cost
+        tokens = {
+            "prompt": used.prompt_tokens,
+            "cache_read": used.cache_read_tokens,
+            "output": used.output_tokens,
+        }
+        self._print(
+            "answer",
+            text=answer.text,
+            stop=answer.stop,
+            usage=tokens,
+            cost=None if cost is None else float(cost),
+            thread=self._thread,
+        )
 
     def fail(self, error: str) -> None:
         self._print("error", error=error, thread=self._thread)
@@ -111,16 +139,25 @@ COMMAND = {"cls": ResumeCommand}
 
 
 def run(
-    task: Annotated[str, typer.Argument(help="What to do; `-` reads it from standard input.")],
+    task: Annotated[
+        str, typer.Argument(help="What to do; `-` reads it from standard input.")
+    ],
     model: Model = None,
     base_url: BaseUrl = None,
     resume: Resume = None,
     continue_: Continue = False,
     workspace: Workspace = ".",
     yes: Yes = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing about tools and compactions.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Print nothing about tools and compactions."
+        ),
+    ] = False,
     store: StoreUrl = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every event as a line of JSON.")
+    ] = False,
 ) -> None:
     """Do one task and print the answer. What its tools do is printed on standard error.
 
@@ -128,14 +165,22 @@ def run(
     """
     text = _read_task(task)
     start = _read_options(workspace, base_url, resume, continue_, model, ask=False)
-    output: Output = JsonOutput() if as_json else TextOutput(quiet=quiet, options=start.repeated)
+    output: Output = (
+        JsonOutput() if as_json else TextOutput(quiet=quiet, options=start.repeated)
+    )
     opened = open_store(store_address(store))
     if not asyncio.run(_run(start, opened, output, text, yes=yes)):
         raise typer.Exit(1)
 
 
 def _read_options(
-    workspace: str, base_url: str | None, resume: str | None, continue_: bool, model: str | None, *, ask: bool
+    workspace: str,
+    base_url: str | None,
+    resume: str | None,
+    continue_: bool,
+    model: str | None,
+    *,
+    ask: bool,
 ) -> StartOptions:
     directory = Path(workspace).expanduser().resolve()
     if not directory.is_dir():
@@ -144,24 +189,34 @@ def _read_options(
     thread = NO_ID if continue_ and resume is None else resume
     model = model if thread else choose_model(config, model, ask=ask)
     repeated = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
-    return StartOptions(config, model, thread, directory, ask, repeated)
+    return StartOptions(
+        config, model, thread=thread, workspace=directory, ask=ask, repeated=repeated
+    )
 
 
 def _read_task(argument: str) -> str:
     try:
         text = sys.stdin.buffer.read().decode("utf-8") if argument == "-" else argument
     except UnicodeDecodeError as error:
-        raise InputError(f"the task on standard input is not UTF-8 text: {error}") from error
+        raise InputError(
+            f"the task on standard input is not UTF-8 text: {error}"
+        ) from error
     if not text.strip():
         raise InputError("the task is empty: say what to do")
     return text.strip()
 
 
-async def _run(start: StartOptions, store: Store, output: Output, task: str, *, yes: bool) -> bool:
-    """Run the task; True where it was answered."""
+async def _run(
+    start: StartOptions, store: Store, output: Output, task: str, *, yes: bool
+) -> bool:
+    """Run the task; return whether it was answered."""
     try:
-        thread = await find_latest_thread(store) if start.thread == NO_ID else start.thread
-        async with await open_terminal_agent(start, store, thread, _open_approvals(output, yes=yes)) as agent:
+        thread = (
+            await find_latest_thread(store) if start.thread == NO_ID else start.thread
+        )
+        async with await open_terminal_agent(
+            start, store, thread, _open_approvals(output, yes=yes)
+        ) as agent:
             return await _run_turn(agent, output, task)
     finally:
         await store.close()
@@ -172,12 +227,16 @@ def _open_approvals(output: Output, *, yes: bool) -> Approvals:
     has_user = sys.stdin.isatty() and sys.stderr.isatty()
     reader = LineReader(output.screen.console, interactive=True)
     return Approvals(
-        read_rules(home_directory()), Asker(output.screen, reader, lambda: None) if has_user else None, everything=yes
+        read_rules(home_directory()),
+        Asker(output.screen, reader, lambda: None) if has_user else None,
+        everything=yes,
     )
 
 
 async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
-    interrupts = Interrupts(lambda: None, lambda words: output.screen.print(Text(words)))
+    interrupts = Interrupts(
+        lambda: None, lambda words: output.screen.print(Text(words))
+    )
     output.begin(agent.conversation)
     try:
         with interrupts.handle_signals():
@@ -198,7 +257,9 @@ async def _run_turn(agent: Agent, output: Output, task: str) -> bool:
     return ended is None or ended.reason == "answered"
 
 
-async def _stream_turn(agent: Agent, output: Output, task: str) -> tuple[Answer, TurnEnded | None]:
+async def _stream_turn(
+    agent: Agent, output: Output, task: str
+) -> tuple[Answer, TurnEnded | None]:
     ended: TurnEnded | None = None
     async with contextlib.aclosing(agent.turn(task)) as items:
         async for item in items:
@@ -220,6 +281,8 @@ def chat(
     store: StoreUrl = None,
 ) -> None:
     """Talk with a model that has tools, in this directory. Threads are stored and outgrow the model's window."""
-    start = _read_options(workspace, base_url, resume, continue_, model, ask=at_terminal())
+    start = _read_options(
+        workspace, base_url, resume, continue_, model, ask=at_terminal()
+    )
     opened = open_store(store_address(store))
     asyncio.run(run_chat(start, opened, pick=not continue_, yes=yes))

@@ -15,21 +15,28 @@ from urllib.parse import urlsplit
 
 import typer
 
-from everthread.cli.options import StoreUrl, number_option, watch_end_signals, with_store
+from everthread.cli.end_signals import leave_on_interrupt, watch_end_signals
+from everthread.cli.options import StoreUrl, number_option
 from everthread.cli.output import json_text, visible
+from everthread.cli.store_access import with_store
 from everthread.config import Config, load_config
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.gateway.base import Auth, Mode
+    from everthread.gateway.contracts import Auth, Mode
     from everthread.gateway.router import Upstream
     from everthread.gateway.server import Gateway
     from everthread.store.store import Store
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Where to listen. Default: gateway.host.")] = None,
-    port: Annotated[int | None, number_option(most=65535, text="0 finds a free one. Default: gateway.port.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Where to listen. Default: gateway.host.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        number_option(most=65535, text="0 finds a free one. Default: gateway.port."),
+    ] = None,
     upstream: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,44 +46,98 @@ def serve(
     ] = None,
     mode: Annotated[
         Literal["managed", "observe", "off"] | None,
-        typer.Option(help="Rewrite where needed, only record, or neither. Default: gateway.mode."),
+        typer.Option(
+            metavar="MODE",
+            help="`managed`: compact where needed; `observe`: only record; `off`: neither. Default: gateway.mode.",
+        ),
     ] = None,
     auth: Annotated[
         Literal["keys", "passthrough", "none"] | None,
         typer.Option(
-            help="Clients need a key, a credential for the upstream, or nothing (on this machine). "
-            "Default: gateway.auth."
+            metavar="AUTH",
+            help="`keys`: clients need a key of this gateway; `passthrough`: a credential for the upstream; `none`: "
+            "nothing, on this machine only. Default: gateway.auth.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        number_option(least=1, most=64, text="Processes that answer behind the one port. Default: gateway.workers."),
+        number_option(
+            least=1,
+            most=64,
+            text="Processes that answer behind the one port. Default: gateway.workers.",
+        ),
     ] = None,
     log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a JSON line there for each request and compaction.",
+        ),
+    ] = None,
+    log_format: Annotated[
         Literal["text", "json"],
-        typer.Option(help="How to log on standard error: `json` has a line for each request, with its id and thread."),
+        typer.Option(
+            metavar="FORMAT",
+            help="How to log on standard error: `text`, or `json` with a line for each request, its id and thread.",
+        ),
     ] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="Print where it listens as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line for each request and compaction.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print where it listens as JSON.")
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="No line for each request and compaction."),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say more on standard error.")
+    ] = False,
 ) -> None:
     """Serve an endpoint that gives any client an unlimited conversation.
 
     Ctrl-C ends it, after what is being answered.
     """
-    from everthread.factory.gateway import upstreams_of, with_keys
-    from everthread.gateway.observability import set_up_logs
+    leave_on_interrupt()
+    from everthread.factory.gateways import upstreams_of, with_keys
 
     config = load_config()
-    named = [named_upstream(text, mode or config.gateway.mode) for text in upstream or []]
+    _require_auxiliary_sdk(config)
+    named = [
+        named_upstream(text, mode or config.gateway.mode) for text in upstream or []
+    ]
     auth = auth or config.gateway.auth
     upstreams = with_keys(named or upstreams_of(config, mode), auth)
-    task = ServeTask(config, upstreams, host or config.gateway.host, auth, log, verbose=verbose, quiet=quiet or as_json)
-    set_up_logs(log, verbose=verbose, quiet=task.quiet)
+    task = ServeTask(
+        config=config,
+        upstreams=upstreams,
+        host=host or config.gateway.host,
+        auth=auth,
+        log_format=log_format,
+        log_file=log,
+        verbose=verbose,
+        quiet=quiet or as_json,
+    )
+    task.set_up_logs()
     port = config.gateway.port if port is None else port
     count = workers or config.gateway.workers
     text = StartText(task, as_json=as_json)
-    asyncio.run(_serve_alone(task, port, text) if count == 1 else _serve_with_workers(task, port, count, text))
+    asyncio.run(
+        _serve_alone(task, port, text)
+        if count == 1
+        else _serve_with_workers(task, port, count, text)
+    )
+
+
+def _require_auxiliary_sdk(config: Config) -> None:
+    """Raise `MissingPackageError` if the SDK of the auxiliary model is not installed."""
+    from everthread.factory.model_setup import check_choice
+    from everthread.providers.clients import require_sdk
+
+    auxiliary = config.auxiliary.compression
+    if auxiliary.provider == "main" or not (auxiliary.model or auxiliary.base_url):
+        return
+    choice, _ = check_choice(auxiliary, auxiliary.model or config.model.default)
+    if choice is not None:
+        require_sdk(choice.api)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +148,30 @@ class ServeTask:
     upstreams: list[Upstream]
     host: str
     auth: Auth
-    log: Literal["text", "json"]
+    log_format: Literal["text", "json"]
+    log_file: Path | None
     verbose: bool
     quiet: bool
 
+    def set_up_logs(self) -> None:
+        from everthread.gateway.observability import set_up_logs
+
+        set_up_logs(
+            self.log_format, verbose=self.verbose, quiet=self.quiet, file=self.log_file
+        )
+
     def open(self, **how: Any) -> AbstractAsyncContextManager[Gateway]:
-        from everthread.factory.gateway import open_gateway
+        from everthread.factory.gateways import open_gateway
         from everthread.lab.replay.runner import run_trial
 
         return open_gateway(
-            self.config, host=self.host, upstreams=self.upstreams, auth=self.auth, trial=run_trial, warm=True, **how
+            self.config,
+            host=self.host,
+            upstreams=self.upstreams,
+            auth=self.auth,
+            trial=run_trial,
+            warm=True,
+            **how,
         )
 
 
@@ -110,13 +185,16 @@ async def _serve_alone(task: ServeTask, port: int, start_text: StartText) -> Non
 _COMMAND = "from everthread.cli.commands.serve import serve_worker; serve_worker()"
 
 
-async def _serve_with_workers(task: ServeTask, port: int, count: int, start_text: StartText) -> None:
+async def _serve_with_workers(
+    task: ServeTask, port: int, count: int, start_text: StartText
+) -> None:
     """Run several processes until a signal; a second signal kills them."""
-    from everthread.factory.gateway import with_local
+    from everthread.factory.gateways import with_local
     from everthread.gateway.server import http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
     pages: list[str | None] = []
 
     def on_report(report: dict[str, Any]) -> None:
@@ -126,13 +204,21 @@ async def _serve_with_workers(task: ServeTask, port: int, count: int, start_text
             pages.append(report["page"])
 
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-")))
-        served = replace(task, upstreams=await with_local(task.upstreams, task.config, stack))
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-"))
+        )
+        served = replace(
+            task, upstreams=await with_local(task.upstreams, task.config, stack)
+        )
         sockets = PortSockets(task.host, port, count)
         supervisor = Supervisor(
-            [sys.executable, "-c", _COMMAND], lambda index: (served, count, folder / "links", index == 0), sockets,
-            folder, count=count, tell=on_report,
-        )  # fmt: skip
+            [sys.executable, "-c", _COMMAND],
+            lambda index: (served, count, folder / "links", index == 0),
+            sockets,
+            folder,
+            count=count,
+            tell=on_report,
+        )
 
         def end() -> None:
             if ended.is_set():
@@ -142,7 +228,11 @@ async def _serve_with_workers(task: ServeTask, port: int, count: int, start_text
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
         async with supervisor:
-            start_text.begin(http_url(task.host, sockets.port), next(filter(None, pages), None), count)
+            start_text.begin(
+                http_url(task.host, sockets.port),
+                next(filter(None, pages), None),
+                count,
+            )
             await ended.wait()
 
 
@@ -153,14 +243,17 @@ def serve_worker() -> None:
     serve_as_worker(_serve_in_worker)
 
 
-async def _serve_in_worker(listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]) -> None:
-    from everthread.gateway.observability import set_up_logs
+async def _serve_in_worker(
+    listener: socket.socket, arguments: tuple[ServeTask, int, Path, bool]
+) -> None:
     from everthread.gateway.supervisor import WorkerPlace, report, until_ended
 
     task, count, links, is_first = arguments
-    set_up_logs(task.log, verbose=task.verbose, quiet=task.quiet)
+    task.set_up_logs()
     place = WorkerPlace(listener, count, links)
-    async with task.open(announce=lambda path: report(link=path), worker=place) as gateway:
+    async with task.open(
+        announce=lambda path: report(link=path), worker=place
+    ) as gateway:
         report(ready=True, page=gateway.page() if is_first else None)
         await until_ended()
 
@@ -169,51 +262,100 @@ class StartText:
     """Prints the gateway's address at the start, and later links that open its pages."""
 
     def __init__(self, task: ServeTask, *, as_json: bool) -> None:
-        self._task, self._as_json, self._url = task, as_json, ""
+        self._task = task
+        self._as_json = as_json
+        self._url = ""
 
     def begin(self, url: str, page: str | None, workers: int = 1) -> None:
-        is_open, upstreams = name_loopback(url) != url, self._task.upstreams
+        is_open = name_loopback(url) != url
+        upstreams = self._task.upstreams
         self._url = url = name_loopback(url)
         page = None if page is None else name_loopback(page)
         if self._as_json:
-            served = [{"name": one.name, "url": one.root, "mode": one.mode} for one in upstreams]
-            typer.echo(json_text({"url": url, "upstreams": served, "page": page, "workers": workers}))
+            served = [
+                {"name": one.name, "url": one.root, "mode": one.mode}
+                for one in upstreams
+            ]
+            typer.echo(
+                json_text(
+                    {"url": url, "upstreams": served, "page": page, "workers": workers}
+                )
+            )
             return
-        auth, width = self._task.auth, max(len(one.name) for one in upstreams)
-        where = f"port {urlsplit(url).port} of every address of this machine" if is_open else url
-        lines = [f"Everthread listens on {where}{f' with {workers} workers' if workers > 1 else ''} in front of"]
-        lines += [f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, auth)}" for one in upstreams]
-        lines += ["Set in a client:", f"  OPENAI_BASE_URL={url}/v1", f"  ANTHROPIC_BASE_URL={url}"]
+        auth = self._task.auth
+        width = max(len(one.name) for one in upstreams)
+        where = (
+            f"port {urlsplit(url).port} of every address of this machine"
+            if is_open
+            else url
+        )
+        lines = [
+            f"Everthread listens on {where}{f' with {workers} workers' if workers > 1 else ''} in front of"
+        ]
+        lines += [
+            f"  {one.name:{width}}  {one.root} ({one.mode}); {_describe_key(one, auth)}"
+            for one in upstreams
+        ]
+        variables = {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "ANTHROPIC_BASE_URL": url,
+            "GOOGLE_GEMINI_BASE_URL": url,
+        }
+        lines += [
+            "Set in a client:",
+            *(f"  {name}={value}" for name, value in variables.items()),
+        ]
         if is_open:
-            lines.append(f"On another machine, put this one's name or address for {urlsplit(url).hostname}.")
-        lines.append(describe_writer(self._task.config))
+            lines.append(
+                f"On another machine, put this one's name or address for {urlsplit(url).hostname}."
+            )
+        from everthread.cli.summary_writer import describe_client_writer
+
+        writer = describe_client_writer(self._task.config)
+        lines.append(f"Summaries: written by {writer}.")
         if page is None:
-            lines.append("The pages at / are off: set gateway.dashboard.key_env to see your context.")
+            lines.append(
+                "The pages at / are off: set gateway.dashboard.key_env to see your context."
+            )
         else:
-            lines.append(f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}")
+            lines.append(
+                f"See your context{' (the link works once)' if auth == 'none' else ''}: {page}"
+            )
         lines.append("Ctrl-C ends it.")
         typer.echo(visible("\n".join(lines)))
 
     def announce(self, path: str) -> None:
-        typer.echo(f"See your context, with a link that works once: {self._url}{path}", err=self._as_json)
+        typer.echo(
+            f"See your context, with a link that works once: {self._url}{path}",
+            err=self._as_json,
+        )
 
 
 def name_loopback(url: str) -> str:
     """The URL with an address that a client can use: 0.0.0.0 and [::] mean every address, and are none."""
-    return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace("//[::]:", "//[::1]:", 1)
+    return url.replace("//0.0.0.0:", "//127.0.0.1:", 1).replace(
+        "//[::]:", "//[::1]:", 1
+    )
 
 
 def named_upstream(text: str, mode: Mode) -> Upstream:
     """Read `NAME=URL` of the command line. The upstream gets the clients' own keys."""
-    from everthread.factory.gateway import is_local
+    from everthread.factory.gateways import is_local
     from everthread.gateway.router import Upstream
 
     name, _, url = text.partition("=")
     if is_local(url or name):
         return Upstream(name.partition(":")[0], url or name, mode=mode)
     parts = urlsplit(url)
-    if not name or parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
-        raise InputError("--upstream is not NAME=URL, such as vllm=http://127.0.0.1:8000/v1, without a password in it")
+    if (
+        not name
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.password
+    ):
+        raise InputError(
+            "--upstream is not NAME=URL, such as vllm=http://127.0.0.1:8000/v1, without a password in it"
+        )
     if "anthropic" in name.lower():
         return Upstream(name, url, ("claude-*",), "anthropic", mode=mode)
     return Upstream(name, url, mode=mode)
@@ -228,34 +370,22 @@ def _describe_key(upstream: Upstream, auth: Auth) -> str:
     return "no key goes there" if auth == "keys" else "the client's own key goes there"
 
 
-def describe_writer(config: Config) -> str:
-    """Who writes the summaries of proxied clients."""
-    from everthread.factory.models import check_choice
-
-    if not config.compression.enabled:
-        return "compression.enabled is false: nothing is compacted."
-    auxiliary = config.auxiliary.compression
-    if auxiliary.model:
-        _, trouble = check_choice(auxiliary) if auxiliary.provider != "main" else (None, "")
-        if trouble:
-            return f"Summaries are written by the journal, for {auxiliary.model} cannot be used: {trouble}."
-        return f"Summaries are written by {auxiliary.model}, else by the journal, which calls no model."
-    if auxiliary.provider == "main":
-        return "Summaries are written by the client's own model, else by the journal, which calls no model."
-    return "Summaries are written by the journal, which calls no model."
-
-
 def dashboard(
     store: StoreUrl = None,
     port: Annotated[int, number_option(most=65535, text="0 finds a free one.")] = 8485,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as JSON.")
+    ] = False,
 ) -> None:
     """See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.
 
     It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
     """
-    from everthread.factory.gateway import open_dashboard
+    leave_on_interrupt()
+    from everthread.factory.gateways import open_dashboard
     from everthread.lab.replay.runner import run_trial
 
     config = load_config()
@@ -267,10 +397,16 @@ def dashboard(
         def announce(path: str) -> None:
             typer.echo(f"A link that works once: {address}{path}")
 
-        async with open_dashboard(config, opened, port=port, trial=run_trial, announce=announce) as (url, pages):
+        async with open_dashboard(
+            config, opened, port=port, trial=run_trial, announce=announce
+        ) as (url, pages):
             address = url
             link = f"{url}{pages.access.new_link()}"
-            typer.echo(json_text({"url": url, "link": link}) if as_json else visible(f"See your context: {link}"))
+            typer.echo(
+                json_text({"url": url, "link": link})
+                if as_json
+                else visible(f"See your context: {link}")
+            )
             if not as_json:
                 typer.echo("The link works once. Ctrl-C ends it.")
             if open_browser:

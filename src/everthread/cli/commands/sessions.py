@@ -16,22 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from everthread.cli import session_views
-from everthread.cli.options import (
-    AsJson,
-    Limit,
-    Offset,
-    SessionId,
-    StoreUrl,
-    Tenant,
-    format_age,
-    format_iso,
-    with_store,
-)
+from everthread.cli.options import AsJson, Limit, Offset, SessionId, StoreUrl, Tenant
 from everthread.cli.output import (
-    MOST_ROWS,
+    MAX_ROWS,
     format_size,
     json_text,
     print_json,
+    print_lines,
     print_more,
     print_notes,
     print_table,
@@ -39,27 +30,43 @@ from everthread.cli.output import (
     shorten_id,
 )
 from everthread.cli.session_views import list_thread_ids, short_title, state_of
+from everthread.cli.store_access import with_store
+from everthread.cli.times import format_age, format_iso
 from everthread.core.messages import count_noun, excerpt
-from everthread.errors import EverthreadError, InputError, StoreDamagedError, TranscriptError
+from everthread.errors import (
+    EverthreadError,
+    InputError,
+    StoreDamagedError,
+    TranscriptError,
+)
 
 if TYPE_CHECKING:
     from everthread.lab.importers.log import Log
-    from everthread.store.models import Session, ThreadRow
+    from everthread.store.records import Session, ThreadRow
     from everthread.store.store import Store
 
 
-app = typer.Typer(help="Stored conversations: find, read, move and undo them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Stored conversations: find, read, move and undo them.", no_args_is_help=True
+)
 
 
 @app.command()
 def export(
     session_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Sessions' ids or their first characters.")
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Sessions' ids or their first characters."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every thread.")] = False,
     output: Annotated[
         str | None,
-        typer.Option("--out", "--output", "-o", metavar="FILE", help="A new file. Default: standard output."),
+        typer.Option(
+            "--out",
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A new file. Default: standard output.",
+        ),
     ] = None,
     tenant: Tenant = None,
     store: StoreUrl = None,
@@ -84,7 +91,9 @@ def export(
     with _open_target(output) as write:
         exported = with_store(store, work)
     if output is not None:
-        print_text(f"{count_noun(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {output}")
+        print_text(
+            f"{count_noun(len(exported), 'thread')}, {format_size(Path(output).stat().st_size)}: {output}"
+        )
     if lost:
         print_notes(lost, "cannot be read")
         summary = f"The store is damaged: {count_noun(len(lost), 'item')} could not be read, all else was written."
@@ -92,10 +101,15 @@ def export(
         raise typer.Exit(1)
 
 
-async def _threads_to_export(store: Store, session_ids: list[str] | None, tenant: str | None) -> list[str]:
+async def _threads_to_export(
+    store: Store, session_ids: list[str] | None, tenant: str | None
+) -> list[str]:
     """Each thread once, before its subagents."""
     if session_ids:
-        roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
+        roots = [
+            (await store.resolve(prefix, tenant=tenant)).thread
+            for prefix in session_ids
+        ]
     else:
         roots = (await list_thread_ids(store, tenant))[::-1]
     families = [[root, *(await store.subagents(root))] for root in roots]
@@ -111,18 +125,28 @@ def _open_target(file: str | None) -> Iterator[Callable[[str], int]]:
         return
     path = Path(file)
     try:
-        target = os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8")
+        target = os.fdopen(
+            os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600),
+            "w",
+            encoding="utf-8",
+        )
     except FileExistsError as error:
-        raise InputError(f"{file}: exists already; name a file that does not") from error
+        raise InputError(
+            f"{file}: exists already; name a file that does not"
+        ) from error
     except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{file}: cannot be written: {error.strerror or error}"
+        ) from error
     try:
         with target:
             yield target.write
     except BaseException as error:
         path.unlink()
         if isinstance(error, OSError):
-            raise EverthreadError(f"{file}: cannot be written: {error.strerror or error}") from error
+            raise EverthreadError(
+                f"{file}: cannot be written: {error.strerror or error}"
+            ) from error
         raise
 
 
@@ -130,13 +154,22 @@ def _open_target(file: str | None) -> Iterator[Callable[[str], int]]:
 def import_(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE", help="Exports, conversations or logs of other programs; `-`: standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="Exports, conversations or logs of other programs; `-`: standard input.",
+        ),
     ] = None,
     client: Annotated[
         str | None,
-        typer.Option("--from", metavar="PROGRAM", help="Every session of claude-code, codex, pi or opencode here."),
+        typer.Option(
+            "--from",
+            metavar="PROGRAM",
+            help="Every session of claude-code, codex, pi or opencode here.",
+        ),
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="The tenant of the imported threads.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="The tenant of the imported threads.")
+    ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -145,27 +178,41 @@ def import_(
     Of a conversation that is stored already only new messages are added. An exported thread that is stored already is
     refused.
     """
-    from everthread.lab.importers.reader import find_logs
+    from everthread.lab.importers.read_logs import find_logs
 
     if bool(files) == (client is not None):
-        raise InputError("give the files to import, or --from with the name of a program")
+        raise InputError(
+            "give the files to import, or --from with the name of a program"
+        )
     sources = find_logs(client) if client else list(files or ())
-    imported, skipped, notes = _import_all(sources, store, tenant, skip_bad=client is not None or len(sources) > 1)
+    imported, skipped, notes = _import_all(
+        sources, store, tenant, skip_bad=client is not None or len(sources) > 1
+    )
     if as_json:
-        print_json({"threads": [thread for thread, _ in imported], "skipped": skipped, "notes": notes})
+        print_json(
+            {
+                "threads": [thread for thread, _ in imported],
+                "skipped": skipped,
+                "notes": notes,
+            }
+        )
         return
     print_notes(skipped, "skipped")
     print_notes(notes)
     new = sum(count for _, count in imported)
-    ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (", …" if len(imported) > 5 else "")
-    typer.echo(f"{count_noun(len(imported), 'thread')} imported, {count_noun(new, 'message')} new: {ids or 'none'}")
+    ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (
+        ", …" if len(imported) > 5 else ""
+    )
+    typer.echo(
+        f"{count_noun(len(imported), 'thread')} imported, {count_noun(new, 'message')} new: {ids or 'none'}"
+    )
 
 
 def _import_all(
     files: Sequence[str], store: str | None, tenant: str | None, *, skip_bad: bool
 ) -> tuple[list[tuple[str, int]], list[str], list[str]]:
-    """The imported threads with the count of their new messages, why files were skipped, what was not read."""
-    from everthread.lab.importers.reader import import_log
+    """Import logs; return threads with the count of new messages, reasons for skipped files, and unread parts."""
+    from everthread.lab.importers.read_logs import import_log
 
     skipped: list[str] = []
     notes: list[str] = []
@@ -177,13 +224,20 @@ def _import_all(
                 content = _read_import(file)
                 if isinstance(content, list):
                     threads = await opened.import_lines(content)
-                    imported += [(thread, (await opened.session(thread)).messages) for thread in threads]
+                    imported += [
+                        (thread, (await opened.session(thread)).messages)
+                        for thread in threads
+                    ]
                 else:
                     imported.append(await import_log(opened, content, tenant=tenant))
-                    notes.extend(f"{content.source}: {warning}" for warning in content.warnings)
+                    notes.extend(
+                        f"{content.source}: {warning}" for warning in content.warnings
+                    )
             except TranscriptError as error:
                 source = "standard input" if file == "-" else file
-                reason = str(error) if str(error).startswith(file) else f"{source}: {error}"
+                reason = (
+                    str(error) if str(error).startswith(file) else f"{source}: {error}"
+                )
                 if not skip_bad:
                     raise TranscriptError(f"{reason}; nothing was imported") from error
                 skipped.append(reason)
@@ -194,27 +248,46 @@ def _import_all(
 
 def _read_import(file: str) -> list[dict[str, Any]] | Log:
     """The lines of an export, or the conversation in another program's log."""
-    from everthread.lab.importers.reader import EXPORT, parse_log, read_text
+    from everthread.lab.importers.read_logs import (
+        EXPORT,
+        open_lines,
+        parse_lines,
+        parse_log,
+        read_text,
+    )
 
+    log_lines = open_lines(file)
+    if log_lines is not None and log_lines.first.get("type") != EXPORT:
+        return _check_messages(parse_lines(log_lines, file))
     source, text = read_text(file)
     if not text.strip():
         raise TranscriptError(f"{source}: is empty")
-    head, lines = None, text.strip().split("\n")
-    with contextlib.suppress(ValueError, RecursionError):  # the first line says what it is: a later one may be damaged
+    head = None
+    lines = text.strip().split("\n")
+    with contextlib.suppress(
+        ValueError, RecursionError
+    ):  # the first line says what it is: a later one may be damaged
         head = json.loads(lines[0])
     if isinstance(head, dict) and head.get("type") == EXPORT:
-        return [_parse_line(source, number, line) for number, line in enumerate(lines, 1)]
-    log = parse_log(text, source)
-    if log.messages:
+        return [
+            _parse_line(source, number, line) for number, line in enumerate(lines, 1)
+        ]
+    return _check_messages(parse_log(text, source))
+
+
+def _check_messages(log: Log) -> Log:
+    if log.entries:
         return log
-    raise TranscriptError(f"{source}: holds no message")
+    raise TranscriptError(f"{log.source}: holds no message")
 
 
 def _parse_line(source: str, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise TranscriptError(f"{source}: line {number} is not JSON: {error}") from error
+        raise TranscriptError(
+            f"{source}: line {number} is not JSON: {error}"
+        ) from error
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise TranscriptError(f"{source}: line {number} is not a line of an export")
     return value
@@ -236,12 +309,32 @@ class ListRow:
 
     @property
     def label(self) -> str:
-        """The title, then the model, which is cut first where there is little room."""
-        return " · ".join(filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30))))
+        """Return the title, then the model, which is cut first if there is little room."""
+        return " · ".join(
+            filter(None, (excerpt(self.title, 70), excerpt(self.session.model, 30)))
+        )
+
+    @property
+    def kind(self) -> str:
+        """The thread's kind, with the number of side calls that are folded into it."""
+        if not self.side_calls:
+            return self.session.label
+        return f"{self.session.label} +{count_noun(self.side_calls, 'side call')}"
 
     def as_json(self) -> dict[str, Any]:
         session = self.session
-        names = ("id", "thread", "parent", "kind", "tenant", "platform", "user", "model", "client", "client_session")
+        names = (
+            "id",
+            "thread",
+            "parent",
+            "kind",
+            "tenant",
+            "platform",
+            "user",
+            "model",
+            "client",
+            "client_session",
+        )
         return {name: getattr(session, name) for name in names} | {
             "title": self.title,
             "messages": self.messages,
@@ -256,7 +349,12 @@ class ListRow:
 
 @app.command("list")
 def listing(
-    every: Annotated[bool, typer.Option("--all", help="Every session, continuations and reverted ones too.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Every session, continuations and reverted ones too."
+        ),
+    ] = False,
     limit: Limit = 20,
     offset: Offset = 0,
     tenant: Tenant = None,
@@ -267,15 +365,25 @@ def listing(
 
     async def work(opened: Store) -> list[ListRow]:
         if every:
-            sessions = await opened.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
+            sessions = await opened.list_sessions(
+                tenant=tenant, limit=limit + 1, offset=offset
+            )
             return [await _session_row(opened, session) for session in sessions]
-        threads = await opened.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
+        threads = await opened.list_threads(
+            tenant=tenant, limit=limit + 1, offset=offset
+        )
         return [await _thread_row(opened, row) for row in threads]
 
     rows = with_store(store, work, or_empty=True)
     rows, more = rows[:limit], len(rows) > limit
     if as_json:
-        print_json({"sessions": [row.as_json() for row in rows], "offset": offset, "more": more})
+        print_json(
+            {
+                "sessions": [row.as_json() for row in rows],
+                "offset": offset,
+                "more": more,
+            }
+        )
         return
     if not rows:
         print_text("no sessions" if offset else "no sessions yet")
@@ -286,50 +394,77 @@ def listing(
 
 
 def _print_list(rows: list[ListRow], now: float, *, every: bool) -> None:
-    columns: dict[str, list[object]] = {
-        "title…": [row.label or "(no title)" for row in rows],
-        "id": [shorten_id(row.session.id) for row in rows],
-        "last used": [format_age(row.last, now) for row in rows],
-        "messages>": [row.messages for row in rows],
-        "tokens>": [row.tokens for row in rows],
-        "compactions>": [row.compactions for row in rows],
-        "side calls>": [row.side_calls for row in rows],
-        "kind": [row.session.label for row in rows],
-        "state": [row.state for row in rows],
+    """Print one line for each row, in the same form whatever they hold, so that other programs can read it."""
+    columns: dict[str, Callable[[ListRow], object]] = {
+        "title…": lambda row: row.label or "(no title)",
+        "id": lambda row: shorten_id(row.session.id),
+        "last used": lambda row: format_age(row.last, now),
+        "messages>": lambda row: row.messages,
     }
-    # A column in which every row has the usual value, or none is counted, is left out.
-    usual = {"tokens>": None, "compactions>": None if every else 0, "side calls>": 0, "kind": "main", "state": "live"}
-    shown = [name for name, values in columns.items() if name not in usual or set(values) != {usual[name]}]
-    print_table("sessions" if every else "threads", shown, zip(*(columns[name] for name in shown), strict=True))
+    if every:
+        columns |= {
+            "kind": lambda row: row.session.label,
+            "state": lambda row: row.state,
+        }
+    else:
+        columns |= {
+            "tokens>": lambda row: row.tokens,
+            "compactions>": lambda row: row.compactions,
+            "kind": lambda row: row.kind,
+        }
+    values = [[value(row) for value in columns.values()] for row in rows]
+    print_lines("sessions" if every else "threads", list(columns), values)
 
 
 async def _thread_row(store: Store, row: ThreadRow) -> ListRow:
     title = await short_title(store, row.first)
     return ListRow(
-        row.first, state_of(row.tip), row.messages, row.active, title, row.tokens, row.compactions, row.side_calls
+        row.first,
+        state_of(row.tip),
+        messages=row.messages,
+        last=row.active,
+        title=title,
+        tokens=row.tokens,
+        compactions=row.compactions,
+        side_calls=row.side_calls,
     )
 
 
 async def _session_row(store: Store, session: Session) -> ListRow:
-    messages = await store.messages(session.id, start=session.messages - 1, limit=1) if session.messages else []
+    messages = (
+        await store.messages(session.id, start=session.messages - 1, limit=1)
+        if session.messages
+        else []
+    )
     last = messages[0].created if messages else session.started
-    return ListRow(session, state_of(session), session.messages, last, await short_title(store, session))
+    return ListRow(
+        session,
+        state_of(session),
+        session.messages,
+        last,
+        await short_title(store, session),
+    )
 
 
 @app.command()
 def state(
     session_id: SessionId,
-    every: Annotated[bool, typer.Option("--all", help="Files that were only read, too; every row.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Files that were only read, too; every row.")
+    ] = False,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a thread: files, commands and tests with their last outcome, open errors, to-do list."""
-    from everthread.conversation.thread_state import changed_files, load_thread_state, state_figures
+    from everthread.thread.facts import changed_files, load_thread_state, state_figures
 
     async def work(opened: Store) -> dict[str, Any]:
         thread = (await opened.resolve(session_id, tenant=tenant)).thread
-        return {"thread": thread, **state_figures(await load_thread_state(opened, thread))}
+        return {
+            "thread": thread,
+            **state_figures(await load_thread_state(opened, thread)),
+        }
 
     figures = with_store(store, work)
     if as_json:
@@ -337,13 +472,27 @@ def state(
         return
     branch = f"branch {figures['branch']}" if figures["branch"] else ""
     facts = (count_noun(figures["messages"], "message"), figures["directory"], branch)
-    print_text((", ".join(filter(None, (f"thread {shorten_id(figures['thread'])}", *facts))), "bold"))
+    print_text(
+        (
+            ", ".join(
+                filter(None, (f"thread {shorten_id(figures['thread'])}", *facts))
+            ),
+            "bold",
+        )
+    )
     files = figures["files"] if every else changed_files(figures)
-    errors = [{"of": one["source"], "error": " ".join(one["lines"])} for one in figures["open_errors"]]
+    errors = [
+        {"of": one["source"], "error": " ".join(one["lines"])}
+        for one in figures["open_errors"]
+    ]
     processes = [{"process": one} for one in figures["processes"]]
     tables: list[tuple[str, dict[str, str], list[Any]]] = [
         ("files", {"file…": "path", "last": "last", "turn>": "turn"}, files),
-        ("commands and tests", {"command…": "command", "outcome~": "outcome", "turn>": "turn"}, figures["commands"]),
+        (
+            "commands and tests",
+            {"command…": "command", "outcome~": "outcome", "turn>": "turn"},
+            figures["commands"],
+        ),
         ("open errors", {"of…": "of", "error~": "error"}, errors),
         ("running", {"process~": "process"}, processes),
         ("to do", {"what~": "text", "state": "status"}, figures["todo"]),
@@ -351,13 +500,18 @@ def state(
     for name, columns, rows in tables:
         if rows:
             cells = ([one[key] for key in columns.values()] for one in rows)
-            print_table(name, [*columns], cells, most=None if every else MOST_ROWS)
+            print_table(name, [*columns], cells, most=None if every else MAX_ROWS)
     if not any(rows for _, _, rows in tables):
         print_text("no tool was called in this thread")
 
 
 @app.command()
-def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
+def undo(
+    session_id: SessionId,
+    tenant: Tenant = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Undo a thread's last compaction: all its messages are back in the context."""
 
     async def work(opened: Store) -> Session:
@@ -365,7 +519,13 @@ def undo(session_id: SessionId, tenant: Tenant = None, store: StoreUrl = None, a
 
     session = with_store(store, work)
     if as_json:
-        print_json({"thread": session.thread, "session": session.id, "messages": session.messages})
+        print_json(
+            {
+                "thread": session.thread,
+                "session": session.id,
+                "messages": session.messages,
+            }
+        )
     else:
         text = f"thread {shorten_id(session.thread)} goes on in session {shorten_id(session.id)}"
         print_text(f"undone: {text}, with {count_noun(session.messages, 'message')}")
@@ -386,12 +546,16 @@ def delete(
         subagents = len(await opened.subagents(session.thread))
         also = f" and {count_noun(subagents, 'subagent thread')}" if subagents else ""
         title = await short_title(opened, session)
-        return session.thread, f"thread {shorten_id(session.thread)}{also}" + (f" ({title})" if title else "")
+        return session.thread, f"thread {shorten_id(session.thread)}{also}" + (
+            f" ({title})" if title else ""
+        )
 
     thread, description = with_store(store, describe)
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"deleting {description} needs --yes, as nobody can be asked here")
+            raise InputError(
+                f"deleting {description} needs --yes, as nobody can be asked here"
+            )
         if not typer.confirm(f"Delete {description} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)

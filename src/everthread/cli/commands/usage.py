@@ -10,35 +10,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everthread.cli.options import (
-    DAY,
-    AsJson,
-    Since,
-    StoreUrl,
-    Tenant,
-    Until,
-    format_age,
-    format_iso,
-    number_option,
-    parse_time,
-    with_store,
+from everthread.cli.options import AsJson, Since, StoreUrl, Tenant, Until, number_option
+from everthread.cli.output import (
+    format_cost,
+    format_share,
+    print_bars,
+    print_json,
+    print_table,
+    print_text,
+    shorten_id,
 )
-from everthread.cli.output import format_cost, format_share, print_bars, print_json, print_table, print_text, shorten_id
-from everthread.conversation.thread_state import load_thread_usage
+from everthread.cli.store_access import with_store
+from everthread.cli.times import DAY, format_age, format_iso, parse_time
 from everthread.core.messages import count_noun
 from everthread.errors import InputError
-from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
+from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.thread.facts import load_thread_usage
 
 if TYPE_CHECKING:
-    from everthread.store.models import Insights, UsageRecord, UsageRow
+    from everthread.store.records import Insights, UsageRecord, UsageRow
     from everthread.store.store import Store
 
 
 def usage(
     session_id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A session's id or its first characters. Default: all threads.")
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="A session's id or its first characters. Default: all threads.",
+        ),
     ] = None,
-    calls: Annotated[bool, typer.Option("--calls", help="Every call of the thread, not only the sums.")] = False,
+    calls: Annotated[
+        bool,
+        typer.Option("--calls", help="Every call of the thread, not only the sums."),
+    ] = False,
     since: Since = None,
     until: Until = None,
     tenant: Tenant = None,
@@ -49,24 +54,48 @@ def usage(
     if calls and session_id is None:
         raise InputError("--calls lists the calls of one thread: give its id")
     now = time.time()
-    first, last = parse_time(since, now) or 0.0, parse_time(until, now) or now + 1
+    first = parse_time(since, now) or 0.0
+    last = parse_time(until, now) or now + 1
 
-    async def work(opened: Store) -> tuple[str | None, list[UsageRow], list[UsageRecord]]:
+    async def work(
+        opened: Store,
+    ) -> tuple[str | None, list[UsageRow], list[UsageRecord]]:
         if session_id is None:
             insights = await opened.insights(since=first, until=last, tenant=tenant)
             by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
             return None, [*by_task, replace(insights.total, key="all")], []
         thread = (await opened.resolve(session_id, tenant=tenant)).thread
         usage_by_part = await load_thread_usage(opened, thread)
-        parts = {key: [one for one in part if first <= one.created < last] for key, part in usage_by_part.items()}
+        parts = {
+            key: [one for one in part if first <= one.created < last]
+            for key, part in usage_by_part.items()
+        }
         own = [record for record in parts["all"] if record.thread == thread]
-        return thread, [sum_usage(key, list(map(usage_row, part))) for key, part in parts.items() if part], own
+        return (
+            thread,
+            [
+                sum_usage(key, list(map(usage_row, part)))
+                for key, part in parts.items()
+                if part
+            ],
+            own,
+        )
 
     thread, rows, records = with_store(store, work, or_empty=True)
     if as_json:
-        extra = {"calls": [_call_as_json(record) for record in records]} if calls else {}
+        extra = (
+            {"calls": [_call_as_json(record) for record in records]} if calls else {}
+        )
         sums = {row.key: usage_figures(row) for row in rows}
-        print_json({"thread": thread, "since": format_iso(first), "until": format_iso(last), "sums": sums} | extra)
+        print_json(
+            {
+                "thread": thread,
+                "since": format_iso(first),
+                "until": format_iso(last),
+                "sums": sums,
+            }
+            | extra
+        )
     else:
         _print_usage(thread, rows, records if calls else [], now)
 
@@ -82,7 +111,15 @@ FIGURES: dict[str, Callable[[UsageRow], object]] = {
     "cache hits": lambda row: format_share(row.cache_read, row.prompt),
     "cost": format_cost,
 }
-BUCKETS = ("input", "cache read", "cache write", "output", "reasoning", "cache hits", "cost")
+BUCKETS = (
+    "input",
+    "cache read",
+    "cache write",
+    "output",
+    "reasoning",
+    "cache hits",
+    "cost",
+)
 COLUMNS = ("calls", "prompt", "cache hits", "output", "cost")
 
 
@@ -100,35 +137,57 @@ def _call_as_json(record: UsageRecord) -> dict[str, Any]:
     } | usage_figures(usage_row(record))
 
 
-def _print_usage(thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float) -> None:
+def _print_usage(
+    thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float
+) -> None:
     if not any(row.calls for row in rows):
         print_text("no calls to a model are recorded")
         return
     title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
-    lines = [(name, *(FIGURES[name](row) for row in rows)) for name in ("calls", *BUCKETS)]
+    lines = [
+        (name, *(FIGURES[name](row) for row in rows)) for name in ("calls", *BUCKETS)
+    ]
     print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
     total = rows[-1]
     if total.unpriced:
-        print_text(f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price")
+        print_text(
+            f"{total.unpriced:,} of {count_noun(total.calls, 'call')} without a known price"
+        )
     if records:
         table = [
-            (format_age(record.created, now), record.model, record.task, *_cells(usage_row(record), BUCKETS))
+            (
+                format_age(record.created, now),
+                record.model,
+                record.task,
+                *_cells(usage_row(record), BUCKETS),
+            )
             for record in records
         ]
-        print_table("calls", ["when", "model…", "task", *(f"{name}>" for name in BUCKETS)], table)
+        print_table(
+            "calls",
+            ["when", "model…", "task", *(f"{name}>" for name in BUCKETS)],
+            table,
+        )
         estimated = sum(record.estimated for record in records)
         if estimated:
-            print_text(f"{estimated:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them")
+            print_text(
+                f"{estimated:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them"
+            )
 
 
-MOST_DAYS, MOST_WEEKS = 62, 400
+MAX_DAYS = 62
+MAX_WEEKS = 400
 """Up to 62 days a bar is a day, up to 400 days a week, beyond that a month."""
 COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved", "lookups")
 
 
 def insights(
-    days: Annotated[int, number_option(least=1, most=3_660, text="So many days, today included.")] = 30,
-    platform: Annotated[str | None, typer.Option(help="Only sessions of this platform.")] = None,
+    days: Annotated[
+        int, number_option(least=1, most=3_660, text="So many days, today included.")
+    ] = 30,
+    platform: Annotated[
+        str | None, typer.Option(help="Only sessions of this platform.")
+    ] = None,
     tenant: Tenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -138,11 +197,16 @@ def insights(
     since = (until // DAY - days + 1) * DAY
     figures = with_store(
         store,
-        lambda opened: opened.insights(since=since, until=until, tenant=tenant, platform=platform),
+        lambda opened: opened.insights(
+            since=since, until=until, tenant=tenant, platform=platform
+        ),
         or_empty=True,
     )
     if as_json:
-        print_json(_insights_as_json(figures) | {"days": days, "since": format_iso(since), "until": format_iso(until)})
+        print_json(
+            _insights_as_json(figures)
+            | {"days": days, "since": format_iso(since), "until": format_iso(until)}
+        )
     else:
         _print_insights(figures, datetime.fromtimestamp(since, tz=UTC).date(), days)
 
@@ -152,17 +216,27 @@ def _insights_as_json(figures: Insights) -> dict[str, Any]:
         name: {row.key: usage_figures(row) for row in getattr(figures, name)}
         for name in ("by_day", "by_model", "by_platform", "by_task")
     }
-    tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in figures.by_tool}
+    tools = {
+        row.tool: {"results": row.results, "tokens": row.tokens}
+        for row in figures.by_tool
+    }
     counts = {name: getattr(figures, name) for name in COUNTS}
     return {"total": usage_figures(figures.total), **counts, **tables, "by_tool": tools}
 
 
 def _print_insights(figures: Insights, first: date, days: int) -> None:
     print_text((f"{count_noun(days, 'day')} from {first} on", "bold"), " (UTC)")
-    counts = [count_noun(getattr(figures, f"{noun}s"), noun) for noun in ("thread", "session", "message", "compaction")]
-    print_text(f"{', '.join(counts)}, {count_noun(figures.tokens_saved, 'token')} saved")
+    counts = [
+        count_noun(getattr(figures, f"{noun}s"), noun)
+        for noun in ("thread", "session", "message", "compaction")
+    ]
+    print_text(
+        f"{', '.join(counts)}, {count_noun(figures.tokens_saved, 'token')} saved"
+    )
     if figures.lookups:
-        print_text(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
+        print_text(
+            f"{count_noun(figures.lookups, 'lookup')} of what had left the context"
+        )
     total = figures.total
     if total.calls:
         print_text(
@@ -170,7 +244,10 @@ def _print_insights(figures: Insights, first: date, days: int) -> None:
             f"{format_share(total.cache_read, total.prompt)} of the prompts read from the cache\n"
         )
         unit, rows = group_by_period(figures.by_day, first, days)
-        print_bars(f"tokens by {unit}", [(row.key, row.prompt + row.output, format_cost(row)) for row in rows])
+        print_bars(
+            f"tokens by {unit}",
+            [(row.key, row.prompt + row.output, format_cost(row)) for row in rows],
+        )
     else:
         print_text("no calls to a model are recorded")
     for name in ("model", "platform", "task"):
@@ -178,17 +255,22 @@ def _print_insights(figures: Insights, first: date, days: int) -> None:
         if lines:
             by_size = sorted(lines, key=lambda row: -(row.prompt + row.output))
             table = [(row.key or "-", *_cells(row, COLUMNS)) for row in by_size]
-            print_table(f"by {name}", [f"{name}…", *(f"{column}>" for column in COLUMNS)], table)
+            print_table(
+                f"by {name}", [f"{name}…", *(f"{column}>" for column in COLUMNS)], table
+            )
     if figures.by_tool:
         rows_of_tools = [(row.tool, row.results, row.tokens) for row in figures.by_tool]
         print_table("by tool", ["tool…", "results>", "tokens>"], rows_of_tools)
 
 
-def group_by_period(by_day: Sequence[UsageRow], first: date, days: int) -> tuple[str, list[UsageRow]]:
+def group_by_period(
+    by_day: Sequence[UsageRow], first: date, days: int
+) -> tuple[str, list[UsageRow]]:
     """Usage by day, or by week or month for many days; without gaps, from the first use on."""
     unit, label = _choose_period(days)
     rows_by_day = {date.fromisoformat(row.key): row for row in by_day}
-    end, day = first + timedelta(days), min(rows_by_day, default=first)
+    end = first + timedelta(days)
+    day = min(rows_by_day, default=first)
     parts: dict[str, list[UsageRow]] = {}
     while day < end:
         part = parts.setdefault(label(day), [])
@@ -198,8 +280,8 @@ def group_by_period(by_day: Sequence[UsageRow], first: date, days: int) -> tuple
 
 
 def _choose_period(days: int) -> tuple[str, Callable[[date], str]]:
-    if days <= MOST_DAYS:
+    if days <= MAX_DAYS:
         return "day", lambda day: f"{day:%a %Y-%m-%d}"
-    if days <= MOST_WEEKS:
+    if days <= MAX_WEEKS:
         return "week", lambda day: f"{day - timedelta(day.weekday()):%Y-%m-%d}"
     return "month", lambda day: f"{day:%Y-%m}"

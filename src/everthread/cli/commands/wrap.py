@@ -19,15 +19,24 @@ import typer
 
 from everthread.cli.commands.serve import named_upstream
 from everthread.cli.output import json_text, visible
+from everthread.cli.passive_watch import (
+    CHANGES,
+    WATCHES,
+    describe_passive,
+    uses_subscription,
+)
 from everthread.config import load_config
+from everthread.core.messages import count_noun
 from everthread.errors import InputError
 
 if TYPE_CHECKING:
-    from everthread.gateway.base import Auth
-    from everthread.gateway.dashboard.views import CostComparison
-    from everthread.store.models import Insights
+    from everthread.config import Config
+    from everthread.gateway.dashboard.savings import CostComparison
+    from everthread.store.records import Insights
 
-COMMAND = {"context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}}
+COMMAND = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
+}
 NEVER = 1_000_000_000
 """Tokens at which a client would compact by itself: never."""
 UNKNOWN = "http://127.0.0.1:PORT"
@@ -36,7 +45,7 @@ UNKNOWN = "http://127.0.0.1:PORT"
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """What a client needs in order to talk through a gateway; `{url}` is the gateway's."""
+    """Variables, flags and files that route a client through a gateway; `{url}` is its address."""
 
     name: str
     program: str
@@ -55,8 +64,19 @@ class ClientRow:
 
 
 def _opencode(url: str, *, mcp: bool) -> str:
-    providers = {"anthropic": {"options": {"baseURL": f"{url}/v1"}}, "openai": {"options": {"baseURL": f"{url}/v1"}}}
-    attached = {"mcp": {"everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}}} if mcp else {}
+    providers = {
+        "anthropic": {"options": {"baseURL": f"{url}/v1"}},
+        "openai": {"options": {"baseURL": f"{url}/v1"}},
+    }
+    attached = (
+        {
+            "mcp": {
+                "everthread": {"type": "remote", "url": f"{url}/mcp", "enabled": True}
+            }
+        }
+        if mcp
+        else {}
+    )
     return json.dumps({"provider": providers, **attached})
 
 
@@ -64,17 +84,27 @@ def _pi(folder: Path, url: str) -> Mapping[str, str]:
     """An extension for this run; its sessions and settings stay where they are."""
     addresses = {"anthropic": url, "openai": f"{url}/v1"}
     calls = [
-        f"pi.registerProvider({json.dumps(name)}, {{ baseUrl: {json.dumps(at)} }});" for name, at in addresses.items()
+        f"pi.registerProvider({json.dumps(name)}, {{ baseUrl: {json.dumps(at)} }});"
+        for name, at in addresses.items()
     ]
-    (folder / "everthread.ts").write_text("\n".join(["export default function (pi) {", *calls, "}", ""]), "utf-8")
+    (folder / "everthread.ts").write_text(
+        "\n".join(["export default function (pi) {", *calls, "}", ""]), "utf-8"
+    )
     return {}
 
 
 def _cline(folder: Path, url: str) -> Mapping[str, str]:
-    """A copy of what it knows of providers, with other addresses."""
+    """A copy of its list of providers, with other addresses."""
     data = Path(os.environ.get("CLINE_DATA_DIR") or Path.home() / ".cline" / "data")
-    settings_file = Path(os.environ.get("CLINE_PROVIDER_SETTINGS_PATH") or data / "settings" / "providers.json")
-    settings: Any = json.loads(settings_file.read_text("utf-8")) if settings_file.is_file() else {"version": 1}
+    settings_file = Path(
+        os.environ.get("CLINE_PROVIDER_SETTINGS_PATH")
+        or data / "settings" / "providers.json"
+    )
+    settings: Any = (
+        json.loads(settings_file.read_text("utf-8"))
+        if settings_file.is_file()
+        else {"version": 1}
+    )
     for name, provider in settings.get("providers", {}).items():
         if name == "anthropic" or name.startswith("openai"):
             own = {"baseUrl": url if name == "anthropic" else f"{url}/v1"}
@@ -89,158 +119,292 @@ CLIENTS = {
     row.name: row
     for row in (
         ClientRow(
-            "claude", "claude",
+            "claude",
+            "claude",
             {
-                "ANTHROPIC_BASE_URL": "{url}", "DISABLE_AUTO_COMPACT": "1", "ENABLE_TOOL_SEARCH": "true",
+                "ANTHROPIC_BASE_URL": "{url}",
+                "DISABLE_AUTO_COMPACT": "1",
+                "ENABLE_TOOL_SEARCH": "true",
                 "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE": str(NEVER),
             },
-            mcp=("--mcp-config", '{"mcpServers":{"everthread":{"type":"http","url":"{url}/mcp"}}}'),
+            mcp=(
+                "--mcp-config",
+                '{"mcpServers":{"everthread":{"type":"http","url":"{url}/mcp"}}}',
+            ),
             note="its own compaction and its own limit are off (/compact stays), tool search stays on",
         ),
         ClientRow(
-            "codex", "codex",
-            arguments=("-c", 'openai_base_url="{url}/v1"', "-c", f"model_auto_compact_token_limit={NEVER}"),
+            "codex",
+            "codex",
+            arguments=(
+                "-c",
+                'openai_base_url="{url}/v1"',
+                "-c",
+                f"model_auto_compact_token_limit={NEVER}",
+            ),
             mcp=("-c", 'mcp_servers.everthread.url="{url}/mcp"'),
             note="the built-in provider; its own compaction never comes due",
         ),
         ClientRow(
-            "opencode", "opencode",
-            {"OPENCODE_CONFIG_CONTENT": "{opencode}", "OPENCODE_DISABLE_AUTOCOMPACT": "1"},
+            "opencode",
+            "opencode",
+            {
+                "OPENCODE_CONFIG_CONTENT": "{opencode}",
+                "OPENCODE_DISABLE_AUTOCOMPACT": "1",
+            },
             note="its providers anthropic and openai; its own compaction is off",
         ),
         ClientRow(
-            "pi", "pi", arguments=("-e", "{folder}/everthread.ts"), folder=_pi,
+            "pi",
+            "pi",
+            arguments=("-e", "{folder}/everthread.ts"),
+            folder=_pi,
             note="its providers anthropic and openai, by an extension for this run",
         ),
         ClientRow(
-            "aider", "aider",
-            {"OPENAI_API_BASE": "{url}/v1", "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_BASE": "{url}"},
+            "aider",
+            "aider",
+            {
+                "OPENAI_API_BASE": "{url}/v1",
+                "ANTHROPIC_BASE_URL": "{url}",
+                "ANTHROPIC_API_BASE": "{url}",
+            },
             ("--max-chat-history-tokens", str(NEVER)),
             note="models of OpenAI and Anthropic; its own summaries are off",
         ),
-        ClientRow("qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"),
         ClientRow(
-            "cline", "cline", {"CLINE_SESSION_BACKEND_MODE": "local"}, ("--compaction", "off"), folder=_cline,
+            "qwen", "qwen", {"OPENAI_BASE_URL": "{url}/v1"}, note="with an OpenAI key"
+        ),
+        ClientRow(
+            "gemini",
+            "gemini",
+            {"GOOGLE_GEMINI_BASE_URL": "{url}"},
+            note="with an API key (/auth in it), not a login; its own compaction rarely comes due",
+        ),
+        ClientRow(
+            "cline",
+            "cline",
+            {"CLINE_SESSION_BACKEND_MODE": "local"},
+            ("--compaction", "off"),
+            folder=_cline,
             note="its providers anthropic and openai, in a copy of their settings; its own compaction is off",
         ),
     )
-}  # fmt: skip
+}
 
 
 def wrap(
     context: typer.Context,
     client: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIENTS)}.")] = "",
     gateway: Annotated[
-        str | None, typer.Option(help="Use this gateway, which is running, instead of a new one.")
+        str | None,
+        typer.Option(help="Use this gateway, which is running, instead of a new one."),
     ] = None,
     upstream: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=URL", help="A provider, instead of the configured ones.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=URL", help="A provider, instead of the configured ones."
+        ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="The clients, and which are installed.")] = False,
-    printed: Annotated[bool, typer.Option("--print", help="Say what would be set, and start nothing.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="The clients, and which are installed.")
+    ] = False,
+    printed: Annotated[
+        bool, typer.Option("--print", help="Say what would be set, and start nothing.")
+    ] = False,
     mcp: Annotated[
         bool,
-        typer.Option("--mcp", help="Attach our MCP server, where the client takes one, instead of the tool recall."),
+        typer.Option(
+            "--mcp",
+            help="Attach our MCP server, where the client takes one, instead of the tool recall.",
+        ),
+    ] = False,
+    idle: Annotated[
+        bool,
+        typer.Option(
+            "--idle",
+            help="Compact during pauses, shortly before the provider's cache expires.",
+        ),
+    ] = False,
+    passive: Annotated[
+        bool,
+        typer.Option(
+            "--passive",
+            help="Only watch: record threads and figures, and change no request.",
+        ),
     ] = False,
     log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a JSON line there for each request and compaction.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a JSON line there for each request and compaction.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The list or what would be set as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The list or what would be set as JSON.")
+    ] = False,
 ) -> None:
-    """Start another agent with a gateway in front of its provider, and say at the end what that brought.
+    """Start another agent behind a gateway, and print a summary when it exits.
 
-    What stands behind `--` goes to it, `{url}` in it as the gateway's address, which is in EVERTHREAD_URL too. Only
-    this process is changed: variables, flags, a configuration in a temporary folder.
+    Arguments after `--` are passed to the agent; `{url}` in them is replaced by the
+    gateway's address, which is also in EVERTHREAD_URL. Only this process is changed:
+    variables, flags, a configuration in a temporary folder.
     """
     if listed:
-        rows = [(row.name, shutil.which(row.program) is not None, row.note) for row in CLIENTS.values()]
+        rows = [
+            (row.name, shutil.which(row.program) is not None, row.note)
+            for row in CLIENTS.values()
+        ]
         if as_json:
-            typer.echo(json_text([dict(zip(("client", "installed", "note"), row, strict=True)) for row in rows]))
+            typer.echo(
+                json_text(
+                    [
+                        dict(zip(("client", "installed", "note"), row, strict=True))
+                        for row in rows
+                    ]
+                )
+            )
             return
         for name, is_installed, note in rows:
             typer.echo(f"{name:9} {'installed' if is_installed else '–':9}  {note}")
         return
     row = CLIENTS.get(client)
     if row is None:
-        raise InputError(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
+        raise InputError(
+            f"there is no client {client!r}; there are {', '.join(CLIENTS)}"
+        )
     if mcp and not row.takes_mcp:
         takers = ", ".join(other.name for other in CLIENTS.values() if other.takes_mcp)
-        raise InputError(f"{row.name} takes no MCP server for one run; these do: {takers}")
+        raise InputError(
+            f"{row.name} takes no MCP server for one run; these do: {takers}"
+        )
+    if gateway and (idle or passive):
+        raise InputError("--idle and --passive are settings of the gateway that runs")
+    watch = WatchOptions(idle=idle, is_passive=passive, log=log)
     with tempfile.TemporaryDirectory(prefix="everthread-") as name:
-        folder, url = Path(name), gateway and gateway.rstrip("/")
+        folder = Path(name)
+        url = gateway and gateway.rstrip("/")
         if printed:
             variables, arguments = _settings(row, url or UNKNOWN, folder, mcp=mcp)
-            settings = {"program": row.program, "variables": variables, "arguments": arguments}
-            typer.echo(json_text(settings) if as_json else settings_text(row, folder, url or UNKNOWN, mcp=mcp))
+            settings = {
+                "program": row.program,
+                "variables": variables,
+                "arguments": arguments,
+            }
+            typer.echo(
+                json_text(settings)
+                if as_json
+                else settings_text(row, folder, url or UNKNOWN, mcp=mcp)
+            )
             return
         if shutil.which(row.program) is None:
             raise InputError(f"{row.program} is not installed, or not in PATH")
         if url:
             code = asyncio.run(_run_behind(row, url, context.args, folder, mcp=mcp))
         else:
-            code = asyncio.run(_run(row, upstream or [], context.args, folder, log, mcp=mcp))
+            code = asyncio.run(
+                _run(row, upstream or [], context.args, folder, watch, mcp=mcp)
+            )
     raise typer.Exit(code)
 
 
-def _settings(row: ClientRow, url: str, folder: Path, *, mcp: bool) -> tuple[dict[str, str], list[str]]:
+def _settings(
+    row: ClientRow, url: str, folder: Path, *, mcp: bool
+) -> tuple[dict[str, str], list[str]]:
     """Variables and arguments."""
-    values = {"{url}": url, "{opencode}": _opencode(url, mcp=mcp), "{folder}": str(folder)}
+    values = {
+        "{url}": url,
+        "{opencode}": _opencode(url, mcp=mcp),
+        "{folder}": str(folder),
+    }
 
     def fill(text: str) -> str:
         for name, value in values.items():
             text = text.replace(name, value)
         return text
 
-    variables = {"EVERTHREAD_URL": url, **{name: fill(value) for name, value in row.variables.items()}}
+    variables = {
+        "EVERTHREAD_URL": url,
+        **{name: fill(value) for name, value in row.variables.items()},
+    }
     if row.folder is not None:
         variables |= row.folder(folder, url)
-    return variables, [fill(argument) for argument in (*row.arguments, *(row.mcp if mcp else ()))]
+    return variables, [
+        fill(argument) for argument in (*row.arguments, *(row.mcp if mcp else ()))
+    ]
 
 
-def settings_text(row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool = False) -> str:
+def settings_text(
+    row: ClientRow, folder: Path, url: str = UNKNOWN, *, mcp: bool = False
+) -> str:
     """What would be set, as a shell takes it; the temporary folder is called FOLDER."""
     variables, arguments = _settings(row, url, folder, mcp=mcp)
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return "\n".join([*lines, shlex.join([row.program, *arguments]), f"# {row.note}"]).replace(str(folder), "FOLDER")
+    return "\n".join(
+        [*lines, shlex.join([row.program, *arguments]), f"# {row.note}"]
+    ).replace(str(folder), "FOLDER")
 
 
 async def _run(
-    row: ClientRow, upstreams: list[str], words: list[str], folder: Path, log: Path | None, *, mcp: bool
+    row: ClientRow,
+    upstreams: list[str],
+    words: list[str],
+    folder: Path,
+    watch: WatchOptions,
+    *,
+    mcp: bool,
 ) -> int:
     """Run it with a gateway of its own, and print the receipt."""
-    from everthread.factory.gateway import open_gateway, page_reader
-    from everthread.factory.store import open_store, store_url
+    from everthread.factory.gateways import open_gateway, page_reader
+    from everthread.factory.stores import open_store, store_url
     from everthread.gateway.observability import set_up_logs
 
-    config = load_config()
-    set_up_logs("text", verbose=False, quiet=True, file=log)
+    config = watch.apply(load_config())
+    set_up_logs("text", verbose=False, quiet=True, file=watch.log)
     routes = [named_upstream(text, config.gateway.mode) for text in upstreams] or None
-    # A client shows its credential to the provider, not to an MCP server: that one asks for none here.
-    auth: Auth = "none" if mcp else "passthrough"
     store = await asyncio.to_thread(open_store, store_url(config))
     started_at = time.time()
     try:
-        opened = open_gateway(config, host="127.0.0.1", port=0, auth=auth, store=store, upstreams=routes)
+        opened = open_gateway(
+            config, host="127.0.0.1", port=0, auth="none", store=store, upstreams=routes
+        )
+        if watch.is_passive:
+            typer.echo(WATCHES, err=True)
+        elif uses_subscription(row.name, os.environ, Path.home()):
+            typer.echo(CHANGES, err=True)
         async with opened as gateway:
             code = await _start(row, gateway.url, words, folder, mcp=mcp)
-        insights = await store.insights(since=started_at, until=time.time() + 1, platform="gateway")
-        saved = await page_reader(config, store).savings(started_at)
+        insights = await store.insights(
+            since=started_at, until=time.time() + 1, platform="gateway"
+        )
+        comparison = await page_reader(config, store).savings(started_at)
+        unchanged = ""
+        if watch.is_passive:
+            unchanged = await describe_passive(config, store, started_at)
     finally:
         await store.close()
-    typer.echo(visible(receipt(row.name, ReceiptFigures.of(insights), saved)), err=True)
+    lines = receipt(row.name, ReceiptFigures.of(insights), comparison)
+    typer.echo(visible(f"{lines}\n{unchanged}".rstrip()), err=True)
     return code
 
 
-async def _run_behind(row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool) -> int:
-    """Run it behind a gateway that is there already, and print what that one tells."""
+async def _run_behind(
+    row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool
+) -> int:
+    """Run the client with a gateway that is already running, and print that gateway's figures."""
     since = time.time()
     before = await read_figures(url, since)
     code = await _start(row, url, words, folder, mcp=mcp)
-    typer.echo(visible(remote_receipt(row.name, url, before, await read_figures(url, since))), err=True)
+    typer.echo(
+        visible(remote_receipt(row.name, url, before, await read_figures(url, since))),
+        err=True,
+    )
     return code
 
 
-async def _start(row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool) -> int:
+async def _start(
+    row: ClientRow, url: str, words: list[str], folder: Path, *, mcp: bool
+) -> int:
     """Run it on this terminal. Ctrl-C is for it alone."""
     variables, arguments = _settings(row, url, folder, mcp=mcp)
     loop = asyncio.get_running_loop()
@@ -256,14 +420,40 @@ async def _start(row: ClientRow, url: str, words: list[str], folder: Path, *, mc
 
 
 @dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How the gateway of one run differs from the configured one."""
+
+    idle: bool
+    """Compact shortly before the cache expires."""
+    is_passive: bool
+    """Change no request."""
+    log: Path | None
+
+    def apply(self, config: Config) -> Config:
+        """Return the configuration of the run."""
+        if self.idle:
+            compression = config.compression.model_copy(update={"idle": True})
+            config = config.model_copy(update={"compression": compression})
+        if not self.is_passive:
+            return config
+        upstreams = [
+            one.model_copy(update={"mode": "observe"})
+            for one in config.gateway.upstreams
+        ]
+        changed = {"mode": "observe", "upstreams": upstreams}
+        gateway = config.gateway.model_copy(update=changed)
+        return config.model_copy(update={"gateway": gateway})
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiptFigures:
-    """What went through a gateway in a time."""
+    """The traffic of a gateway within a period."""
 
     calls: int
     prompt: int
     output: int
     cost: float | None
-    """None where a price is unknown."""
+    """None if a price is unknown."""
     compactions: int
     tokens_saved: int
 
@@ -271,29 +461,52 @@ class ReceiptFigures:
     def of(cls, insights: Insights) -> ReceiptFigures:
         total = insights.total
         cost = None if total.unpriced else float(total.cost)
-        return cls(total.calls, total.prompt, total.output, cost, insights.compactions, insights.tokens_saved)
+        return cls(
+            total.calls,
+            total.prompt,
+            output=total.output,
+            cost=cost,
+            compactions=insights.compactions,
+            tokens_saved=insights.tokens_saved,
+        )
 
     @classmethod
     def read(cls, answer: Any) -> ReceiptFigures:
         """From what the API answers."""
         total = answer["total"]
-        calls, prompt, output = (int(total[name]) for name in ("calls", "prompt", "output"))
+        calls, prompt, output = (
+            int(total[name]) for name in ("calls", "prompt", "output")
+        )
         cost = None if total["unpriced_calls"] else float(total["known_cost"])
-        return cls(calls, prompt, output, cost, int(answer["compactions"]), int(answer["tokens_saved"]))
+        return cls(
+            calls,
+            prompt,
+            output=output,
+            cost=cost,
+            compactions=int(answer["compactions"]),
+            tokens_saved=int(answer["tokens_saved"]),
+        )
 
     def since(self, before: ReceiptFigures) -> ReceiptFigures:
-        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
+        cost = (
+            None
+            if self.cost is None or before.cost is None
+            else self.cost - before.cost
+        )
         return ReceiptFigures(
-            self.calls - before.calls, self.prompt - before.prompt, self.output - before.output, cost,
-            self.compactions - before.compactions, self.tokens_saved - before.tokens_saved,
-        )  # fmt: skip
+            self.calls - before.calls,
+            self.prompt - before.prompt,
+            output=self.output - before.output,
+            cost=cost,
+            compactions=self.compactions - before.compactions,
+            tokens_saved=self.tokens_saved - before.tokens_saved,
+        )
 
 
 _DAY = 86_400
 _KEYS = ("EVERTHREAD_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 """Where a client's key for the gateway may be, which sees its tenant's figures."""
 _SECONDS = 10
-_CENT = 0.01
 
 
 async def read_figures(url: str, since: float) -> ReceiptFigures | str:
@@ -305,35 +518,65 @@ async def read_figures(url: str, since: float) -> ReceiptFigures | str:
     try:
         async with httpx2.AsyncClient(timeout=_SECONDS) as http:
             answer = await http.get(
-                f"{url}/api/insights", params={"days": days}, headers={"authorization": f"Bearer {key}"} if key else {}
+                f"{url}/api/insights",
+                params={"days": days},
+                headers={"authorization": f"Bearer {key}"} if key else {},
             )
-        return ReceiptFigures.read(answer.json()) if answer.status_code == 200 else f"it answers {answer.status_code}"
+        return (
+            ReceiptFigures.read(answer.json())
+            if answer.status_code == 200
+            else f"it answers {answer.status_code}"
+        )
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return f"{type(error).__name__}: {error}"
     except (ValueError, KeyError, TypeError):
         return "it answers something else"
 
 
-def remote_receipt(name: str, url: str, before: ReceiptFigures | str, after: ReceiptFigures | str) -> str:
+def remote_receipt(
+    name: str, url: str, before: ReceiptFigures | str, after: ReceiptFigures | str
+) -> str:
     """The receipt of a gateway that serves others too, or why there is none."""
     if isinstance(before, str) or isinstance(after, str):
         why = before if isinstance(before, str) else after
         return f"Everthread: no receipt, the figures of {url} cannot be read here ({why}). Look there: {url}/"
-    summary = receipt(name, after.since(before)).partition("\n")[0]
-    return f"{summary} That is all that went through {url} meanwhile.\nLook: {url}/"
+    lines = receipt(name, after.since(before)).split("\n")[:-1]
+    lines.append(f"These figures count everything that went through {url} meanwhile.")
+    return "\n".join([*lines, f"Look: {url}/"])
 
 
-def receipt(name: str, total: ReceiptFigures, saved: CostComparison | None = None) -> str:
-    """What the gateway did for it, in one line and where to look."""
+def receipt(
+    name: str, total: ReceiptFigures, comparison: CostComparison | None = None
+) -> str:
+    """Return the summary of a run: its calls, its compactions and its cost."""
+    from everthread.gateway.dashboard.headlines import describe_difference
+    from everthread.gateway.dashboard.text import money
+
     if not total.calls:
-        return f"Everthread: {name} made no call through it."
-    cost = f", ${total.cost:,.2f}" if total.cost is not None else ""
-    effect = f"{total.tokens_saved:,} tokens taken out" if total.compactions else "nothing had to be taken out"
-    if saved is not None and saved.beyond:
-        effect += f", {saved.beyond:,} calls would not have fitted the window without"
-    if saved is not None and abs(saved.saved) >= _CENT:
-        effect += f", ${saved.saved:,.2f} saved" if saved.saved > 0 else f", ${-saved.saved:,.2f} more than without"
-    return (
-        f"Everthread: {total.calls:,} calls, {total.prompt:,} tokens in, {total.output:,} out{cost}; "
-        f"{total.compactions:,} compactions, {effect}.\nLook: everthread sessions list, or everthread dashboard."
+        return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
+    calls = count_noun(total.calls, "call")
+    if comparison is not None and comparison.beyond:
+        beyond = count_noun(comparison.beyond, "call")
+        lines = [f"Everthread: {name} made {calls}, {beyond} beyond the window."]
+    else:
+        lines = [f"Everthread: {name} made {calls}."]
+    if total.compactions:
+        compactions = count_noun(total.compactions, "compaction")
+        lines.append(
+            f"Kept: every message, searchable; {compactions} took {total.tokens_saved:,} tokens out of the prompts."
+        )
+    else:
+        lines.append("Kept: every message, searchable; nothing had to be compacted.")
+    cost = money(total.cost)
+    difference = describe_difference(comparison) if comparison is not None else None
+    compared = (
+        f"; {difference.value} {difference.label} {difference.detail}"
+        if difference
+        else ""
+    )
+    lines.append(
+        f"Cost: {cost} for {total.prompt:,} tokens in, {total.output:,} out{compared}."
+    )
+    return "\n".join(
+        [*lines, "Look: everthread dashboard, or everthread sessions list."]
     )

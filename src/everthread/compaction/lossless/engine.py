@@ -6,63 +6,75 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from everthread.compaction.composition import (
-    SummaryEngine,
-    SummaryOrder,
-    asks_model,
-    pinned_text,
-    request_messages,
-    section_tokens,
-    task_lines,
-    text_file,
-)
+from everthread.compaction.earlier_summary import Earlier, read_earlier, read_state
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.history import MessageFacts, number_turns
-from everthread.compaction.journal import AUTHOR, Journal, JournalFold, state_sections
+from everthread.compaction.journal import AUTHOR
 from everthread.compaction.lossless.graph import (
-    LEAST,
-    Growth,
-    NodeOrder,
-    NodeText,
-    NodeWriter,
-    Source,
     VisibleNode,
     number_messages,
     part_tokens,
     read_parts,
-    split_chunks,
     view_text,
 )
+from everthread.compaction.lossless.growth import (
+    GrownGraph,
+    Growth,
+    GrowthPlan,
+    find_makeshift,
+)
+from everthread.compaction.lossless.leaf_sources import LeafSplitter
+from everthread.compaction.lossless.node_texts import (
+    MIN_NODE_TOKENS,
+    NodeOrder,
+    NodeText,
+    NodeWriter,
+    PendingNode,
+)
 from everthread.compaction.lossless.tools import SCHEMAS, Tools
-from everthread.compaction.plan import Earlier, Plan, read_state
-from everthread.compaction.pruning import prune
-from everthread.compaction.state import ThreadState
+from everthread.compaction.names_section import NamesSection
+from everthread.compaction.open_requests import task_lines
+from everthread.compaction.planning import CompactionInput, EngineState, StoredGraph
+from everthread.compaction.state_sections import state_sections
 from everthread.compaction.summary import (
+    NAMES,
     RULES,
     TASK,
     WORDS,
     Compaction,
     Sections,
+    SummaryDraft,
+    SummaryRequest,
     Verification,
     nodes_end,
     parse_sections,
     render_sections,
 )
-from everthread.compaction.words import render_words
-from everthread.core.messages import Message, Messages, Result, calls_of, edit_results, with_text
-from everthread.core.transcript import gist, is_lookup
+from everthread.compaction.summary_engine import (
+    SummaryEngine,
+    SummaryOrder,
+    WrittenSummary,
+)
+from everthread.compaction.summary_message import (
+    pinned_text,
+    section_tokens,
+    text_file,
+    write_names,
+)
+from everthread.compaction.thread_facts import ThreadState
+from everthread.compaction.user_quotes import render_words
 from everthread.core.types import Node
 from everthread.errors import ConfigError, InputError
 
-_SHARE = 5
+NODE_SHARE = 5
 """One node may take this part (1/n) of the room for all nodes."""
-_STATE_SHARE, _STATE_TOKENS = 3, 200
-"""The sections made from the state may take this part (1/n) of the room for nodes and them, and up to half of it where
-that is not so many tokens."""
-_REWRITTEN = 4
-"""So many makeshift nodes are written again in one compaction."""
-_FAN_IN = (2, 16)
-_LEAF_TOKENS = (200, 1_000_000)
+STATE_SHARE = 3
+STATE_TOKENS = 200
+"""The sections made from the facts take up to this part (1/n) of their room with the nodes, or these tokens if that is
+less than half of it."""
+MIN_FAN_IN = 2
+MAX_FAN_IN = 16
+MIN_LEAF_TOKENS = 200
+MAX_LEAF_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +82,23 @@ class LosslessOptions:
     """The engine's options, as `engines.lossless` names them; checked when they are made."""
 
     fan_in: int = 4
-    """So many nodes side by side at one level become one above them."""
+    """This many neighbouring nodes of one level become one node above them."""
     leaf_tokens: int | None = None
-    """About so many tokens of messages make a leaf; None: an eighth of the threshold, at least 1,000."""
+    """About this many tokens of messages make a leaf; None: an eighth of the threshold, at least 1,000."""
 
     def __post_init__(self) -> None:
-        _check("fan_in", self.fan_in, _FAN_IN)
+        _check("fan_in", self.fan_in, (MIN_FAN_IN, MAX_FAN_IN))
         if self.leaf_tokens is not None:
-            _check("leaf_tokens", self.leaf_tokens, _LEAF_TOKENS)
+            _check("leaf_tokens", self.leaf_tokens, (MIN_LEAF_TOKENS, MAX_LEAF_TOKENS))
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> LosslessOptions:
         names = [field.name for field in fields(cls)]
         unknown = ", ".join(sorted(set(options) - set(names)))
         if unknown:
-            raise ConfigError(f"engines.lossless: unknown option(s) {unknown}; known: {', '.join(names)}")
+            raise ConfigError(
+                f"engines.lossless: unknown option(s) {unknown}; known: {', '.join(names)}"
+            )
         return cls(**options)
 
     def leaf_size(self, threshold: int) -> int:
@@ -93,243 +107,300 @@ class LosslessOptions:
 
 def _check(name: str, value: Any, allowed: tuple[int, int]) -> None:
     low, high = allowed
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not low <= value <= high
+    ):
         raise ConfigError(
             f"engines.lossless.{name}: {value!r} is not allowed; it must be a whole number from {low:,} to {high:,}."
         )
 
 
+@dataclass(frozen=True, slots=True)
+class GraphWriting:
+    """The `SummaryWriting` of this engine."""
+
+    order: SummaryOrder
+    growth: GrowthPlan
+    facts: ThreadState
+    """The facts at the cut."""
+    marker: str
+    around: Sections
+    """The sections after the nodes."""
+    names: NamesSection
+    warnings: tuple[str, ...]
+    """Warnings about the pinned notes."""
+    written: tuple[NodeText, ...] = ()
+    """The texts of nodes so far."""
+    batch: tuple[PendingNode | NodeText, ...] = ()
+    """The texts that are being written now."""
+
+    @property
+    def requests(self) -> Sequence[SummaryRequest]:
+        return [
+            node.draft.next_request
+            for node in self.batch
+            if isinstance(node, PendingNode)
+        ]
+
+
 class LosslessEngine(SummaryEngine):
-    """Nodes over old messages, the recent ones as they are, and tools that read the originals."""
+    """An engine with nodes over old messages, recent messages unchanged, and tools to read the originals."""
 
     name = "lossless"
     marker = "marker_nodes"
 
-    def __init__(self, services: Services, options: LosslessOptions | None = None) -> None:
+    def __init__(
+        self, services: Services, options: LosslessOptions | None = None
+    ) -> None:
         super().__init__(services)
         self._options = options or LosslessOptions()
         self._nodes: dict[str, Node] = {}
         """Nodes that were read or made; the store has them all."""
         self._tools = Tools.of(services)
 
-    async def write(self, plan: Plan, order: SummaryOrder) -> tuple[str, Compaction]:
-        state = self.state_before(plan)
-        return await _Compaction(self._services, self._options, plan, self._nodes, state).run(order)
+    def current_state(self, graph: StoredGraph | None = None) -> EngineState:
+        stored = graph or StoredGraph()
+        known = replace(stored, nodes={**stored.nodes, **self._nodes})
+        return replace(super().current_state(), graph=known)
 
-    def read_summary_state(self, earlier: Earlier) -> ThreadState:
+    async def read_state(self, history: CompactionInput) -> EngineState:
+        """Read the nodes in view, and the messages under those that a model can rewrite."""
+        archive = self._services.archive
+        if archive is None:
+            return self.current_state()
+        earlier = read_earlier(history.messages)
+        parts = _parts_in_view(earlier, first_turn=1)
+        if any(part.node.id and part.node.id not in self._nodes for part in parts):
+            nodes = await archive.nodes()
+            self._nodes = self._nodes | {
+                node.id: replace(node, thread="") for node in nodes
+            }
+        is_foreign = any(not part.node.id for part in parts)
+        covered = await archive.covered() if is_foreign else ()
+        ids = {*(history.ids or ()), *self._ids_to_rewrite(history, parts)}
+        originals = await archive.originals(sorted(ids))
+        graph = StoredGraph(
+            is_stored=True,
+            covered=tuple(covered),
+            originals={original.id: original for original in originals},
+        )
+        return self.current_state(graph)
+
+    def begin_writing(self, order: SummaryOrder) -> GraphWriting:
+        count = self._services.counter.text
+        plan = order.cut
+        given = order.given
+        facts = self.facts_before(plan.earlier, order.state)
+        graph = order.state.graph or StoredGraph()
+        parts = _resolve_parts(order, graph)
+        last_turn = parts[-1].node.last_turn if parts else -1
+        size = self._options.leaf_size(self._services.budget.threshold)
+        sources = LeafSplitter(order, self._services.counter, size).split(
+            number_messages(plan.messages, parts, given.ids), facts, last_turn
+        )
+        facts = facts.finished(plan.facts)
+        budget = self._budget(order, parts, sum(source.tokens for source in sources))
+        names = NamesSection.plan(
+            facts.names.followed_by(plan.following[0]),
+            budget + plan.words_shown,
+            facts.root_prefix,
+        )
+        pinned, warnings = pinned_text(order.state.notes, budget // 8, count)
+        marker = order.marker
+        if self._services.lookup and not self._services.budget.small:
+            marker = f"{marker}\n{text_file('node_tools')}"
+        around: Sections = {TASK: task_lines(plan), RULES: pinned}
+        used = count(marker) + count(render_sections(around, brief=True)) + names.room
+        room = budget - used - 60
+        standing_room = max(room // STATE_SHARE, min(room // 2, STATE_TOKENS))
+        standing = state_sections(facts.at_end(*plan.following), standing_room, count)
+        room = max(room - section_tokens(standing, count), MIN_NODE_TOKENS)
+        node_order = NodeOrder(
+            max(room // NODE_SHARE, MIN_NODE_TOKENS),
+            around[TASK],
+            focus=given.focus_topic,
+            manual=given.manual,
+        )
+        writing = GraphWriting(
+            order,
+            GrowthPlan(
+                tuple(parts),
+                tuple(sources),
+                order=node_order,
+                room=room,
+                fan_in=self._options.fan_in,
+                has_model=given.has_model,
+                graph=graph,
+            ),
+            facts=facts,
+            marker=marker,
+            around=around | standing,
+            names=names,
+            warnings=warnings,
+        )
+        return self._begin_batch(writing) if given.has_model else writing
+
+    def continue_writing(
+        self, writing: GraphWriting, drafts: Sequence[SummaryDraft]
+    ) -> GraphWriting | WrittenSummary:
+        writer = NodeWriter(self._services.counter.text)
+        given = iter(drafts)
+        batch = tuple(
+            writer.take(node, next(given)) if isinstance(node, PendingNode) else node
+            for node in writing.batch
+        )
+        texts = tuple(node for node in batch if isinstance(node, NodeText))
+        if len(texts) < len(batch):
+            return replace(writing, batch=batch)
+        done = replace(writing, written=(*writing.written, *texts), batch=())
+        grown = Growth(done.growth, writer.count).run(done.written)
+        if isinstance(grown, GrownGraph):
+            return self._compose(done, grown)
+        return replace(done, batch=tuple(map(writer.begin, grown)))
+
+    def read_facts(self, earlier: Earlier) -> ThreadState:
         end = nodes_end(earlier.text)
         sections = parse_sections(earlier.text[end:]) if end else earlier.sections
         return read_state(sections, is_ours=bool(end))
-
-    # Tools
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
         return [dict(schema) for schema in SCHEMAS] if self._tools else []
 
     async def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         if self._tools is None:
-            raise InputError(f"there is no tool {name[:60]!r} here: nothing is stored that it could look up")
+            raise InputError(
+                f"there is no tool {name[:60]!r} here: nothing is stored that it could look up"
+            )
         return await self._tools.call(name, arguments)
-
-    # Life
 
     def on_compacted(self, compaction: Compaction) -> None:
         super().on_compacted(compaction)
         if compaction.changed:
-            self._nodes |= {node.id: replace(node, thread="") for node in compaction.nodes}
+            new = {node.id: replace(node, thread="") for node in compaction.nodes}
+            self._nodes = self._nodes | new
 
     def update_model(self, services: Services) -> None:
         super().update_model(services)
         self._tools = Tools.of(services)
 
+    def _ids_to_rewrite(
+        self, history: CompactionInput, parts: Sequence[VisibleNode]
+    ) -> list[int]:
+        """Return the ids of the messages under the leaves that a model may rewrite."""
+        if not history.has_model:
+            return []
+        known = [replace(part, node=self._known(part.node)) for part in parts]
+        leaves = [known[index].node for index in find_makeshift(known)]
+        return [
+            int(source) for leaf in leaves if not leaf.level for source in leaf.sources
+        ]
+
+    def _known(self, node: Node) -> Node:
+        return self._nodes.get(node.id, node)
+
+    def _budget(
+        self, order: SummaryOrder, parts: Sequence[VisibleNode], new: int
+    ) -> int:
+        """Return the tokens for the summary without the user's words: nodes in view keep their room if possible."""
+        plan = order.cut
+        present = sum(self._services.counter.text(part.text) for part in parts)
+        beside_words = plan.middle_tokens * 8 // 10 - plan.words_least
+        most = min(
+            self._services.budget.summary_max,
+            plan.fit.room.summary,
+            max(beside_words, MIN_NODE_TOKENS),
+        )
+        return min(most, max(plan.summary_budget, present + new // 4))
+
+    def _begin_batch(self, writing: GraphWriting) -> GraphWriting:
+        """Ask for the first texts, if any."""
+        count = self._services.counter.text
+        grown = Growth(writing.growth, count).run(())
+        if isinstance(grown, GrownGraph):
+            return writing
+        return replace(writing, batch=tuple(map(NodeWriter(count).begin, grown)))
+
+    def _compose(self, writing: GraphWriting, grown: GrownGraph) -> WrittenSummary:
+        """Put the nodes, the sections after them and the user's words together."""
+        count = self._services.counter.text
+        plan = writing.order.cut
+        around = writing.around
+        parts = grown.parts
+        used = (
+            count(writing.marker)
+            + part_tokens(parts, count)
+            + count(render_sections(around, brief=True))
+            + writing.names.room
+            + 40
+        )
+        room = max(plan.words_room(used), plan.words_least)
+        words = render_words(plan.words, room, count)
+        present = "\n".join(
+            [writing.marker, *(part.text for part in parts), *around.values(), words]
+        )
+        listed = write_names(writing.names, plan, present, count)
+        text = view_text(writing.marker, parts, {**around, WORDS: words, NAMES: listed})
+        warnings = dict.fromkeys(
+            warning for one in grown.texts for warning in one.warnings
+        )
+        result = Compaction(
+            messages=[],
+            summary="",
+            tokens_before=0,
+            tokens_after=0,
+            author=_authors(grown.texts),
+            verification=_figures(grown.texts),
+            warnings=(*warnings, *writing.warnings),
+            usage=tuple(used for one in grown.texts for used in one.usage),
+            nodes=grown.new_nodes,
+            state=writing.facts.dump(),
+        )
+        return WrittenSummary(text, result)
+
 
 def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
-    """The factory for the registry."""
+    """Create the engine for the registry."""
     return LosslessEngine(services, LosslessOptions.of(options))
 
 
-@dataclass(slots=True)
-class _Compaction:
-    """The work of one compaction. `nodes`: the engine's cache of nodes, which only grows.
-
-    `state`: how things stood before it, and then at its end.
-    """
-
-    services: Services
-    options: LosslessOptions
-    plan: Plan
-    nodes: dict[str, Node]
-    state: ThreadState
-
-    async def run(self, order: SummaryOrder) -> tuple[str, Compaction]:
-        services, plan, count = self.services, self.plan, self.services.counter.text
-        marker = order.marker
-        earlier = await self._resolve(self._parts_in_view())
-        sources = self._sources(number_messages(plan.messages, earlier, order.ids), earlier)
-        budget = self._budget(earlier, sum(source.tokens for source in sources))
-        task = task_lines(plan)
-        pinned, dropped = pinned_text(order.notes, budget // 8, count)
-        if services.lookup and not services.budget.small:
-            marker = f"{marker}\n{text_file('node_tools')}"
-        around: Sections = {TASK: task, RULES: pinned}
-        room = budget - count(marker) - count(render_sections(around, brief=True)) - 60
-        standing = state_sections(self.state, max(room // _STATE_SHARE, min(room // 2, _STATE_TOKENS)), count)
-        room = max(room - section_tokens(standing, count), LEAST)
-        around |= standing
-        node_order = NodeOrder(max(room // _SHARE, LEAST), task, order.focus, order.manual)
-        growth = Growth(NodeWriter(services.summarizer, count), node_order, self.options.fan_in, services.archive)
-        earlier = [await self._take_over(part, growth) for part in earlier]
-        earlier = await self._rewrite(earlier, growth)
-        parts = await growth.condense([*earlier, *await growth.add_leaves(sources)], room)
-        used = count(marker) + part_tokens(parts, count) + count(render_sections(around, brief=True)) + 40
-        words = render_words(plan.words, max(plan.words_room(used), plan.words_least), count)
-        warnings = dict.fromkeys(warning for one in growth.texts for warning in one.warnings)
-        return view_text(marker, parts, {**around, WORDS: words}), Compaction(
-            messages=[], summary="", tokens_before=0, tokens_after=0, author=_authors(growth.texts),
-            verification=_figures(growth.texts), warnings=(*warnings, *dropped),
-            usage=tuple(used for one in growth.texts for used in one.usage), nodes=tuple(growth.new_nodes.values()),
-            state=self.state.dump(),
-        )  # fmt: skip
-
-    # What is there
-
-    def _parts_in_view(self) -> list[VisibleNode]:
-        earlier = self.plan.earlier
-        if not earlier.text:
-            return []
-        first = sum(one.is_user for one in self.plan.history.facts[: self.plan.cut.head_end]) + 1
-        last = max((message.end for message in earlier.words), default=first)
-        return read_parts(earlier.text, first_turn=first, last_turn=last, messages=earlier.messages)
-
-    async def _resolve(self, parts: list[VisibleNode]) -> list[VisibleNode]:
-        """The nodes in view as the store has them; those it does not have, as the context shows them."""
-        archive = self.services.archive
-        if archive is not None and any(part.node.id and part.node.id not in self.nodes for part in parts):
-            self.nodes |= {node.id: replace(node, thread="") for node in await archive.nodes()}
-        return [replace(part, node=self.nodes.get(part.node.id, part.node)) for part in parts]
-
-    def _sources(self, numbers: Sequence[int], earlier: Sequence[VisibleNode]) -> list[Source]:
-        """The messages of each new leaf."""
-        plan, counter = self.plan, self.services.counter
-        middle = dict(zip(plan.covered, quiet_lookups(plan.middle), strict=True))
-        pruned = dict(zip(plan.covered, plan.pruned, strict=True)) if asks_model(self.services) else middle
-        tokens = {index: counter.message(message) for index, message in middle.items()}
-        size = self.options.leaf_size(self.services.budget.threshold)
-        runs = split_chunks(plan.messages, plan.covered, size, tokens.__getitem__)
-        journals = self._journals(runs, middle, earlier[-1].node.last_turn if earlier else -1)
-        return [
-            Source(
-                request_messages([middle[index] for index in run], self.services),
-                request_messages([pruned[index] for index in run], self.services),
-                [plan.turns[index] for index in run],
-                [numbers[index] for index in run],
-                sum(tokens[index] for index in run),
-                journal,
-            )
-            for run, journal in zip(runs, journals, strict=True)
-        ]
-
-    def _journals(self, runs: Sequence[Sequence[int]], messages: Mapping[int, Message], last: int) -> list[Journal]:
-        """The journal of each run. The state is brought up to the end of all first: it tells what was fixed later.
-
-        `last`: the turn before the first run, which may go on in it.
-        """
-        read, turns = self.plan.history.facts, self.plan.turns
-        facts = {at: read[at] if one is read[at].message else MessageFacts(one) for at, one in messages.items()}
-        folds = [
-            JournalFold(Journal(), self.state).extend([facts[at] for at in run], [turns[at] for at in run])
-            for run in runs
-        ]
-        journals = []
-        for run, fold in zip(runs, folds, strict=True):
-            first, *others = fold.journal().entries
-            journals.append(Journal((replace(first, is_continued=turns[run[0]] == last), *others)))
-            last = turns[run[-1]]
-        return journals
-
-    def _budget(self, earlier: Sequence[VisibleNode], new: int) -> int:
-        """Tokens for the summary without the user's words: nodes in view keep their room as far as possible."""
-        plan = self.plan
-        present = sum(self.services.counter.text(part.text) for part in earlier)
-        beside_words = max(plan.middle_tokens * 8 // 10 - plan.words_least, LEAST)
-        most = min(self.services.budget.summary_max, plan.fit.room.summary, beside_words)
-        return min(most, max(plan.summary_budget, present + new // 4))
-
-    # Earlier nodes
-
-    async def _take_over(self, part: VisibleNode, growth: Growth) -> VisibleNode:
-        """Another engine's summary becomes a leaf over what the store knows it to cover."""
-        node, archive = part.node, self.services.archive
-        if node.id:
-            return part
-        ids = await archive.covered() if archive else []
-        node = replace(node, covered_tokens=self.services.counter.text(node.body), sources=tuple(map(str, ids)))
-        if ids:
-            node = replace(node, first_message=ids[0], last_message=ids[-1])
-        return growth.add(node, len(ids) or part.messages)
-
-    async def _rewrite(self, parts: list[VisibleNode], growth: Growth) -> list[VisibleNode]:
-        """Let a model rewrite makeshift nodes; stop at the first that it cannot write."""
-        if self.services.archive is None or not growth.writer.has_model:
-            return parts
-        makeshift = [index for index, part in enumerate(parts) if part.node.degraded and part.node.sources][:_REWRITTEN]
-        for index in makeshift:
-            new = await self._rewrite_part(parts[index], growth)
-            if new is None:
-                break
-            parts = [*parts[:index], new, *parts[index + 1 :]]
-        return parts
-
-    async def _rewrite_part(self, part: VisibleNode, growth: Growth) -> VisibleNode | None:
-        node, archive = part.node, self.services.archive
-        order = replace(growth.order, room=max(min(growth.order.room, node.covered_tokens // 2), LEAST))
-        if node.level:
-            children = [self.nodes[source] for source in node.sources if source in self.nodes]
-            if len(children) < len(node.sources):
-                return None
-            text = await growth.writer.write_condensed([VisibleNode(child, 0) for child in children], order)
-        else:
-            originals = await archive.originals([int(source) for source in node.sources]) if archive else []
-            if len(originals) < len(node.sources):
-                return None
-            text = await growth.writer.write_leaf(
-                self._source([original.message for original in originals], node), order
-            )
-        if text.is_makeshift:
-            return None
-        return growth.add(replace(node, body=text.body, author=text.author, degraded=False), part.messages, text)
-
-    def _source(self, messages: Sequence[Message], node: Node) -> Source:
-        quiet = quiet_lookups(messages)
-        pruned = request_messages(prune(quiet, protect_from=len(quiet)), self.services)
-        numbers = number_turns(map(MessageFacts, quiet), before=node.first_turn - 1)
-        turns = [max(turn, node.first_turn) for turn in numbers]
-        return Source(
-            request_messages(quiet, self.services), pruned, turns, list(map(int, node.sources)), node.covered_tokens
-        )
+def _resolve_parts(order: SummaryOrder, graph: StoredGraph) -> list[VisibleNode]:
+    """Return the nodes in view as the graph has them; the others as the context shows them."""
+    head = order.cut.history.facts[: order.cut.cut.head_end]
+    first_turn = sum(one.is_user for one in head) + 1
+    parts = _parts_in_view(order.cut.earlier, first_turn)
+    return [
+        replace(part, node=graph.nodes.get(part.node.id, part.node)) for part in parts
+    ]
 
 
-def quiet_lookups(messages: Messages) -> list[Message]:
-    """The messages, with a lookup's answer cut to its first line: the originals it quotes are covered elsewhere."""
-    looked = {call.id for message in messages for call in calls_of(message) if is_lookup(call.name)}
-
-    def edit(result: Result, _: object) -> Any:
-        line = gist(result.text)
-        if result.call_id not in looked or line == result.text:
-            return result.content
-        return with_text(result.content, line)
-
-    return [edit_results(message, edit) for message in messages] if looked else list(messages)
+def _parts_in_view(earlier: Earlier, first_turn: int) -> list[VisibleNode]:
+    """Return the nodes in a summary; if it has none, all of it as one part from `first_turn` on."""
+    if not earlier.text:
+        return []
+    last = max((message.end for message in earlier.words), default=first_turn)
+    return read_parts(
+        earlier.text,
+        first_turn=first_turn,
+        last_turn=last,
+        messages=earlier.messages,
+    )
 
 
 def _authors(texts: Sequence[NodeText]) -> str:
-    """The authors, each once, models first."""
-    return ", ".join(sorted({one.author for one in texts}, key=lambda author: (author == AUTHOR, author)))
+    """Return the authors, each once, models first."""
+    return ", ".join(
+        sorted(
+            {one.author for one in texts}, key=lambda author: (author == AUTHOR, author)
+        )
+    )
 
 
 def _figures(texts: Sequence[NodeText]) -> Verification:
-    """The checks of all nodes, added up."""
+    """Add up the checks of all nodes."""
     checks = [one.verification for one in texts]
     return Verification(
-        checked=sum(check.checked for check in checks), unverified=sum(check.unverified for check in checks)
+        checked=sum(check.checked for check in checks),
+        unverified=sum(check.unverified for check in checks),
     )

@@ -1,7 +1,7 @@
-"""What the model can call: search everything that was ever said, ask what a node covers, read the originals.
+"""Tools for the model: search all messages ever stored, describe a node, read the originals.
 
-An answer is bounded, and begins with a line that names what it shows: that line stays when the answer grows old.
-For an unknown id, a search without results and the end of a text the answer says so, so that nobody tries again.
+An answer is bounded, and begins with a line that names its content: that line stays when the answer grows old. For an
+unknown id, a search without results and the end of a text the answer says so, so that the model does not try again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.compaction.engine import Graph, Services
-from everthread.core.search.lookup import Lookup, about_text, moment, page_text, passage_text
+from everthread.core.search.lookup import (
+    Lookup,
+    about_text,
+    moment,
+    page_text,
+    passage_text,
+)
 from everthread.core.types import Node
 from everthread.errors import InputError, UnknownIdError
 
-# The tools as the model is told of them
+# Tool definitions sent to the model
 
 GREP, DESCRIBE, EXPAND = NAMES = "lcm_grep", "lcm_describe", "lcm_expand"
 
@@ -25,9 +31,23 @@ _ID = {
 }
 
 
-def _schema(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+def _schema(
+    name: str, description: str, properties: dict[str, Any], required: list[str]
+) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": parameters,
+        },
+    }
 
 
 SCHEMAS = (
@@ -36,8 +56,15 @@ SCHEMAS = (
         "Search everything that was said in this conversation, also what the summary stands for, and every stored tool "
         "output. Gives exact excerpts with their ids, turns and times.",
         {
-            "pattern": {"type": "string", "description": "Words that must occur, or a regular expression."},
-            "mode": {"type": "string", "enum": ["text", "regex"], "description": "Default text."},
+            "pattern": {
+                "type": "string",
+                "description": "Words that must occur, or a regular expression.",
+            },
+            "mode": {
+                "type": "string",
+                "enum": ["text", "regex"],
+                "description": "Default text.",
+            },
             "scope": {
                 "type": "string",
                 "enum": ["thread", "all"],
@@ -45,7 +72,10 @@ SCHEMAS = (
             },
             "role": {"type": "string", "enum": ["user", "assistant", "tool", "system"]},
             "tool": {"type": "string", "description": "Only results of this tool."},
-            "limit": {"type": "integer", "description": "Places on a page, 1 to 20. Default 6."},
+            "limit": {
+                "type": "integer",
+                "description": "Places on a page, 1 to 20. Default 6.",
+            },
             "offset": {"type": "integer", "description": "Places to skip. Default 0."},
         },
         ["pattern"],
@@ -62,8 +92,14 @@ SCHEMAS = (
         "The originals word for word: all messages a node covers, or one message or stored output, in parts.",
         {
             "id": _ID,
-            "offset": {"type": "integer", "description": "Characters to skip. Default 0."},
-            "limit": {"type": "integer", "description": "Characters to read, at most about 5,000."},
+            "offset": {
+                "type": "integer",
+                "description": "Characters to skip. Default 0.",
+            },
+            "limit": {
+                "type": "integer",
+                "description": "Characters to read, at most about 5,000.",
+            },
         },
         ["id"],
     ),
@@ -71,12 +107,12 @@ SCHEMAS = (
 """Always the same bytes: tools are part of the cached prefix."""
 
 
-# What they answer
+# Tool answers
 
 MOST = 6_000
-"""Characters of an answer."""
+"""Maximum characters of an answer."""
 ROOM = 400
-"""Of these, for the first line and how to go on."""
+"""Characters of these for the first line and the hint to continue."""
 PLACE = 700
 """Characters of one excerpt, with its heading."""
 NODE_ID = re.compile(r"n[0-9a-f]{12}")
@@ -84,7 +120,7 @@ FINAL = "There is nothing more to find under it; do not try it again."
 
 
 class Tools:
-    """`lcm_grep`, `lcm_describe`, `lcm_expand` over what a store keeps. An answer has at most `most` characters."""
+    """`lcm_grep`, `lcm_describe`, `lcm_expand` over the stored messages. An answer has at most `most` characters."""
 
     def __init__(self, lookup: Lookup, graph: Graph, most: int = MOST) -> None:
         self._lookup = lookup
@@ -93,46 +129,67 @@ class Tools:
 
     @classmethod
     def of(cls, services: Services) -> Tools | None:
-        """The tools of an engine; None where the messages have no store."""
+        """Return the tools of an engine, or None if its messages are not stored."""
         if services.lookup is None or services.archive is None:
             return None
         return cls(services.lookup, services.archive, services.budget.result_chars)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The answer of a call; `InputError` for arguments that are not valid."""
+        """Return the answer of a call. Raise `InputError` if its arguments are not valid."""
         if name not in NAMES:
             raise InputError(f"there is no tool {name[:60]!r} here")
         checked = check_arguments(name, arguments)
         try:
             if name == GREP:
                 return await self._grep(checked)
-            return await (self._expand(checked) if name == EXPAND else self._describe(checked))
+            return await (
+                self._expand(checked) if name == EXPAND else self._describe(checked)
+            )
         except UnknownIdError as error:
             return f"{name} {checked.get('id', '')[:80]}: {error}. {FINAL}"
 
     async def _grep(self, arguments: Mapping[str, Any]) -> str:
         everywhere = arguments["scope"] == "all"
         page = await self._lookup.search(
-            arguments["pattern"], mode=arguments["mode"], scope=arguments["scope"], role=arguments["role"],
-            tool=arguments["tool"], limit=min(arguments["limit"], max(1, (self._most - ROOM) // PLACE)),
+            arguments["pattern"],
+            mode=arguments["mode"],
+            scope=arguments["scope"],
+            role=arguments["role"],
+            tool=arguments["tool"],
+            limit=min(arguments["limit"], max(1, (self._most - ROOM) // PLACE)),
             offset=arguments["offset"],
-        )  # fmt: skip
+        )
         where = "all conversations" if everywhere else "this conversation"
-        where += " with this role and tool" if arguments["role"] or arguments["tool"] else ""
+        where += (
+            " with this role and tool" if arguments["role"] or arguments["tool"] else ""
+        )
         return page_text(
-            page, arguments["pattern"], tool=GREP, where=where, offset=arguments["offset"], threads=everywhere
+            page,
+            arguments["pattern"],
+            tool=GREP,
+            where=where,
+            offset=arguments["offset"],
+            threads=everywhere,
+            unsearched="" if everywhere else "other conversations",
         )
 
     async def _describe(self, arguments: Mapping[str, Any]) -> str:
         wanted = arguments["id"]
         if NODE_ID.fullmatch(wanted):
-            return self._bound(f"{DESCRIBE} {wanted}: {node_text(await _node(self._graph, wanted))}")
-        return about_text(await self._lookup.read(wanted, limit=200), tool=DESCRIBE, reader=EXPAND)
+            return self._bound(
+                f"{DESCRIBE} {wanted}: {node_text(await _node(self._graph, wanted))}"
+            )
+        return about_text(
+            await self._lookup.read(wanted, limit=200), tool=DESCRIBE, reader=EXPAND
+        )
 
     async def _expand(self, arguments: Mapping[str, Any]) -> str:
         limit = min(arguments["limit"], self._most - ROOM)
         return passage_text(
-            await self._graph.expand(arguments["id"], offset=arguments["offset"], limit=limit), tool=EXPAND
+            await self._graph.expand(
+                arguments["id"], offset=arguments["offset"], limit=limit
+            ),
+            tool=EXPAND,
         )
 
     def _bound(self, text: str) -> str:
@@ -149,29 +206,48 @@ async def _node(graph: Graph, wanted: str) -> Node:
     return node
 
 
-# What a model gives as arguments
+# Arguments from the model
 
-LONGEST_ARGUMENT = 1_000
+MAX_ARGUMENT = 1_000
 FARTHEST = 10**9
-_DEFAULTS: dict[str, Any] = {"mode": "text", "scope": "thread", "role": None, "tool": None, "limit": None, "offset": 0}
+_DEFAULTS: dict[str, Any] = {
+    "mode": "text",
+    "scope": "thread",
+    "role": None,
+    "tool": None,
+    "limit": None,
+    "offset": 0,
+}
 _LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
-"""The default of `limit`, and the most; more is no error, an answer is bounded in any case."""
-_PROPERTIES = {schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS}
+"""The default and the maximum of `limit`. A larger value is accepted: an answer is bounded in any case."""
+_PROPERTIES = {
+    schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS
+}
 
 
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked arguments of a call, with defaults. A null counts as absent."""
+    """Return the checked arguments of a call, with defaults. A null counts as absent."""
     properties = _PROPERTIES[tool]["properties"]
-    unknown = ", ".join(sorted(str(name)[:40] for name in set(arguments) - set(properties)))
+    unknown = ", ".join(
+        sorted(str(name)[:40] for name in set(arguments) - set(properties))
+    )
     if unknown:
-        raise InputError(f"{tool} has no argument {unknown}; it has {', '.join(properties)}")
-    values = {name: default for name, default in _DEFAULTS.items() if name in properties}
+        raise InputError(
+            f"{tool} has no argument {unknown}; it has {', '.join(properties)}"
+        )
+    values = {
+        name: default for name, default in _DEFAULTS.items() if name in properties
+    }
     values |= {
-        name: _value(tool, name, value, properties[name]) for name, value in arguments.items() if value is not None
+        name: _value(tool, name, value, properties[name])
+        for name, value in arguments.items()
+        if value is not None
     }
     for name in _PROPERTIES[tool]["required"]:
         if not values.get(name, "").strip():
-            raise InputError(f"{tool} needs `{name}`: {properties[name]['description']}")
+            raise InputError(
+                f"{tool} needs `{name}`: {properties[name]['description']}"
+            )
     if "limit" in properties:
         default, most = _LIMITS[tool]
         values["limit"] = min(values["limit"] or default, most)
@@ -183,11 +259,15 @@ def _value(tool: str, name: str, value: Any, schema: Mapping[str, Any]) -> Any:
         return _number(tool, name, value)
     if not isinstance(value, str):
         raise InputError(f"{tool}: `{name}` must be a text, not {type(value).__name__}")
-    if len(value) > LONGEST_ARGUMENT:
-        raise InputError(f"{tool}: `{name}` has {len(value):,} characters; {LONGEST_ARGUMENT:,} is the most")
+    if len(value) > MAX_ARGUMENT:
+        raise InputError(
+            f"{tool}: `{name}` has {len(value):,} characters; {MAX_ARGUMENT:,} is the most"
+        )
     allowed = schema.get("enum")
     if allowed and value not in allowed:
-        raise InputError(f"{tool}: {name}={value[:40]!r} is not allowed; use {' or '.join(allowed)}")
+        raise InputError(
+            f"{tool}: {name}={value[:40]!r} is not allowed; use {' or '.join(allowed)}"
+        )
     return value if name == "pattern" else value.strip()
 
 
@@ -195,24 +275,38 @@ def _number(tool: str, name: str, value: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     least = 1 if name == "limit" else 0
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= FARTHEST:
-        raise InputError(f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {least} on")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not least <= value <= FARTHEST
+    ):
+        raise InputError(
+            f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {least} on"
+        )
     return value
 
 
-# A node as it is described
+# Description of a node
 
 SHOWN_SOURCES = 24
-"""So many ids are listed."""
+"""Maximum ids listed."""
 
 
 def node_text(node: Node) -> str:
-    """What a node covers, what it is made of, who wrote it, and its words."""
+    """Describe a node: its range, its sources, its author and its text."""
     kind = "messages" if node.level == 0 else "nodes"
     shown = ", ".join(node.sources[:SHOWN_SOURCES]) or "not known"
-    more = f" and {len(node.sources) - SHOWN_SOURCES:,} more" if len(node.sources) > SHOWN_SOURCES else ""
+    more = (
+        f" and {len(node.sources) - SHOWN_SOURCES:,} more"
+        if len(node.sources) > SHOWN_SOURCES
+        else ""
+    )
     times = f", {moment(node.since)} to {moment(node.until)}" if node.until else ""
-    makeshift = " (makeshift: to be written again when a model is there)" if node.degraded else ""
+    makeshift = (
+        " (makeshift: to be written again when a model is there)"
+        if node.degraded
+        else ""
+    )
     return (
         f"turns {node.first_turn}-{node.last_turn}{times}\n"
         f"level {node.level}, over {len(node.sources):,} {kind}: {shown}{more}\n"

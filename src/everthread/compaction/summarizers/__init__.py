@@ -1,1 +1,1 @@
-"""Who writes a summary: a model, or, where there is none, the journal."""
+"""Summarisers: a model, or the journal if no model is available."""

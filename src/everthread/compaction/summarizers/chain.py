@@ -1,43 +1,56 @@
-"""The summarisers in order: the first that can writes the summary; the last one always can.
+"""Try summarisers in order: the first that can writes the summary; the last one always can.
 
-Where prices are known the cheapest route is asked first: the main model on the prefix its provider has cached, or
-another model that reads everything anew. A route that failed for a passing reason rests, so that a compaction does not
-wait for it again and again; one without a provider rests longer. Meanwhile the next one serves. By hand, every route
-is tried.
+If prices are known, the cheapest route is tried first: the main model on the prefix its provider has cached, or another
+model that reads the whole text. After a transient failure a route is paused, so that a compaction does not wait for it
+again and again; a route without a provider, or with unusable answers, is paused longer. Until then the next one serves,
+which is reported once for each route. A compaction by hand tries every route.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from everthread.compaction.drafts import empty_draft
 from everthread.compaction.engine import Events, silent
+from everthread.compaction.journal import AUTHOR
 from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
-from everthread.core.pricing import Rates, prices_for
+from everthread.core.economics import Rates
+from everthread.core.prices import prices_for
 from everthread.core.redaction import redact
 from everthread.errors import SummaryError
 
 Reading = Literal["input", "read", "write"]
-"""How a prompt is charged: plainly, from the cache, or into it."""
+"""The rate of a prompt: uncached, read from the cache, or written to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What calls to a model cost. `provider` is who serves it, where that is known."""
+    """The price of calls to a model. `provider` serves it, if known."""
 
     model: str
     provider: str | None = None
     ttl: str = "5m"
     wall: Callable[[], float] = time.time
 
-    def __call__(self, prompt: int, written: int, *, reading: Reading = "input") -> float | None:
-        """Dollars for a prompt of `prompt` tokens and an answer of `written`; None where a price is unknown."""
+    def __call__(
+        self, prompt: int, written: int, *, reading: Reading = "input"
+    ) -> float | None:
+        """Return the dollars for a prompt of `prompt` tokens and an answer of `written`; None if a price is unknown."""
         at = datetime.fromtimestamp(self.wall(), UTC)
-        rates = Rates.of(prices_for(self.model, at=at, provider=self.provider, prompt_tokens=prompt), ttl=self.ttl)
-        return None if rates is None else prompt * float(getattr(rates, reading)) + written * rates.output
+        rates = Rates.of(
+            prices_for(self.model, at=at, provider=self.provider, prompt_tokens=prompt),
+            ttl=self.ttl,
+        )
+        return (
+            None
+            if rates is None
+            else prompt * float(getattr(rates, reading)) + written * rates.output
+        )
 
 
 @runtime_checkable
@@ -45,21 +58,33 @@ class Quoted(Protocol):
     """A summariser that can quote its cost."""
 
     def quote(self, tokens: int, budget: int) -> float | None:
-        """Of a prompt of `tokens`, for a summary of `budget`."""
+        """Return the price of a prompt of `tokens` with a summary of `budget`."""
         ...
 
     def quote_for(self, request: SummaryRequest) -> float | None:
-        """Of this very request."""
+        """Return the price of this request."""
         ...
 
 
 REST_PASSING = 60.0
-REST_MISSING = 600.0
-"""Seconds a route rests after a failure that may pass, and after one that tells that no provider is there."""
+"""Seconds to pause a route after a transient failure."""
+REST_LASTING = 600.0
+"""Seconds to pause a route without a provider, or with unusable answers."""
+
+TOOK_TOO_LONG = "it took too long"
+
+
+class DeferredJournal:
+    """The end of a chain in an event loop: the caller writes the journal elsewhere."""
+
+    name = AUTHOR
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:  # noqa: ARG002
+        return empty_draft()
 
 
 class SummarizerChain:
-    """Tries `routes` in order, then `floor`, which never fails. A failed route is named in the draft's warnings."""
+    """Try `routes` in order, then `floor`, which never fails. A failed route is named in the draft's warnings."""
 
     def __init__(
         self,
@@ -70,61 +95,116 @@ class SummarizerChain:
         events: Events = silent,
         rest_until: dict[str, float] | None = None,
     ) -> None:
-        """`rest_until`: which routes rest and until when, where several chains share that."""
+        """Set up the chain. `rest_until`: paused routes and the end of each pause, if several chains share them."""
         self._routes = tuple(routes)
         self._floor = floor
         self._clock = clock
         self._events = events
         self._rest_until: dict[str, float] = {} if rest_until is None else rest_until
+        self._reported: set[str] = set()
+        """Routes whose pause was reported."""
+        self._interrupted = ""
+        """The route that was writing when its caller gave up."""
 
     @property
     def name(self) -> str:
-        return ", then ".join(dict.fromkeys(route.name for route in (*self._routes, self._floor)))
+        return ", then ".join(
+            dict.fromkeys(route.name for route in (*self._routes, self._floor))
+        )
 
     async def summarize(self, request: SummaryRequest) -> SummaryDraft:
-        """The draft of the first route that could write one, with the usage of all that were asked."""
+        """Return the draft of the first route that could write one, with the usage of all that were tried."""
         warnings: list[str] = []
         usage: list[Mapping[str, Any]] = []
         tried: set[str] = set()
+        self._interrupted = ""
         for route in self._sort_by_price(request):
-            rest = 0.0 if request.manual else self._rest_until.get(route.name, 0.0) - self._clock()
             if route.name in tried:
                 continue
             tried.add(route.name)
-            if rest > 0:
-                warnings.append(f"{route.name} was not asked: it rests for {rest:.0f} more seconds after a failure")
-                self._events("summary_skipped", route=route.name, seconds=rest)
+            if not self._may_ask(route.name, request, warnings):
                 continue
             try:
-                draft = await route.summarize(request)
+                draft = await self._ask(route, request)
             except SummaryError as error:
                 warnings.append(redact(f"{route.name} wrote no summary: {error}"))
                 usage += error.usage
                 self._note_failure(route.name, error)
                 continue
             self._rest_until.pop(route.name, None)
-            return _add_costs(draft, warnings, usage)
+            return replace(_add_costs(draft, warnings, usage), route=route.name)
         return _add_costs(await self._floor.summarize(request), warnings, usage)
 
+    def rest_interrupted(self) -> str:
+        """Pause the route that was writing when its caller gave up. Return a line about it, or an empty string."""
+        name = self._interrupted
+        self._interrupted = ""
+        if not name:
+            return ""
+        self._note_failure(name, SummaryError(TOOK_TOO_LONG, passing=True))
+        return f"{name} wrote no summary: {TOOK_TOO_LONG}"
+
+    async def _ask(self, route: Summarizer, request: SummaryRequest) -> SummaryDraft:
+        own = tuple(one for one in request.refused if one.route == route.name)
+        try:
+            return await route.summarize(replace(request, refused=own))
+        except asyncio.CancelledError:
+            self._interrupted = route.name
+            raise
+
+    def _may_ask(self, name: str, request: SummaryRequest, warnings: list[str]) -> bool:
+        """Return whether to try a route: it is not paused, and no second draft of it was refused."""
+        if any(one.is_final for one in request.refused if one.route == name):
+            self._note_failure(
+                name, SummaryError("its summaries could not be used", unusable=True)
+            )
+            warnings.append(
+                f"{name} is not asked for the next {REST_LASTING / 60:.0f} minutes"
+            )
+            self._reported.add(name)
+            return False
+        rest = (
+            0.0 if request.manual else self._rest_until.get(name, 0.0) - self._clock()
+        )
+        if rest <= 0:
+            self._reported.discard(name)
+            return True
+        if name not in self._reported:
+            self._reported.add(name)
+            warnings.append(
+                f"{name} was not asked: it rests for {rest:.0f} more seconds after a failure"
+            )
+        self._events("summary_skipped", route=name, seconds=rest)
+        return False
+
     def quote(self, tokens: int, budget: int) -> float | None:
-        """Dollars for a summary by the cheapest route that can tell; 0 where no model is asked, None: unknown."""
-        quotes = [route.quote(tokens, budget) if isinstance(route, Quoted) else None for route in self._routes]
+        """Return the dollars of the cheapest route with a price; 0 without a model, None if unknown."""
+        quotes = [
+            route.quote(tokens, budget) if isinstance(route, Quoted) else None
+            for route in self._routes
+        ]
         stated = [quote for quote in quotes if quote is not None]
         return min(stated) if stated else None if quotes else 0.0
 
     def _sort_by_price(self, request: SummaryRequest) -> Sequence[Summarizer]:
-        """The routes that suit the request: the cheapest first where all have a quote, else in their order."""
+        """Return the routes for the request: the cheapest first if all have a quote, else in their order."""
         routes = [route for route in self._routes if _suits(route, request)]
-        quotes = [route.quote_for(request) if isinstance(route, Quoted) else None for route in routes]
+        quotes = [
+            route.quote_for(request) if isinstance(route, Quoted) else None
+            for route in routes
+        ]
         priced = [quote for quote in quotes if quote is not None]
         if len(priced) < len(routes):
             return routes
         return [routes[at] for at in sorted(range(len(priced)), key=priced.__getitem__)]
 
     def _note_failure(self, name: str, error: SummaryError) -> None:
-        seconds = REST_MISSING if error.missing else REST_PASSING if error.passing else 0.0
+        seconds = REST_PASSING if error.passing else 0.0
+        if error.missing or error.unusable:
+            seconds = REST_LASTING
         if seconds:
             self._rest_until[name] = self._clock() + seconds
+            self._reported.add(name)
         self._events(
             "summary_failed",
             route=name,
@@ -135,11 +215,15 @@ class SummarizerChain:
         )
 
 
-def _add_costs(draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]) -> SummaryDraft:
-    return replace(draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage))
+def _add_costs(
+    draft: SummaryDraft, warnings: Sequence[str], usage: Sequence[Mapping[str, Any]]
+) -> SummaryDraft:
+    return replace(
+        draft, warnings=(*warnings, *draft.warnings), usage=(*usage, *draft.usage)
+    )
 
 
 def _suits(route: Summarizer, request: SummaryRequest) -> bool:
-    """Whether a route is for this request; one that does not say is for every request."""
+    """Return whether a route suits this request; without a `suits` method it suits every request."""
     suits = getattr(route, "suits", None)
     return suits is None or bool(suits(request))

@@ -1,9 +1,9 @@
-"""What a model that writes a summary reads, what it is told, and what of its answer is used.
+"""Build prompts for a model that writes a summary, and read its answer.
 
-It reads the conversation as a record: text between lines of ours, so that whatever stands in it is data. Our lines are
-the only ones with the signs `⟦ ⟧`. Material loses those signs, so nothing in it can close the record, speak as somebody
-else or pose as an instruction, whatever it says. Secrets are taken out before anything is cut, so that no cut can hide
-half of one. The words of the prompts are in `texts/`.
+The model reads the conversation as a record: text between marker lines, so that everything in it is data. Only marker
+lines have the signs `⟦ ⟧`. Material loses those signs, so nothing in it can close the record, speak for another role or
+pose as an instruction. Secrets are redacted before anything is cut, so that no cut can hide half of one. The words of
+the prompts are in `texts/`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from everthread.compaction.summary import (
     CLASSIC,
     DONE,
     HANDOFF,
+    NAMES,
     TASK,
     WORDS,
     Sections,
@@ -52,23 +53,24 @@ from everthread.core.types import Reply, Request
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
-OPEN, CLOSE = "⟦", "⟧"
+OPEN = "⟦"
+CLOSE = "⟧"
 _MATERIAL = str.maketrans({OPEN: "[", CLOSE: "]"})
 _NAME = 80
 
 
 def inert(text: str) -> str:
-    """The text as material: without secrets, and without the signs that are ours."""
+    """Return the text as material: without secrets and marker signs."""
     return redact(text).translate(_MATERIAL)
 
 
 def line(label: str) -> str:
-    """A line of ours."""
+    """Return a marker line."""
     return f"{OPEN}{label}{CLOSE}"
 
 
 def block(name: str, material: str) -> str:
-    """Material between two lines of ours. It is given as `inert` or `RecordEntry` made it."""
+    """Return material between two marker lines. Pass it through `inert` or `RecordEntry` first."""
     return f"{line(name)}\n{material}\n{line(f'end of {name}')}"
 
 
@@ -84,30 +86,41 @@ class RecordEntry:
 
 
 def record(messages: Messages) -> list[list[RecordEntry]]:
-    """The messages as entries, in the pieces that belong together: calls and their results are one piece."""
+    """Return the messages as entries, in pieces that belong together: calls and their results are one piece."""
     names: dict[str, str] = {}
     return [
-        [entry for index in range(span.start, span.end) for entry in _entries(index + 1, messages[index], names)]
+        [
+            entry
+            for index in range(span.start, span.end)
+            for entry in _entries(index + 1, messages[index], names)
+        ]
         for span in spans(messages)
     ]
 
 
-def _entries(number: int, message: Mapping[str, Any], names: dict[str, str]) -> Iterator[RecordEntry]:
-    """What one message holds: `names` is which tool each call so far was for, by the call's id."""
-    calls, results = calls_of(message), results_of(message)
+def _entries(
+    number: int, message: Mapping[str, Any], names: dict[str, str]
+) -> Iterator[RecordEntry]:
+    """Yield the entries of one message. `names`: the tool of each call so far, by the call's id."""
+    calls = calls_of(message)
+    results = results_of(message)
     names |= {call.id: call.name for call in calls}
     for who, text in _spoken_parts(message):
         if text.strip():
             yield RecordEntry(f"{number} {who}", inert(text.strip()))
     for call in calls:
-        yield RecordEntry(f"{number} assistant calls {_name(call.name)}", inert(call.arguments))
+        yield RecordEntry(
+            f"{number} assistant calls {_name(call.name)}", inert(call.arguments)
+        )
     for result in results:
         name = _name(result.name or names.get(result.call_id, ""))
-        yield RecordEntry(f"{number} result of {name}", inert(_render_content(result.content)))
+        yield RecordEntry(
+            f"{number} result of {name}", inert(_render_content(result.content))
+        )
 
 
 def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The speakers and texts of a message, without calls and results."""
+    """Yield the speakers and texts of a message, without calls and results."""
     role = _name(message.get("role"))
     if role == "tool":
         return
@@ -126,33 +139,39 @@ def _spoken_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _spoken(role: str, text: str) -> Iterator[tuple[str, str]]:
-    """The speaker's own words, apart from what a client put around them."""
+    """Yield the speaker's own words, then the text that a client put around them."""
     own = strip_injected(text) if role == "user" else text.strip()
     yield role, own
     yield f"{role}'s client adds", text.replace(own, "", 1) if own else text
 
 
 def _thought(part: Part) -> str:
-    """The readable reasoning; encrypted reasoning is left out."""
+    """Return the readable reasoning, without encrypted reasoning."""
     summary = part.get("summary")
-    texts = [part.get("thinking"), part.get("text"), *map(part_text, summary if isinstance(summary, list) else ())]
+    texts = [
+        part.get("thinking"),
+        part.get("text"),
+        *map(part_text, summary if isinstance(summary, list) else ()),
+    ]
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def _render_content(content: Any) -> str:
-    """A result's text; media by their kind."""
-    parts = parts_of({"content": content if isinstance(content, str | list) else str(content or "")})
+    """Return a result's text; media by their kind."""
+    parts = parts_of(
+        {"content": content if isinstance(content, str | list) else str(content or "")}
+    )
     return "\n".join(filter(None, map(_words, parts)))
 
 
 def _words(part: Part) -> str:
-    """The words of a part; of one that is no text, its kind."""
+    """Return the text of a part, or its kind if it has no text."""
     kind = kind_of(part)
     return part_text(part) or ("" if kind.endswith("text") else f"[{_name(kind)}]")
 
 
 def _name(name: Any) -> str:
-    """A role, kind or tool as part of a line of ours: short, on one line, without our signs."""
+    """Return a role, kind or tool for a marker line: short, on one line, without marker signs."""
     return clip(one_line(inert(str(name or "something"))), _NAME)
 
 
@@ -162,12 +181,14 @@ _LABEL = 24
 
 
 def size(entries: Iterable[RecordEntry], count: Count) -> int:
-    """Tokens of entries as they are written, one below the other."""
+    """Return the tokens of the rendered entries, one per line."""
     return sum(count(str(entry)) + 1 for entry in entries)
 
 
-def pack(pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count) -> list[list[RecordEntry]]:
-    """The entries in chunks of at most `room` tokens, in order."""
+def pack(
+    pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count
+) -> list[list[RecordEntry]]:
+    """Pack the entries into chunks of at most `room` tokens, in order."""
     chunks: list[list[RecordEntry]] = []
     remaining = 0
     for piece in pieces:
@@ -181,7 +202,7 @@ def pack(pieces: Sequence[Sequence[RecordEntry]], room: int, count: Count) -> li
 
 
 def cut(text: str, room: int, count: Count) -> list[str]:
-    """The text in parts of at most `room` tokens: together they are the text."""
+    """Cut the text into parts of at most `room` tokens; joined, they equal the text."""
     tokens = count(text)
     if tokens <= room or len(text) < 2:
         return [text]
@@ -189,8 +210,10 @@ def cut(text: str, room: int, count: Count) -> list[str]:
     return [part for coarse in _steps(text, step) for part in cut(coarse, room, count)]
 
 
-def _units(piece: Sequence[RecordEntry], room: int, count: Count) -> Iterator[tuple[Sequence[RecordEntry], int]]:
-    """A piece as the smallest units that have to stay together, with their sizes."""
+def _units(
+    piece: Sequence[RecordEntry], room: int, count: Count
+) -> Iterator[tuple[Sequence[RecordEntry], int]]:
+    """Yield the smallest units of a piece that must stay together, with their sizes."""
     tokens = size(piece, count)
     if tokens <= room:
         if piece:
@@ -201,53 +224,68 @@ def _units(piece: Sequence[RecordEntry], room: int, count: Count) -> Iterator[tu
     else:
         parts = cut(piece[0].text, max(room - _LABEL, 1), count)
         for number, part in enumerate(parts, start=1):
-            entry = RecordEntry(f"{piece[0].label}, part {number} of {len(parts)}", part)
+            entry = RecordEntry(
+                f"{piece[0].label}, part {number} of {len(parts)}", part
+            )
             yield [entry], size([entry], count)
 
 
 def _steps(text: str, step: int) -> Iterator[str]:
-    """Parts of at most `step` characters, cut after a line or a word where one ends in the second half."""
+    """Yield parts of at most `step` characters, cut after a line or a word that ends in the second half."""
     start = 0
     while start < len(text):
         end = start + step
         if end < len(text):
             least = start + step // 2
-            end = text.rfind("\n", least, end) + 1 or text.rfind(" ", least, end) + 1 or end
+            end = (
+                text.rfind("\n", least, end) + 1
+                or text.rfind(" ", least, end) + 1
+                or end
+            )
         yield text[start:end]
         start = end
 
 
 _HEADING_TOKENS = 6
 _NOTE = 12
-"""Tokens of a heading, and of the line that tells what was left out."""
+"""Tokens of a heading, and of the note about omitted lines."""
 
 
 def fit(sections: Mapping[str, str], room: int, count: Count) -> Sections:
-    """The sections within `room` tokens: short ones whole, the long ones share what is left evenly."""
+    """Fit the sections into `room` tokens: short ones whole, long ones in equal shares of the rest."""
     sizes = {name: count(text) + _HEADING_TOKENS for name, text in sections.items()}
     remaining = room
     fitting: Sections = {}
     for rank, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
         share = remaining // (len(sizes) - rank)
         text = sections[name]
-        fitting[name] = text if sizes[name] <= share else _shorten_section(name, text, share - _HEADING_TOKENS, count)
+        fitting[name] = (
+            text
+            if sizes[name] <= share
+            else _shorten_section(name, text, share - _HEADING_TOKENS, count)
+        )
         remaining -= min(sizes[name], share)
     return {name: fitting[name] for name in sections}
 
 
 def _shorten_section(name: str, text: str, room: int, count: Count) -> str:
-    """As many whole lines as fit: the latest of what was done, the first of anything else."""
+    """Keep the whole lines that fit: the latest ones of the journal, the first ones of any other section."""
     lines = text.splitlines()
     ordered = lines[::-1] if name == DONE else lines
-    shown = sum(tokens <= room - _NOTE for tokens in accumulate(count(each) + 1 for each in ordered))
+    shown = sum(
+        tokens <= room - _NOTE
+        for tokens in accumulate(count(each) + 1 for each in ordered)
+    )
     if not shown:
         chars = len(text) * max(room - _NOTE, 1) // max(count(text), 1)
         return f"{text[:chars].rstrip()} … (the rest was left out)"
     note = f"({len(lines) - shown} lines left out)"
-    return "\n".join([note, *lines[-shown:]] if name == DONE else [*lines[:shown], note])
+    return "\n".join(
+        [note, *lines[-shown:]] if name == DONE else [*lines[:shown], note]
+    )
 
 
-# --- what a model is told ---------------------------------------------------------------------------------------------
+# Instructions to the model
 
 
 _TOPIC = 500
@@ -255,59 +293,72 @@ _TOPIC = 500
 
 @dataclass(frozen=True, slots=True)
 class SummaryPrompt:
-    """One request for a summary. Its last message is ours."""
+    """One request for a summary. Its last message is the instruction."""
 
     request: Request
     target: int
     """Tokens the answer should have."""
     material: int
-    """Tokens of the material: an answer longer than that is no summary."""
+    """Tokens of the material: a longer answer does not count as a summary."""
 
     def firmer(self, reason: str, template: TemplateName) -> SummaryPrompt:
-        """The prompt again, with what was wrong with the answer."""
-        instruction = fill("firmer", reason=reason, target=self.target, heading=f"## {headings(template)[0]}")
+        """Return the prompt again, with the reason why the answer was refused."""
+        instruction = fill(
+            "firmer",
+            reason=reason,
+            target=self.target,
+            heading=f"## {headings(template)[0]}",
+        )
         *before, last = self.request.messages
         last = {"role": "user", "content": f"{last['content']}\n\n{instruction}"}
         return replace(self, request=replace(self.request, messages=[*before, last]))
 
 
 def headings(template: TemplateName) -> tuple[str, ...]:
-    """The main headings of a layout that a model fills, in order: the engine knows the task and the user's words."""
+    """Return the main headings that a model fills, in order.
+
+    The engine itself writes the task and the user's words.
+    """
     if template == "handoff":
-        return tuple(name for name in HANDOFF if name not in (TASK, WORDS))
+        return tuple(name for name in HANDOFF if name not in (TASK, WORDS, NAMES))
     return tuple(heading for heading, _ in CLASSIC if heading != WORDS)
 
 
 def instructions(template: TemplateName) -> str:
-    """The system prompt: how to read, how to write, which sections. The same for every call of a layout."""
+    """Return the system prompt: how to read, how to write, which sections.
+
+    It is the same for every call of a layout.
+    """
     return f"{fill('checkpoint')}\n\n{fill(f'sections_{template}')}"
 
 
 def task(name: str, *, target: int, focus: str | None = None, **values: Any) -> str:
-    """The instruction that follows the material; `name` is one of the tasks in `texts/`."""
+    """Return the instruction that follows the material; `name` is one of the tasks in `texts/`."""
     instruction = fill(name, target=target, words=max(target * 3 // 4, 1), **values)
     topic = clip(one_line(inert(focus)), _TOPIC) if focus else ""
     return f"{instruction}\n\n{fill('focus', focus=topic)}" if topic else instruction
 
 
 def fill(name: str, **values: Any) -> str:
-    """A text of `texts/` with its blanks filled in; what is filled in is not looked at again."""
+    """Fill in the blanks of a text in `texts/`. Values are not expanded again."""
     return _text(name).substitute(values)
 
 
 @functools.cache
 def _text(name: str) -> string.Template:
-    path = resources.files("everthread.compaction.summarizers").joinpath(f"texts/{name}.txt")
+    path = resources.files("everthread.compaction.summarizers").joinpath(
+        f"texts/{name}.txt"
+    )
     return string.Template(path.read_text("utf-8").strip())
 
 
-# --- what it answered -------------------------------------------------------------------------------------------------
+# Answers of the model
 
 
 FEWEST = 3
-"""An answer with fewer known headings is no summary."""
+"""An answer with fewer known headings does not count as a summary."""
 TOLERATED = 1.5
-"""How far an answer may exceed its target."""
+"""The factor by which an answer may exceed its target."""
 
 REFUSED = "it declined to answer"
 CALLED = "it called tools instead of writing"
@@ -322,7 +373,7 @@ TOO_LONG = "it was far longer than it may be"
 
 @dataclass(frozen=True, slots=True)
 class SummaryAnswer:
-    """The sections found. `fault` tells what is wrong, `usable` whether it will do when nothing better comes."""
+    """The sections found. `fault`: the reason to refuse them; `usable`: whether they serve if nothing better comes."""
 
     sections: Sections
     fault: str = ""
@@ -330,8 +381,10 @@ class SummaryAnswer:
     truncated: bool = False
 
 
-def judge(reply: Reply, question: SummaryPrompt, count: Count, template: TemplateName) -> SummaryAnswer:
-    """The answer and its fault, if it has one."""
+def judge(
+    reply: Reply, question: SummaryPrompt, count: Count, template: TemplateName
+) -> SummaryAnswer:
+    """Return the answer and its fault, if it has one."""
     raw = text_of(reply.message)
     text = without_thinking(raw)
     marked, found_headings = with_headings(text)
@@ -369,10 +422,11 @@ _TAG = re.compile(rf"</?{_TAGS}>", re.IGNORECASE)
 
 
 def without_thinking(text: str) -> str:
-    """The text without thinking that was written into it.
+    """Return the text without thinking that was written into it.
 
-    A tag at the start of a line opens it; elsewhere it is quoted. What opens the whole text and is never closed is
-    all thinking. Some chat templates swallow the opening tag: then a closing one ends what began with the text.
+    A tag at the start of a line opens it; elsewhere it is quoted. If a tag opens the whole text and is never closed,
+    all of it is thinking. Some chat templates swallow the opening tag: then a closing one ends the thinking from the
+    start of the text.
     """
     parts: list[str] = []
     position = 0
@@ -381,7 +435,11 @@ def without_thinking(text: str) -> str:
             continue
         closed = _THOUGHT.search(text, opened.end())
         if closed is None:
-            return "" if not text[: opened.start()].strip() else "".join((*parts, text[position:]))
+            return (
+                ""
+                if not text[: opened.start()].strip()
+                else "".join((*parts, text[position:]))
+            )
         parts.append(text[position : opened.start()])
         position = closed.end()
     first = None if position else _TAG.search(text)
@@ -393,9 +451,18 @@ def without_thinking(text: str) -> str:
 # Headings
 
 _NAMES = {
-    name.casefold(): name for name in (*HANDOFF, *(heading for heading, _ in CLASSIC), "Done", "State", "Constraints")
+    name.casefold(): name
+    for name in (
+        *HANDOFF,
+        *(heading for heading, _ in CLASSIC),
+        "Done",
+        "State",
+        "Constraints",
+    )
 }
-_ANY_NAME = "|".join(re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _NAMES)
+_ANY_NAME = "|".join(
+    re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _NAMES
+)
 _HEADING = re.compile(
     rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_NAME}):?[*_]{{0,3}}:?"
     rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_NAME}):?[*_]{{2,3}}:?)[ \t]*$",
@@ -404,11 +471,13 @@ _HEADING = re.compile(
 
 
 def with_headings(text: str) -> tuple[str, frozenset[str]]:
-    """The text with every known heading in one form, however it was dressed up, and which there are."""
+    """Return the text with every known heading in one form, and the set of those headings."""
     present: set[str] = set()
 
     def plain(match: re.Match[str]) -> str:
-        written = re.sub(r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE)
+        written = re.sub(
+            r"&amp;|\band\b", "&", match[1] or match[2], flags=re.IGNORECASE
+        )
         present.add(_NAMES[written.casefold()])
         return f"## {_NAMES[written.casefold()]}"
 
@@ -421,7 +490,7 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
 
 
 def without_fence(text: str) -> str:
-    """The text from its first heading on; if that stood in a code fence, up to the end of the fence.
+    """Return the text from its first heading on; if it is in a code fence, up to the end of the fence.
 
     Fences inside come in pairs, so an odd one out at the end is the closing one.
     """
@@ -440,9 +509,15 @@ _OURS = (OPEN, SUMMARY_START, SUMMARY_END)
 
 
 def _clean(sections: Mapping[str, str]) -> Sections:
-    """The sections without secrets, and without lines that only we may write."""
+    """Return the sections without secrets, and without lines that only this package may write."""
     clean = {
-        name: redact("\n".join(line for line in text.splitlines() if not line.lstrip().startswith(_OURS))).strip()
+        name: redact(
+            "\n".join(
+                line
+                for line in text.splitlines()
+                if not line.lstrip().startswith(_OURS)
+            )
+        ).strip()
         for name, text in sections.items()
     }
     return {name: text for name, text in clean.items() if text}

@@ -1,1 +1,1 @@
-"""Words as they are indexed, questions as they are read, and what a search found."""
+"""Search terms, parsed queries, and search results."""

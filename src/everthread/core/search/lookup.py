@@ -29,7 +29,11 @@ class Neighbour:
     @property
     def speaker(self) -> str:
         """Who said it, and of which tool a result is; a call names its tool itself."""
-        return f"{self.role} ({self.tool[:60]})" if self.tool and self.role != "assistant" else self.role
+        return (
+            f"{self.role} ({self.tool[:60]})"
+            if self.tool and self.role != "assistant"
+            else self.role
+        )
 
     def as_line(self, found: Collection[int | None]) -> str:
         """For a person. `found`: the messages of the page; one of those is named only, as its text is shown there."""
@@ -45,19 +49,19 @@ class Excerpt:
     """`message:12` or `output:0123456789abcdef`."""
     thread: str
     turn: int | None
-    """The number of the user's message it belongs to, from 1; None where that is not known."""
+    """The number of the user's message it belongs to, from 1; None if unknown."""
     role: str
     tool: str
     created: float
     text: str
     before: str = ""
-    """How the message before it begins, with who said it; empty where none is shown."""
+    """The beginning of the previous message, with its speaker; empty if it is not shown."""
     after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """A page of what a search found."""
+    """A page of search results."""
 
     excerpts: tuple[Excerpt, ...]
     next: int | None
@@ -83,7 +87,7 @@ class Passage:
 
 
 class Lookup(Protocol):
-    """Everything that was said in a thread, and where it is allowed in the tenant's others."""
+    """All messages of a thread and, if allowed, of the tenant's other threads."""
 
     async def search(  # noqa: PLR0913 - what a search may be narrowed by, each by its name
         self,
@@ -97,13 +101,15 @@ class Lookup(Protocol):
         limit: int = 8,
         offset: int = 0,
     ) -> SearchPage:
-        """Places that hold the words, else those closest to them; or that match the pattern.
+        """Return places that hold the words, else those closest to them; or that match the pattern.
 
-        `path`: of calls that name it and what they gave. `InputError` for a pattern that cannot be used.
+        `path`: only calls that name it, and their results. Raise `InputError` for a pattern that cannot be used.
         """
         ...
 
-    async def read(self, wanted: str, *, offset: int = 0, limit: int = 8_000) -> Passage:
+    async def read(
+        self, wanted: str, *, offset: int = 0, limit: int = 8_000
+    ) -> Passage:
         """A part of a message or stored output, by its id; `UnknownIdError` for one that is not there."""
         ...
 
@@ -117,19 +123,37 @@ ASKED = 40
 
 
 def page_text(  # noqa: PLR0913 - what the page is of, each by its name
-    page: SearchPage, query: str, *, tool: str, where: str, offset: int = 0, threads: bool = False
+    page: SearchPage,
+    query: str,
+    *,
+    tool: str,
+    where: str,
+    offset: int = 0,
+    threads: bool = False,
+    unsearched: str = "",
 ) -> str:
-    """A page as text; one without results says so, so that the search is not repeated. `threads`: name the threads."""
+    """Return a page as text. A page without results says where it looked, so that the search is not repeated.
+
+    `threads`: name the threads. `unsearched`: which other texts exist that were not searched.
+    """
     search = f"{tool} {query[:ASKED]!r}"
     if not page.excerpts and page.next is None:
-        return _nothing_found(search, where, offset)
+        return _nothing_found(search, where, offset, unsearched)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
     kind = "found" if not page.near else "close, none with all these words"
-    blocks = [f"{search}: {len(page.excerpts)} {kind}: {ids}" if ids else f"{search}: nothing found so far"]
-    for excerpt in page.excerpts:  # between the messages before and after it: an answer is read with its question
+    blocks = [
+        f"{search}: {len(page.excerpts)} {kind}: {ids}"
+        if ids
+        else f"{search}: nothing found so far"
+    ]
+    for excerpt in (
+        page.excerpts
+    ):  # between the messages before and after it: an answer is read with its question
         before = f"(before, {excerpt.before})\n" if excerpt.before else ""
         after = f"\n(after, {excerpt.after})" if excerpt.after else ""
-        blocks.append(f"{heading(excerpt, threads=threads)}:\n{before}{quote_excerpt(excerpt.text)}{after}")
+        blocks.append(
+            f"{heading(excerpt, threads=threads)}:\n{before}{quote_excerpt(excerpt.text)}{after}"
+        )
     if page.next is None:
         blocks.append("[That was all.]")
     else:
@@ -144,14 +168,18 @@ def quote_excerpt(text: str) -> str:
 
 
 def passage_text(passage: Passage, *, tool: str) -> str:
-    """A part of an original, and where it goes on."""
+    """A part of an original, and the offset of the rest."""
     if passage.start >= passage.size:
         return (
             f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "
             "That was all of it; do not go on."
         )
     remaining = passage.size - passage.end
-    more = f"{remaining:,} more characters; go on with offset {passage.end}" if remaining else "That was all of it."
+    more = (
+        f"{remaining:,} more characters; go on with offset {passage.end}"
+        if remaining
+        else "That was all of it."
+    )
     span = f"characters {passage.start:,} to {passage.end:,} of {passage.size:,}"
     whose = f"{_whose(passage)}, " if passage.role else ""
     return f"{tool} {passage.id}: {whose}{span}\n\n{passage.text}\n\n[{more}]"
@@ -185,10 +213,11 @@ def _whose(source: Excerpt | Passage) -> str:
     return f"{author}{turn}{when}"
 
 
-def _nothing_found(search: str, where: str, offset: int) -> str:
+def _nothing_found(search: str, where: str, offset: int, unsearched: str) -> str:
     if offset:
         return f"{search}: nothing more beyond offset {offset}. That was all; do not search for it again."
+    other = f" Not searched: {unsearched}." if unsearched else ""
     return (
-        f"{search}: nothing was found. All messages and stored outputs of {where} were searched: it was never said "
-        "there in these words. Do not search for the same again."
+        f"{search}: nothing was found. Searched: all messages and stored outputs of {where}.{other} "
+        "Do not repeat this search."
     )

@@ -1,168 +1,33 @@
-"""A message read as a question to earlier messages: its words, its dates, and the scores of answers.
-
-Days are spans of time: "on 23 May 2023", "5/23/2023", "last Tuesday", "a week ago".
-"""
+"""Read a message as a question to earlier messages: its words and its dates."""
 
 from __future__ import annotations
 
-import functools
-import math
-import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
-from everthread.core.search.terms import forms, identifier_terms, language_data, phrase_terms, query_terms, stop_words
-
-# --- days a text speaks of --------------------------------------------------------------------------------------------
-
-
-_DAY = timedelta(days=1)
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_NUMBERS = {
-    "a": 1, "an": 1, "one": 1, "two": 2, "a couple of": 2, "couple of": 2, "three": 3, "a few": 3, "few": 3,
-    "several": 4, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
-    "twelve": 12,
-}  # fmt: skip
-_NAMED = {
-    "today": (0, 1), "tonight": (0, 1), "yesterday": (1, 1), "last night": (1, 1), "day before yesterday": (2, 1),
-    "this week": (7, 8), "last week": (14, 14), "past week": (14, 14), "this weekend": (7, 8), "last weekend": (9, 9),
-    "past weekend": (9, 9), "this month": (31, 32), "last month": (62, 62), "past month": (62, 62),
-    "this year": (365, 366), "last year": (730, 730), "past year": (730, 730),
-}  # fmt: skip
-"""How many days ago a span begins, and how many it has: generous, as people are with such words."""
-_UNITS = {"day": 1, "weekend": 7, "week": 7, "month": 30, "year": 365}
-_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
-"""The month with which it begins, in the north."""
-_SEASON_DAYS = 93
-
-
-def _one_of(words: Iterable[str]) -> str:
-    return "|".join(sorted(words, key=len, reverse=True))
-
-
-_RELATIVE = re.compile(
-    rf"\b(?:(?P<name>{_one_of(_NAMED)})|(?:last|on|this|past) (?P<weekday>{_one_of(_WEEKDAYS)})|"
-    rf"(?P<count>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<unit>{_one_of(_UNITS)})s? (?:ago|back|earlier)|"
-    rf"(?:last|past|previous) (?P<many>\d{{1,3}}|{_one_of(_NUMBERS)}) (?P<units>{_one_of(_UNITS)})s)\b"
+from everthread.core.search.dates import DAY_NAMES, DateSpan, named_spans
+from everthread.core.search.terms import (
+    forms,
+    identifier_terms,
+    language_data,
+    phrase_terms,
+    query_terms,
+    stop_words,
 )
-_SEASON = re.compile(
-    rf"\b(?:in|during|this|last|that) (?:the )?(?P<season>{_one_of(_SEASONS)})(?: of)?(?: (?P<year>\d{{4}}))?\b"
-)
-DAY_NAMES = frozenset({*_WEEKDAYS, "weekend"})
-"""Words of a date that a text about that day may hold as well."""
-YEARS_BACK = 4
-"""A date without its year may be of any of so many years before this one."""
 
-
-@dataclass(frozen=True, slots=True)
-class DateSpan:
-    """Seconds since 1970, the end exclusive; and where the text speaks of it."""
-
-    start: float
-    end: float
-    at: tuple[int, int]
-
-    def __contains__(self, moment: float) -> bool:
-        return self.start <= moment < self.end
-
-
-def named_spans(text: str, now: float) -> list[DateSpan]:
-    """The dates in a text as spans. They are generous: the time zone is unknown, and events are reported later."""
-    text, moment = text.casefold(), datetime.fromtimestamp(now, UTC)
-    seasons = list(_seasons(text, moment))
-    taken = {index for span in seasons for index in range(*span.at)}
-    return [*(span for span in _absolute(text, moment) if span.at[0] not in taken), *seasons, *_relative(text, moment)]
-
-
-def _absolute(text: str, now: datetime) -> Iterator[DateSpan]:
-    months = language_data()["months"]
-    for match in _pattern().finditer(text):
-        fields = {key.rstrip("0123456789"): value for key, value in match.groupdict().items() if value}
-        month = months.get(fields.get("name", "")) or int(fields.get("month", 0))
-        day, other = int(fields.get("day", 0)), int(fields.get("either", 0))
-        readings = {(day, other), (other, day)} if other else {(month, day)}  # 3/4/2026 is read both ways
-        years = [int(fields["year"])] if "year" in fields else range(now.year - YEARS_BACK, now.year + 1)
-        for year in years:
-            for reading in sorted(readings):
-                yield from _days(year, *reading, match)
-
-
-def _days(year: int, month: int, day: int, match: re.Match[str]) -> Iterator[DateSpan]:
-    """A day, a month without a day, a year without a month; nothing where the calendar has no such day."""
-    try:
-        start = datetime(year, month or 1, day or 1, tzinfo=UTC)
-    except ValueError:
-        return
-    length = timedelta(days=1 if day else 37 if month else 366)
-    yield _span(start - _DAY, start + length + (_DAY if day else timedelta(0)), match)
-
-
-def _seasons(text: str, now: datetime) -> Iterator[DateSpan]:
-    for match in _SEASON.finditer(text):
-        years = [int(match["year"])] if match["year"] else range(now.year - YEARS_BACK, now.year + 1)
-        for year in years:
-            if MINYEAR < year < MAXYEAR:
-                start = datetime(year, _SEASONS[match["season"]], 1, tzinfo=UTC)
-                yield _span(start - _DAY, start + timedelta(days=_SEASON_DAYS), match)
-
-
-def _relative(text: str, now: datetime) -> Iterator[DateSpan]:
-    for match in _RELATIVE.finditer(text):
-        if match["name"]:
-            back, days = _NAMED[match["name"]]
-            first, last = back + 1.0, float(back - days)
-        elif match["weekday"]:
-            back = (now.weekday() - _WEEKDAYS.index(match["weekday"])) % 7 or 7
-            first, last = back + 1.0, back - 1.0
-        elif match["many"]:
-            back = (_NUMBERS.get(match["many"]) or int(match["many"])) * _UNITS[match["units"]]
-            first, last = back + 1.0, -1.0
-        else:
-            unit = _UNITS[match["unit"]]
-            back = (_NUMBERS.get(match["count"]) or int(match["count"])) * unit
-            first, last = back + max(unit / 2, 1.0), back - max(unit / 2, 1.0)
-        yield _span(now - timedelta(days=first), now - timedelta(days=last), match)
-
-
-def _span(start: datetime, end: datetime, match: re.Match[str]) -> DateSpan:
-    return DateSpan(start.timestamp(), end.timestamp(), match.span())
-
-
-@functools.cache
-def _pattern() -> re.Pattern[str]:
-    """Dates. Without a year they need a day or a preposition, else they are too often something else ("may")."""
-    month = "|".join(sorted(language_data()["months"], key=len, reverse=True))
-    of, nth, then = r"(?:de |of )?", r"(?:st|nd|rd|th|\.)?", r"(?:, ?| )"
-    within = r"(?:in|im|en|since|during|of|last|for|until)"
-    return re.compile(
-        rf"\b(?P<name1>{month}) (?P<day1>\d{{1,2}}){nth}{then}(?P<year1>\d{{4}})\b|"
-        rf"\b(?P<day2>\d{{1,2}}){nth} {of}(?P<name2>{month}){then}{of}(?P<year2>\d{{4}})\b|"
-        rf"\b(?P<name3>{month}){then}{of}(?P<year3>\d{{4}})\b|"
-        r"\b(?P<year4>\d{4})[-/.](?P<month4>\d{1,2})[-/.](?P<day4>\d{1,2})(?:\b|(?=t\d))|"
-        r"\b(?P<day5>\d{1,2})[/.](?P<either5>\d{1,2})[/.](?P<year5>\d{4})\b|"
-        r"(?:(?P<year6>\d{4})年)?(?P<month6>\d{1,2})月(?:(?P<day6>\d{1,2})日)?|"
-        rf"\b(?:on|by|before|after|from|{within}) (?P<name7>{month}) (?P<day7>\d{{1,2}}){nth}(?!\w|{then}\d{{4}})|"
-        rf"\b(?P<day8>\d{{1,2}}){nth} {of}(?P<name8>{month})\b|"
-        rf"\b{within} (?:early |late |mid[- ])?(?P<name9>{month})\b(?!{then}{of}\d)|"
-        rf"\b{within} (?P<year9>(?:19|20)\d\d)\b(?![-/.]\d)"
-    )
-
-
-# --- the question -----------------------------------------------------------------------------------------------------
-
-
-MOST_SOUGHT = 24
+MAX_SOUGHT = 24
 """Of a longer message: identifiers, then the longest words, as the rarest."""
-MOST_CHARS = 4_000
+MAX_PHRASE_TERMS = 8
+"""A longer question is not looked for as typed."""
+MAX_CHARS = 4_000
 """Of a longer message the beginning and the end."""
 IDENTIFIER = 2.0
-"""An identifier as typed counts so many times what a word as rare does."""
+"""Weight of an identifier as typed, relative to an equally rare word."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchWord:
-    """One word or identifier in all the forms it may stand in."""
+    """One word or identifier in all its possible forms."""
 
     forms: tuple[str, ...]
     weight: float = 1.0
@@ -174,18 +39,30 @@ class SearchWord:
 class Question:
     sought: tuple[SearchWord, ...]
     spans: tuple[DateSpan, ...] = ()
+    phrases: tuple[tuple[str, ...], ...] = ()
+    """Terms in a row that a text may hold as typed, the longest first."""
 
 
-def read_question(text: str, now: float) -> Question:
-    if len(text) > MOST_CHARS:
-        text = f"{text[: MOST_CHARS // 2]}\n{text[-MOST_CHARS // 2 :]}"
+def read_question(text: str, now: float, *, common_words: bool = False) -> Question:
+    """Read the words, dates and phrases of a question.
+
+    `common_words`: look for stop words if the question has no other words.
+    """
+    if len(text) > MAX_CHARS:
+        text = f"{text[: MAX_CHARS // 2]}\n{text[-MAX_CHARS // 2 :]}"
     spans = named_spans(text, now)
     rest, of_dates = _split_dates(text, spans)
     sought = [SearchWord((name,), IDENTIFIER) for name in identifier_terms(rest)]
-    sought += (SearchWord(variants) for variants in sorted(_subjects(rest), key=lambda variants: -len(variants[0])))
-    sought = sorted(sought[:MOST_SOUGHT], key=lambda item: -item.weight)
+    subjects = list(_subjects(rest))
+    if common_words and not (subjects or sought):
+        subjects = [(word,) for word in query_terms(rest)]
+    sought += (
+        SearchWord(variants)
+        for variants in sorted(subjects, key=lambda variants: -len(variants[0]))
+    )
+    sought = sorted(sought[:MAX_SOUGHT], key=lambda item: -item.weight)
     sought += (SearchWord((word,), counted=False) for word in of_dates)
-    return Question(tuple(sought), tuple(spans))
+    return Question(tuple(sought), tuple(spans), _phrases(rest))
 
 
 def _subjects(text: str) -> Iterator[tuple[str, ...]]:
@@ -194,9 +71,29 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
     empty = stop_words(phrase_terms(text))
     shown: set[str] = set()
     for word in words:
-        if word not in empty and word not in shown and (len(word) > 1 or not word.isascii()):
+        if (
+            word not in empty
+            and word not in shown
+            and (len(word) > 1 or not word.isascii())
+        ):
             yield forms(word)
             shown.update(forms(word))
+
+
+def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
+    """The whole question, if it is short, and each number or letter with the words that it belongs to ("rule 3")."""
+    run = phrase_terms(text)
+    empty = stop_words(run)
+    found = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
+    for index in range(1, len(run)):
+        is_number = run[index].isdigit() or (
+            len(run[index]) == 1 and run[index].isascii()
+        )
+        if is_number and run[index] not in empty and run[index - 1] not in empty:
+            if index > 1 and run[index - 2] not in empty:
+                found.append(tuple(run[index - 2 : index + 1]))
+            found.append(tuple(run[index - 1 : index + 1]))
+    return tuple(sorted(dict.fromkeys(found), key=len, reverse=True))
 
 
 def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
@@ -206,50 +103,6 @@ def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
     for start, end in sorted((span.at for span in spans), reverse=True):
         folded = f"{folded[:start]} {folded[end:]}"
     names = DAY_NAMES.union(language_data()["months"])
-    return folded, [word for word in query_terms(dates) if word.isdigit() or word in names]
-
-
-# How well what was said answers a question: rare words count more, a long text is diluted, neighbours help
-
-TYPICAL = 150
-"""Characters. A word in a longer text says less."""
-NEAR: Mapping[int, float] = {-1: 0.5, 1: 0.3, -2: 0.2, 2: 0.1}
-"""The share a message gets of what one so many places before (-) or behind (+) it scores: an answer follows."""
-LEAST_TEXTS = 100
-FEW_TEXTS = 8
-OF_A_DAY = 3.0
-"""What it counts to be of a day that is named: about a word that stands in every twentieth message."""
-MOST_COUNTED = 6
-"""A text that has the so many rarest words of a long question answers it whole."""
-
-
-def rarity(holding: int, total: int) -> float:
-    """The weight of a word that so many of all texts hold (BM25's). Of few texts one cannot tell what is rare."""
-    return math.log(1 + (max(total, holding, LEAST_TEXTS) - holding + 0.5) / (holding + 0.5))
-
-
-def is_telling(holding: int, total: int) -> bool:
-    """Whether a word that so many of all texts hold says what a text is about. Of a handful one cannot tell."""
-    return total < FEW_TEXTS or holding <= total / 4
-
-
-def dilution(length: int) -> float:
-    """What a text's score is divided by, for its length in characters."""
-    return max(0.8, 1 + (math.log2(1 + length / TYPICAL) - 1) / 5)
-
-
-def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]:
-    """The scores of messages in a row, with what neighbours of the same sitting give to each."""
-    totals = list(scores)
-    for index, sitting in enumerate(sittings):
-        for step, share in NEAR.items():
-            other = index + step
-            if 0 <= other < len(scores) and sittings[other] == sitting:
-                totals[index] += share * scores[other]
-    return totals
-
-
-def closeness(present: Sequence[float], wanted: Sequence[float]) -> float:
-    """The share of a question that a text holds, 0 to 1: the weights of its words by those of the question's."""
-    most = sum(sorted(wanted, reverse=True)[:MOST_COUNTED])
-    return min(1.0, sum(present) / most) if most else 0.0
+    return folded, [
+        word for word in query_terms(dates) if word.isdigit() or word in names
+    ]

@@ -15,12 +15,15 @@ from typing import Any
 from everthread.errors import ConfigError
 
 THRESHOLD = 0.50
+THRESHOLD_TOKENS = 200_000
 TARGET_RATIO = 0.20
 PROTECT_LAST_N = 20
 USER_WORDS = 0.25
 RESULT_CHARS = 100_000
 TURN_CHARS = 200_000
 PREVIEW_CHARS = 1_500
+SPARE_OUTPUT = 4_096
+"""Room for an answer whose cap is not known; at most an eighth of the window."""
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "model.context_length": (1, 1_000_000_000),
@@ -35,22 +38,24 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "tool_output.turn_chars": (1, math.inf),
     "tool_output.preview_chars": (0, math.inf),
 }
-"""What each setting may be, both ends included; whole numbers where the lower end is one."""
+"""The allowed range of each setting, inclusive; whole numbers if the lower end is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a window allows. Make one with `Budget.for_window`."""
+    """Token limits that follow from a window. Create one with `Budget.for_window`."""
 
     window: int
     threshold: int
     """T: a prompt of this size is compacted."""
+    prompt_limit: int
+    """The largest prompt that leaves room for the answer: window - max_output - 2 %."""
     tail: int
-    """How much of the end is kept as it is."""
+    """Tokens of the tail that are kept unchanged."""
     protect_last_n: int
     """How many messages of the end are kept where `compacted_limit` allows it."""
     user_words: int
-    """How much of what the user said stays word for word when its messages are replaced."""
+    """Tokens of replaced user messages that stay word for word."""
     result_chars: int
     """A longer tool result is stored and cited."""
     turn_chars: int
@@ -67,7 +72,7 @@ class Budget:
         threshold: float = THRESHOLD,
         target_ratio: float = TARGET_RATIO,
         protect_last_n: int = PROTECT_LAST_N,
-        threshold_tokens: int | None = None,
+        threshold_tokens: int | None = THRESHOLD_TOKENS,
         max_output: int | None = None,
         result_chars: int = RESULT_CHARS,
         turn_chars: int = TURN_CHARS,
@@ -99,6 +104,9 @@ class Budget:
         return cls(
             window=window,
             threshold=limit,
+            prompt_limit=max(
+                fits - (0 if max_output else min(SPARE_OUTPUT, window // 8)), limit
+            ),
             tail=_floor(limit, target_ratio),
             protect_last_n=protect_last_n,
             user_words=_floor(limit, user_words),
@@ -109,9 +117,9 @@ class Budget:
 
     @property
     def compacted_limit(self) -> int:
-        """A compacted request should not exceed this, so that a compaction buys many turns: 60 % of T.
+        """The most a compacted request should have, so that a compaction buys many turns: 60 % of T.
 
-        A larger tail or more of the user's words, where they were asked for, raise it by as much.
+        A larger tail or more of the user's words, if configured, raise it by as much.
         """
         extra = max(self.tail - _floor(self.threshold, TARGET_RATIO), 0)
         extra += max(self.user_words - _floor(self.threshold, USER_WORDS), 0)
@@ -119,7 +127,7 @@ class Budget:
 
     @property
     def background_start(self) -> int:
-        """From here on a summary may be prepared while the conversation goes on."""
+        """From this size on, a summary may be prepared while the conversation continues."""
         return self.threshold * 80 // 100
 
     @property
@@ -145,13 +153,18 @@ class Budget:
     def summary(self, middle_tokens: int) -> int:
         """The size of a summary of a middle of this size, the user's words apart: a fifth of it, never over half."""
         middle = max(middle_tokens, 0)
-        return min(max(self.summary_least, min(middle * 20 // 100, self.summary_max)), middle // 2)
+        return min(
+            max(self.summary_least, min(middle * 20 // 100, self.summary_max)),
+            middle // 2,
+        )
 
 
 def _check(key: str, value: Any) -> None:
     low, high = LIMITS[key]
     is_integer = isinstance(low, int)
-    number = isinstance(value, int if is_integer else (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, int if is_integer else (int, float)) and not isinstance(
+        value, bool
+    )
     if number and low <= value <= high:
         return
     kind = "a whole number" if is_integer else "a number"
@@ -171,13 +184,13 @@ def _ceil(amount: int, share: float) -> int:
 
 
 _PRIOR = 2_000.0
-"""Tokens of evidence that stand for a factor of one before anything is known."""
+"""Weight of the initial factor of one, in tokens of evidence."""
 _MEMORY = 100_000.0
 """Tokens of evidence after which older evidence fades."""
 _FARTHEST = 3.0
-"""An estimate further off than this is no estimate of what the report covers."""
+"""A larger deviation means that the report covers something else."""
 _MOST = 1e12
-"""No prompt is larger; what is, or is no number at all, was not counted by anyone."""
+"""Reports above this, or that are not numbers, are ignored."""
 
 
 @dataclass(slots=True)
@@ -199,9 +212,9 @@ class _Evidence:
 
 @dataclass(slots=True)
 class Calibration:
-    """What was reported for one conversation, and what each model's reports taught about the estimates.
+    """The usage reported for one conversation, and the corrections of estimates learnt for each model.
 
-    projected = last reported + factor × (estimate now − estimate then): the report takes care of what an estimate
+    projected = last reported + factor × (estimate now − estimate then): the report covers everything that an estimate
     cannot see (the provider's own prompt, its tokenizer); the factor learns how far estimates of this model are off.
     """
 
@@ -209,17 +222,18 @@ class Calibration:
     _last: tuple[str, float, float] | None = None
 
     def observe(self, model: str | None, reported: Any, estimate: float) -> None:
-        """A call to `model` was reported with so many prompt tokens; the same prompt had been estimated.
+        """Record the prompt tokens reported for a call to `model`, and the estimate of the same prompt.
 
-        A report that is missing, zero, or so small that it cannot be the whole prompt (only what missed the cache,
-        say) is passed over. Where the prompt shrank, or grew quite otherwise than estimated (something was dropped,
-        added or replaced unseen), it becomes the new base and nothing is learnt from the difference.
+        Ignore a report that is missing, zero, or too small to be the whole prompt (only the part that missed the cache,
+        say). If the prompt shrank, or grew quite otherwise than estimated (something was dropped, added or replaced
+        unseen), it becomes the new base and nothing is learnt from the difference.
         """
         name = model or ""
         if not _is_amount(reported) or not reported or reported < estimate / _FARTHEST:
             return
         if self._last is not None and self._last[0] == name:
-            grown, expected = reported - self._last[1], estimate - self._last[2]
+            grown = reported - self._last[1]
+            expected = estimate - self._last[2]
             if expected > 0 and expected / _FARTHEST <= grown <= expected * _FARTHEST:
                 self._evidence.setdefault(name, _Evidence()).learn(grown, expected)
         self._last = name, float(reported), float(estimate)
@@ -231,6 +245,15 @@ class Calibration:
         if self._last is None or self._last[0] != name:
             return round(factor * estimate)
         return max(0, round(self._last[1] + factor * (estimate - self._last[2])))
+
+    def unreported(self, model: str | None, estimate: float) -> int:
+        """Return the projected tokens that no report covers: those added or removed since the last one."""
+        projected = self.project(model, estimate)
+        return (
+            abs(projected - round(self._last[1]))
+            if self._last and self.reported(model)
+            else projected
+        )
 
     def reported(self, model: str | None) -> bool:
         """Whether this model reported the last call: then a projection builds on that."""
@@ -245,23 +268,39 @@ class Calibration:
         self._last = None
 
     def dump(self) -> dict[str, Any]:
-        """The state as JSON values, for another process to go on with."""
-        evidence = {name: [item.reported, item.estimated] for name, item in self._evidence.items()}
+        """Return the state as JSON values, for another process to continue with."""
+        evidence = {
+            name: [item.reported, item.estimated]
+            for name, item in self._evidence.items()
+        }
         return {"evidence": evidence, "last": list(self._last) if self._last else None}
 
     @classmethod
     def load(cls, state: Any) -> Calibration:
         """From what `dump` gave. Whatever is not of that shape is as if it had never been learnt."""
         state = state if isinstance(state, Mapping) else {}
-        evidence, last = state.get("evidence"), state.get("last")
+        evidence = state.get("evidence")
+        last = state.get("last")
         loaded = cls()
         for name, sums in evidence.items() if isinstance(evidence, Mapping) else ():
-            if isinstance(sums, list | tuple) and len(sums) == 2 and all(map(_is_amount, sums)):
+            if (
+                isinstance(sums, list | tuple)
+                and len(sums) == 2
+                and all(map(_is_amount, sums))
+            ):
                 loaded._evidence[str(name)] = _Evidence(*map(float, sums))
-        if isinstance(last, list | tuple) and len(last) == 3 and all(map(_is_amount, last[1:])):
+        if (
+            isinstance(last, list | tuple)
+            and len(last) == 3
+            and all(map(_is_amount, last[1:]))
+        ):
             loaded._last = str(last[0]), float(last[1]), float(last[2])
         return loaded
 
 
 def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value <= _MOST
+    )

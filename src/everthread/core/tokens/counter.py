@@ -1,8 +1,8 @@
-"""How many tokens a request is.
+"""Count the tokens of a request.
 
-A counter belongs to one model: it knows the tokenizer, what the provider wraps around messages, calls and tools, and
-what it counted before. Messages are immutable, so a message is counted once; a history counted again costs a lookup
-for each message, decoded anew or not.
+A counter belongs to one model: it knows the tokenizer, the provider's wrapping of messages, calls and tools, and its
+earlier counts. Messages are immutable, so a message is counted once; a history counted again costs a lookup for each
+message, decoded anew or not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,21 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.core.messages import CALL_BLOCKS, IMAGE_BLOCKS, REASONING_BLOCKS, RESULT_BLOCKS, json_value, message_key
-from everthread.core.tokens.tokenizers import audio_tokens, bare_name, document_tokens, image_tokens, tokenizer_for
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    IMAGE_BLOCKS,
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    json_value,
+    message_key,
+)
+from everthread.core.tokens.tokenizers import (
+    audio_tokens,
+    bare_name,
+    document_tokens,
+    image_tokens,
+    tokenizer_for,
+)
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
@@ -24,19 +37,33 @@ _HELD = 64_000_000
 _MEDIA = 500_000
 """About what an image or a file takes."""
 _CHARACTERS = 4_000_000
+_SIGNATURE_BYTES = 100
+"""Of a signature, besides the thoughts in it."""
+_THOUGHT_CHARS = 4.6
+"""Characters of thoughts for a token of `o200k_base`."""
 _DEEPEST = 8  # results within documents within results: nothing real nests deeper
 _UNCOUNTED = frozenset(
-    {"type", "id", "tool_use_id", "call_id", "cache_control", "signature", "data", "encrypted_content"}
+    {
+        "type",
+        "id",
+        "tool_use_id",
+        "call_id",
+        "cache_control",
+        "prompt_cache_breakpoint",
+        "signature",
+        "data",
+        "encrypted_content",
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a provider adds around the text, in tokens; measured on reported usage.
+    """The tokens that a provider adds around the text; measured on reported usage.
 
-    `call` includes what wraps the call's result; `first_call` is added once to a message with calls. `parameter` is
-    the price of one argument where arguments are written one by one; where it is 0 they are counted as JSON.
-    `name_repeats`: a call's name is written so often, for the call and its result. `tools` is the price of offering
+    `call` includes the wrapping of the call's result; `first_call` is added once to a message with calls. `parameter`
+    is the price of one argument if arguments are written one by one; if it is 0, they are counted as JSON.
+    `name_repeats`: how often a call's name is written, for the call and its result. `tools` is the price of offering
     any, `declared` whether they are written as type declarations or as JSON, `schema` a factor on that JSON: it is
     mostly keys and signs, in which vocabularies differ less than in prose.
     """
@@ -53,7 +80,9 @@ class Format:
 
 
 OPENAI = Format(message=4, call=5, name_repeats=2, tools=11, declared=True)
-CLAUDE = Format(message=3, call=90, first_call=-46, parameter=12.5, tools=346, schema=0.91)
+CLAUDE = Format(
+    message=3, call=90, first_call=-46, parameter=12.5, tools=346, schema=0.91
+)
 TEMPLATE = Format(message=5, call=10, tools=4)
 """Open models: a chat template that writes tools and calls as JSON."""
 
@@ -79,20 +108,24 @@ def estimate_request_tokens(
 
 
 class TokenCounter:
-    """Counts what one model is sent.
+    """Counts the tokens of requests to one model.
 
-    Messages may be in OpenAI's form or hold Anthropic's blocks; keys that begin with `_` are ours and never sent.
+    Messages may be in OpenAI's form or hold Anthropic's blocks; keys that begin with `_` are private and never sent.
     """
 
     def __init__(self, model: str | None = None) -> None:
         self.model = model
         self._tokens = tokenizer_for(model).count
         self._format = format_for(model)
-        # What was counted, the oldest first. A key only leads to what must be equal.
+        # Counted values, the oldest first. The key narrows the search; the value must be equal.
         self._cache: dict[Hashable, tuple[Any, int, int]] = {}
         self._cache_size = 0
         self._texts: dict[str, int] = {}
         self._characters = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the model only: the caches are not worth their bytes."""
+        return TokenCounter, (self.model,)
 
     def text(self, text: str) -> int:
         """Tokens of a text by itself. Counts of some megabytes of text are cached."""
@@ -108,7 +141,9 @@ class TokenCounter:
     def message(self, message: Mapping[str, Any]) -> int:
         """Tokens one message adds to a prompt, its wrapping included."""
         key = message_key(message)
-        return self._cached(key, message) or self._remember(key, message, self._message(message))
+        return self._cached(key, message) or self._remember(
+            key, message, self._message(message)
+        )
 
     def messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
         return sum(map(self.message, messages)) if messages else 0
@@ -123,7 +158,9 @@ class TokenCounter:
         if not system:
             return 0
         key = system if isinstance(system, str) else message_key({"content": system})
-        return self._cached(key, system) or self._remember(key, system, self._format.message + self._content(system))
+        return self._cached(key, system) or self._remember(
+            key, system, self._format.message + self._content(system)
+        )
 
     def request(
         self,
@@ -133,16 +170,23 @@ class TokenCounter:
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """Prompt tokens of the whole request."""
-        return self.system(system) + self.tools(tools) + self.messages(messages) + self._format.reply
+        return (
+            self.system(system)
+            + self.tools(tools)
+            + self.messages(messages)
+            + self._format.reply
+        )
 
     def _cached(self, key: Hashable, value: Any) -> int:
-        """The tokens of a value in the cache; 0 where it is not there."""
+        """Return the cached token count of a value; 0 if it is not cached."""
         entry = self._cache.get(key)
         return entry[1] if entry and entry[0] == value else 0
 
     def _remember(self, key: Hashable, value: Any, tokens: float) -> int:
         parts = key[1] if isinstance(key, tuple) else None
-        size = 4 * round(tokens) + (_MEDIA * parts.count(None) if isinstance(parts, tuple) else 0)
+        size = 4 * round(tokens) + (
+            _MEDIA * parts.count(None) if isinstance(parts, tuple) else 0
+        )
         self._cache_size += size - self._cache.pop(key, (None, 0, 0))[2]
         self._cache[key] = value, round(tokens), size
         while self._cache_size > _HELD or len(self._cache) > _REMEMBERED:
@@ -156,26 +200,42 @@ class TokenCounter:
         if not isinstance(message, Mapping):
             return self._format.message + self._text(str(message))
         total = self._format.message + self._content(message.get("content"))
-        total += self._text(message.get("refusal")) + self._text(message.get("reasoning_content"))
+        total += self._text(message.get("refusal"))
+        total += max(
+            self._text(message.get("reasoning_content")), self._hidden_thoughts(message)
+        )
         if message.get("role") != "tool" and message.get("name"):
             total += 1 + self._text(message["name"])
         calls = message.get("tool_calls")
         for index, call in enumerate(calls if isinstance(calls, list) else []):
             total += 0 if index else self._format.first_call
-            holder = call.get("function") or call.get("custom") if isinstance(call, Mapping) else None
+            holder = (
+                call.get("function") or call.get("custom")
+                if isinstance(call, Mapping)
+                else None
+            )
             if isinstance(holder, Mapping):
-                total += self._call(holder.get("name"), holder.get("arguments", holder.get("input")))
+                total += self._call(
+                    holder.get("name"), holder.get("arguments", holder.get("input"))
+                )
             else:
                 total += self._format.call
         return total
 
     def _content(self, content: Any, depth: int = 0) -> float:
         if not isinstance(content, list):
-            return self._text(content if isinstance(content, str) or content is None else str(content))
+            return self._text(
+                content if isinstance(content, str) or content is None else str(content)
+            )
         if depth > _DEEPEST:
             return 0.0
-        calls = any(isinstance(part, Mapping) and str(part.get("type")) in CALL_BLOCKS for part in content)
-        return sum(self._part(part, depth) for part in content) + (self._format.first_call if calls else 0)
+        calls = any(
+            isinstance(part, Mapping) and str(part.get("type")) in CALL_BLOCKS
+            for part in content
+        )
+        return sum(self._part(part, depth) for part in content) + (
+            self._format.first_call if calls else 0
+        )
 
     def _part(self, part: Any, depth: int) -> float:
         if not isinstance(part, Mapping):
@@ -199,13 +259,38 @@ class TokenCounter:
         return self._text(_dump(_spoken(part)))
 
     def _reasoning(self, part: Mapping[str, Any]) -> float:
-        """Reasoning counts as the text it is; where it is encrypted, about four of its bytes are a token."""
+        """Count reasoning as text; if it is encrypted, four bytes are about one token."""
         secret = part.get("encrypted_content") or part.get("data")
         if isinstance(secret, str):
             return len(secret) * 3 / 4 / 4
         summary = part.get("summary")
-        texts = [item.get("text") for item in summary if isinstance(item, Mapping)] if isinstance(summary, list) else []
-        return sum(map(self._text, [part.get("thinking"), part.get("text"), *texts]))
+        texts = (
+            [item.get("text") for item in summary if isinstance(item, Mapping)]
+            if isinstance(summary, list)
+            else []
+        )
+        shown = sum(map(self._text, [part.get("thinking"), part.get("text"), *texts]))
+        return max(shown, self._signed(part.get("signature")))
+
+    def _hidden_thoughts(self, message: Mapping[str, Any]) -> float:
+        """Return the tokens of the thoughts that the signatures of a message of Claude's hold."""
+        native = message.get("_native")
+        value = native.get("value") if isinstance(native, Mapping) else None
+        blocks = value.get("content") if isinstance(value, Mapping) else None
+        if not isinstance(blocks, list):
+            return 0.0
+        return sum(
+            self._signed(block.get("signature"))
+            for block in blocks
+            if isinstance(block, Mapping)
+        )
+
+    def _signed(self, signature: Any) -> float:
+        """Return the tokens of the thoughts in a signature: it holds all of them, the text beside it a summary."""
+        if not isinstance(signature, str):
+            return 0.0
+        characters = max(0.0, len(signature) * 3 / 4 - _SIGNATURE_BYTES)
+        return characters / _THOUGHT_CHARS * tokenizer_for(self.model).per_token
 
     def _document(self, part: Mapping[str, Any], depth: int) -> float:
         total = self._text(part.get("title")) + self._text(part.get("context"))
@@ -225,7 +310,9 @@ class TokenCounter:
                 total += self._format.parameter + self._text(key)
                 total += self._text(item if isinstance(item, str) else _dump(item))
             return total
-        return total + self._text(arguments if value is None else _dump(value, compact=True))
+        return total + self._text(
+            arguments if value is None else _dump(value, compact=True)
+        )
 
     def _tool(self, tool: Mapping[str, Any]) -> int:
         function = _function(tool)
@@ -238,7 +325,7 @@ class TokenCounter:
 
 
 def _function(tool: Any) -> dict[str, Any]:
-    """Name, description and schema of a tool, whichever form it came in; another kind of tool as it is."""
+    """Return name, description and schema of a tool in any form; other kinds of tools unchanged."""
     if not isinstance(tool, Mapping):
         return {}
     function = tool.get("function")
@@ -251,12 +338,18 @@ def _function(tool: Any) -> dict[str, Any]:
 def _declaration(function: Mapping[str, Any]) -> str:
     """A tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
-    body = _type(schema) if isinstance(schema, Mapping) and schema.get("properties") else ""
+    body = (
+        _type(schema)
+        if isinstance(schema, Mapping) and schema.get("properties")
+        else ""
+    )
     return f"{_comment(function)}type {function.get('name')} = ({f'_: {body}' if body else ''}) => any;\n\n"
 
 
 def _comment(value: Mapping[str, Any]) -> str:
-    return "".join(f"// {line}\n" for line in str(value.get("description") or "").splitlines())
+    return "".join(
+        f"// {line}\n" for line in str(value.get("description") or "").splitlines()
+    )
 
 
 def _type(schema: Any, depth: int = 0) -> str:
@@ -269,10 +362,16 @@ def _type(schema: Any, depth: int = 0) -> str:
         return " | ".join(map(_dump, schema["enum"]))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
-        lines = (_property(key, value, schema, depth) for key, value in properties.items())
+        lines = (
+            _property(key, value, schema, depth) for key, value in properties.items()
+        )
         return "{\n" + "".join(lines) + "}"
     kind = schema.get("type")
-    return f"{_type(schema.get('items'), depth + 1)}[]" if kind == "array" else str(kind or "any")
+    return (
+        f"{_type(schema.get('items'), depth + 1)}[]"
+        if kind == "array"
+        else str(kind or "any")
+    )
 
 
 def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str:
@@ -298,7 +397,11 @@ def _spoken(value: Any, depth: int = 0) -> Any:
 def _dump(value: Any, *, compact: bool = False) -> str:
     try:
         return json.dumps(
-            value, ensure_ascii=False, default=str, skipkeys=True, separators=(",", ":") if compact else None
+            value,
+            ensure_ascii=False,
+            default=str,
+            skipkeys=True,
+            separators=(",", ":") if compact else None,
         )
     except (ValueError, RecursionError):
         return ""

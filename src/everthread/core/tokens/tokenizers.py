@@ -1,11 +1,11 @@
-"""How many tokens a text, a picture, a recording or a document is, by the model's name.
+"""Count the tokens of a text, a picture, a recording or a document, by the model's name.
 
-A text is counted by the model's vocabulary where it is known, else by `o200k_base`, scaled. Scales are a fit, by
+A text is counted by the model's vocabulary if it is known, else by `o200k_base`, scaled. Scales are a fit, by
 relative error, over prose in 20 languages, source code, JSON, logs, tables and encoded data. Of a text over a million
 characters evenly spaced pieces are counted, so the time does not grow with it.
 
 Media cost what the providers' documented formulas say, never the length of the base64 text: a size is read from the
-first bytes of the data. Where it cannot be known (a link, a file id) a usual size is assumed.
+first bytes of the data. If it cannot be known (a link, a file id), a usual size is assumed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ def foreign_letters(text: str) -> int:
     """How many letters of other scripts than Latin the text has: vocabularies differ most in these."""
     if text.isascii():
         return 0
-    return len(text.encode("utf-16-le", "surrogatepass")[1::2].translate(None, _NOT_FOREIGN))
+    return len(
+        text.encode("utf-16-le", "surrogatepass")[1::2].translate(None, _NOT_FOREIGN)
+    )
 
 
-_FOREIGN = frozenset([*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)])
+_FOREIGN = frozenset(
+    [*range(0x03, 0x1E), 0x1F, *range(0x2E, 0xD8), *range(0xF9, 0x100)]
+)
 _NOT_FOREIGN = bytes(code for code in range(256) if code not in _FOREIGN)
 """By the upper byte of a UTF-16 unit, which names the script a character belongs to."""
 REFERENCE = "o200k_base"
@@ -78,7 +82,9 @@ class Tokenizer:
         return max(total, 0.0)
 
 
-NEWER_CLAUDE = r"claude[-.].*(?:opus-4[-.][7-9]|(?:opus|sonnet|haiku)-[5-9]|mythos|fable)"
+NEWER_CLAUDE = (
+    r"claude[-.].*(?:opus-4[-.][7-9]|(?:opus|sonnet|haiku)-[5-9]|mythos|fable)"
+)
 """Names of the Claude models from Opus 4.7 on: another tokenizer, larger pictures."""
 
 # Claude before and after its change of tokenizer: the new one splits Latin words further and nothing else.
@@ -89,7 +95,10 @@ _UNKNOWN = Tokenizer(per_token=1.1)
 _TABLE: tuple[tuple[str, Tokenizer], ...] = (
     (NEWER_CLAUDE, _CLAUDE_NEW),
     (r"claude", _CLAUDE),
-    (r"gpt-?3|gpt-4(?![\d.o])|text-embedding|davinci|babbage", Tokenizer("cl100k_base")),
+    (
+        r"gpt-?3|gpt-4(?![\d.o])|text-embedding|davinci|babbage",
+        Tokenizer("cl100k_base"),
+    ),
     (r"gpt|codex|computer-use|(?<![a-z\d])o[1-9](?![a-z\d])", Tokenizer(REFERENCE)),
     (r"gemini|gemma-?[3-9]|(?<![a-z])gemma(?!-?\d)", Tokenizer("gemma3")),
     (r"gemma", Tokenizer("gemma2")),
@@ -116,7 +125,10 @@ def bare_name(model: str | None) -> str:
 def tokenizer_for(model: str | None) -> Tokenizer:
     """The tokenizer of a model, whatever route its name carries. An unknown one gets a factor on the safe side."""
     name = bare_name(model)
-    return next((tokenizer for pattern, tokenizer in _TABLE if re.search(pattern, name)), _UNKNOWN)
+    return next(
+        (tokenizer for pattern, tokenizer in _TABLE if re.search(pattern, name)),
+        _UNKNOWN,
+    )
 
 
 def load_tokenizer(model: str | None) -> None:
@@ -136,16 +148,18 @@ def _count(text: str, vocabulary: str) -> float:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """Pieces of bounded length, cut after a line break where one is near: no run of characters grows too long."""
+    """Yield pieces of bounded length, cut after a nearby line break if there is one."""
     start = 0
     while start < len(text):
-        end = text.rfind("\n", start + _CHUNK // 2, start + _CHUNK) + 1 or start + _CHUNK
+        end = (
+            text.rfind("\n", start + _CHUNK // 2, start + _CHUNK) + 1 or start + _CHUNK
+        )
         yield text[start:end]
         start = end
 
 
 def _encodable(text: str) -> str:
-    """The text with half surrogates, which are no characters, replaced."""
+    """Return the text with lone surrogates replaced."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -170,7 +184,7 @@ Bounds = tuple[int, int]
 """The longest edge of a picture, and the most squares it may have; it is shrunk to both."""
 
 _USUAL_SIZE: Size = (1024, 1024)
-_HEADER = 64  # bytes of a picture or a recording that tell its size
+_HEADER = 64  # bytes of a picture or recording that hold its size
 _JPEG_HEADER = 256 * 1024  # a JPEG may carry a profile and a thumbnail before its size
 _PAGE_BYTES = 50_000  # a usual page of a PDF
 _USUAL_PAGES = 5
@@ -195,7 +209,12 @@ def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
 def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Tokens of a document given as a file: a rate per page, pages judged by the size."""
     holders = [part, part.get("file"), part.get("source")]
-    values = [h.get(key) for h in holders if isinstance(h, Mapping) for key in ("file_data", "data")]
+    values = [
+        h.get(key)
+        for h in holders
+        if isinstance(h, Mapping)
+        for key in ("file_data", "data")
+    ]
     data = next((_payload(value) for value in values if isinstance(value, str)), "")
     pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _USUAL_PAGES
     return pages * _rule(_PAGE_RATES, model)
@@ -246,12 +265,16 @@ def _decode(payload: str, size: int) -> bytes:
 def _webp_size(head: bytes) -> Size | None:
     kind = head[12:16]
     if kind == b"VP8 ":
-        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(
+            head[28:30], "little"
+        ) & 0x3FFF
     if kind == b"VP8L":
         bits = int.from_bytes(head[21:25], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8X":
-        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(
+            head[27:30], "little"
+        ) + 1
     return None
 
 
@@ -261,14 +284,28 @@ def _jpeg_size(head: bytes) -> Size | None:
     while at + 9 <= len(head) and head[at] == 0xFF:
         marker = head[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
+                head[at + 5 : at + 7], "big"
+            )
         at += 1 if marker == 0xFF else 2 + int.from_bytes(head[at + 2 : at + 4], "big")
     return None
 
 
 _FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
-    (b"\x89PNG\r\n\x1a\n", lambda head: (int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))),
-    (b"GIF8", lambda head: (int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little"))),
+    (
+        b"\x89PNG\r\n\x1a\n",
+        lambda head: (
+            int.from_bytes(head[16:20], "big"),
+            int.from_bytes(head[20:24], "big"),
+        ),
+    ),
+    (
+        b"GIF8",
+        lambda head: (
+            int.from_bytes(head[6:8], "little"),
+            int.from_bytes(head[8:10], "little"),
+        ),
+    ),
     (b"RIFF", _webp_size),
     (b"\xff\xd8", _jpeg_size),
 )
@@ -300,12 +337,16 @@ def _tiles(base: int, tile: int) -> Callable[[Size, str], int]:
             return base
         fit = min(1.0, 2048 / max(size))
         fit = min(fit, 768 / min(size))
-        return base + tile * math.prod(math.ceil(round(side * fit, 3) / 512) for side in size)
+        return base + tile * math.prod(
+            math.ceil(round(side * fit, 3) / 512) for side in size
+        )
 
     return tokens
 
 
-def _patches(factor: float, most: int = 1536, **budgets: Bounds) -> Callable[[Size, str], int]:
+def _patches(
+    factor: float, most: int = 1536, **budgets: Bounds
+) -> Callable[[Size, str], int]:
     """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
 
     def tokens(size: Size, detail: str) -> int:
@@ -316,20 +357,26 @@ def _patches(factor: float, most: int = 1536, **budgets: Bounds) -> Callable[[Si
 
 
 def _squares(size: Size, edge: int, most: int) -> int:
-    """How many squares of 32 cover a picture once it is shrunk: where there are too many, until whole ones fit."""
+    """Count the 32-pixel squares that cover a picture, shrunk until at most the allowed number fits."""
     shrink = min(1.0, edge / max(size))
     across, down = (side * shrink / 32 for side in size)
     if math.ceil(across) * math.ceil(down) > most:
         shrink = math.sqrt(most / (across * down))
-        across, down = across * shrink, down * shrink
+        across = across * shrink
+        down = down * shrink
         shrink = min(max(1, math.floor(side)) / side for side in (across, down))
-        across, down = across * shrink, down * shrink
+        across = across * shrink
+        down = down * shrink
     return math.ceil(round(across, 6)) * math.ceil(round(down, 6))
 
 
 def _gemini(size: Size, _detail: str) -> int:
     """Gemini: 258 for a small picture, else for every square of 768."""
-    return 258 if max(size) <= 384 else 258 * math.prod(math.ceil(side / 768) for side in size)
+    return (
+        258
+        if max(size) <= 384
+        else 258 * math.prod(math.ceil(side / 768) for side in size)
+    )
 
 
 def _rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:
@@ -349,7 +396,10 @@ _IMAGES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
     (r"gpt-5\.[23]|codex", _patches(1.2)),
     (r"gpt-5\.4", _patches(1.2, 2500, original=(6000, 10_000))),
     (r"gpt-5\.5", _patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
-    (r"gpt-5\.[6-9]|gpt-[6-9]", _patches(1.2, auto=(65_535, 30_000), high=(2048, 2500))),
+    (
+        r"gpt-5\.[6-9]|gpt-[6-9]",
+        _patches(1.2, auto=(65_535, 30_000), high=(2048, 2500)),
+    ),
     (r"gpt-5", _tiles(70, 140)),
     (r"(?<![a-z\d])o[1-9]", _tiles(75, 150)),
     (r"computer-use", _tiles(65, 129)),

@@ -21,10 +21,10 @@ class QueueOptions:
     agents: int = 128
     """Threads that are kept in memory between turns."""
     idle_seconds: float = 600.0
-    """After which they are not any more."""
+    """Seconds without a turn after which they are dropped from memory."""
     lease_seconds: float = 30.0
-    """After so long without a sign of life another process takes a thread over."""
+    """Seconds without renewal after which another process may take over a thread."""
     poll_seconds: float = 0.5
-    """How often the store is asked for what another process does."""
+    """Seconds between checks of the store for turns that another process runs."""
     sweep_seconds: float = 10.0
-    """How often it is asked for messages whose process is gone."""
+    """Seconds between checks for messages whose process has ended."""

@@ -1,4 +1,4 @@
-"""The agents behind the threads: made when needed, kept for a while, each writing under its lease."""
+"""The agents of threads: made when needed, kept for a while, each writing under its lease."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from everthread.agent.loop import Agent
-from everthread.conversation.events import Event, Listener
 from everthread.core.redaction import redact
 from everthread.core.types import Node
 from everthread.errors import EverthreadError, LeaseLostError
 from everthread.gateway.api import QueueOptions
-from everthread.gateway.errors import Refused
-from everthread.store.models import (
+from everthread.gateway.error_answers import Refused
+from everthread.store.records import (
     Continuation,
     Lease,
     NewMessage,
@@ -28,12 +27,13 @@ from everthread.store.models import (
     new_id,
 )
 from everthread.store.store import Store
+from everthread.thread.events import Event, Listener
 
 
 class LeasedStore:
-    """A store that writes to the thread under its present lease. Other threads (subagents, branches) need none.
+    """A store that writes to one thread under its current lease. Other threads (subagents, branches) need no lease.
 
-    Reads, and writes that can do no harm twice, go to the store as they are.
+    Reads, and writes that are safe to repeat, are passed to the store unchanged.
     """
 
     def __init__(self, store: Store, thread: str) -> None:
@@ -45,10 +45,16 @@ class LeasedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def append(self, session_id: str, new: Sequence[NewMessage], **_lease: Any) -> list[StoredMessage]:
-        return await self._store.append(session_id, new, lease=await self._held(session_id))
+    async def append(
+        self, session_id: str, new: Sequence[NewMessage], **_lease: Any
+    ) -> list[StoredMessage]:
+        return await self._store.append(
+            session_id, new, lease=await self._held(session_id)
+        )
 
-    async def continue_session(self, session_id: str, *entries: Any, **more: Any) -> Continuation:
+    async def continue_session(
+        self, session_id: str, *entries: Any, **more: Any
+    ) -> Continuation:
         return await self._store.continue_session(
             session_id, *entries, **more | {"lease": await self._held(session_id)}
         )
@@ -57,7 +63,9 @@ class LeasedStore:
         return await self._store.undo(session_id, lease=await self._held(session_id))
 
     async def end_session(self, session_id: str, reason: str, **_lease: Any) -> Session:
-        return await self._store.end_session(session_id, reason, lease=await self._held(session_id))
+        return await self._store.end_session(
+            session_id, reason, lease=await self._held(session_id)
+        )
 
     async def put_nodes(self, nodes: Sequence[Node], **_lease: Any) -> None:
         if nodes:
@@ -66,11 +74,15 @@ class LeasedStore:
     async def _held(self, session_id: str) -> Lease | None:
         thread = self._threads.get(session_id)
         if thread is None:
-            thread = self._threads[session_id] = (await self._store.session(session_id)).thread
+            thread = self._threads[session_id] = (
+                await self._store.session(session_id)
+            ).thread
         if thread != self._thread:
             return None
         if self.lease is None:
-            raise LeaseLostError(f"the thread {thread} is not held by this process; nothing was written")
+            raise LeaseLostError(
+                f"the thread {thread} is not held by this process; nothing was written"
+            )
         return self.lease
 
 
@@ -97,7 +109,7 @@ class OpenAgent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewThread:
-    """What a thread begins with."""
+    """Settings of a new thread."""
 
     title: str = ""
     model: str | None = None
@@ -115,7 +127,7 @@ class AgentSlot:
     tools: bool
     model: str | None
     expects: int
-    """The number of the next lease, if nobody else has the thread meanwhile."""
+    """The number of the next lease, if no other process takes the thread before."""
     agent: Agent | None = None
     tell: Callable[[Event], None] | None = None
     """Receives the agent's events during a turn."""
@@ -131,7 +143,11 @@ class AgentPool:
     """The agents of this process. One per thread; those not used for longest go first."""
 
     def __init__(
-        self, store: Store, open_agent: OpenAgent, options: QueueOptions, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        open_agent: OpenAgent,
+        options: QueueOptions,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._open_agent = open_agent
@@ -146,45 +162,71 @@ class AgentPool:
         if name.lower().endswith(".gguf") or not any(
             fnmatch.fnmatchcase(name, pattern) for pattern in self._options.models
         ):
-            raise Refused(403, "model_not_allowed", f"The model {name[:100]!r} cannot be chosen here.")
+            raise Refused(
+                403,
+                "model_not_allowed",
+                f"The model {name[:100]!r} cannot be chosen here.",
+            )
 
     async def create(self, tenant: str, new: NewThread, *, tools: bool) -> Session:
         """A new thread with its first session, and what its owner says of it."""
         self.check_model(new.model)
-        first = NewSession(id=new_id(), tenant=tenant, title=new.title, user=new.user, platform=new.platform)
-        slot = AgentSlot(LeasedStore(self._store, first.id), tools, new.model, expects=1)
+        first = NewSession(
+            id=new_id(),
+            tenant=tenant,
+            title=new.title,
+            user=new.user,
+            platform=new.platform,
+        )
+        slot = AgentSlot(
+            LeasedStore(self._store, first.id), tools, new.model, expects=1
+        )
         await self._open(slot, tenant, session=first)
-        await self._store.put_state(first.id, SETTINGS, {"model": new.model, "metadata": dict(new.metadata)})
+        await self._store.put_state(
+            first.id, SETTINGS, {"model": new.model, "metadata": dict(new.metadata)}
+        )
         self._slots[first.id] = slot
         await self.shrink()
         return await self._store.session(first.id)
 
     async def settings(self, thread: str) -> dict[str, Any]:
-        """What the owner of a thread chose: `model`, `metadata`."""
+        """Return the owner's settings of a thread: `model`, `metadata`."""
         state = await self._store.get_state(thread, SETTINGS)
         return state if isinstance(state, dict) else {}
 
     async def choose_model(self, thread: str, name: str) -> None:
-        """Whoever goes on with the thread uses this model."""
-        await self._store.put_state(thread, SETTINGS, await self.settings(thread) | {"model": name})
+        """Every process that continues the thread uses this model."""
+        await self._store.put_state(
+            thread, SETTINGS, await self.settings(thread) | {"model": name}
+        )
 
     async def inherit(self, parent: str, thread: str) -> None:
-        """A thread that began in another goes on with its model; one that has its own keeps it."""
+        """Give a thread that began in another one its model, unless it has its own."""
         if thread != parent and not await self.settings(thread):
             model = (await self.settings(parent)).get("model")
-            await self._store.put_state(thread, SETTINGS, {"model": model, "metadata": {}})
+            await self._store.put_state(
+                thread, SETTINGS, {"model": model, "metadata": {}}
+            )
 
     async def take(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
         """The agent for a turn under this lease. One that may have missed something is opened anew."""
-        thread, tools = turn.thread, turn.options.get("tools") is True
+        thread = turn.thread
+        tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
         if slot is None or slot.tools != tools or lease.fence != slot.expects:
             await self.drop(thread)
             model = (await self.settings(thread)).get("model")
-            slot = AgentSlot(LeasedStore(self._store, thread), tools, model, expects=lease.fence)
+            slot = AgentSlot(
+                LeasedStore(self._store, thread), tools, model, expects=lease.fence
+            )
             await self._open(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
-        slot.store.lease, slot.expects, slot.busy, slot.used = lease, lease.fence, True, self._clock()
+        slot.store.lease, slot.expects, slot.busy, slot.used = (
+            lease,
+            lease.fence,
+            True,
+            self._clock(),
+        )
         self._slots.move_to_end(thread)
         await self.shrink()
         return slot
@@ -193,7 +235,10 @@ class AgentPool:
         """The lease is given back: giving back and taking again count one each."""
         slot = self._slots.get(lease.thread)
         if slot is not None:
-            slot.store.lease, slot.expects, slot.busy, slot.tell = None, lease.fence + 2, False, None
+            slot.store.lease = None
+            slot.expects = lease.fence + 2
+            slot.busy = False
+            slot.tell = None
 
     async def drop(self, thread: str) -> None:
         slot = self._slots.pop(thread, None)
@@ -202,7 +247,9 @@ class AgentPool:
         try:
             await slot.agent.close()
         except EverthreadError as error:
-            _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))
+            _LOG.warning(
+                "the agent of %s could not be closed: %s", thread, redact(str(error))
+            )
 
     async def close(self) -> None:
         for thread in list(self._slots):
@@ -224,6 +271,15 @@ class AgentPool:
         oldest = self._clock() - self._options.idle_seconds
         idle = [key for key, slot in self._slots.items() if not slot.busy]
         spare = idle[: max(0, len(self._slots) - self._options.agents)]
-        for thread in [*spare, *(key for key in idle if self._slots[key].used < oldest and key not in spare)]:
-            if thread in self._slots and not self._slots[thread].busy:  # closing takes time: it may be needed again
+        for thread in [
+            *spare,
+            *(
+                key
+                for key in idle
+                if self._slots[key].used < oldest and key not in spare
+            ),
+        ]:
+            if (
+                thread in self._slots and not self._slots[thread].busy
+            ):  # closing takes time: it may be needed again
                 await self.drop(thread)

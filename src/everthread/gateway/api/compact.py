@@ -12,16 +12,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from everthread.compaction.summary import CompactionLevel
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
-from everthread.gateway.auth import Caller
-from everthread.gateway.base import Incoming, Limits
-from everthread.gateway.body import LIST_FIELD, OuterFields
-from everthread.gateway.encoding import decode_body
-from everthread.gateway.errors import Refused, error_body, error_headers
+from everthread.gateway.contracts import Incoming, Limits
+from everthread.gateway.error_answers import Refused, error_body, error_headers
+from everthread.gateway.json_slices import LIST_FIELD
 from everthread.gateway.management.manager import ProxyManager
 from everthread.gateway.middleware import Admission
-from everthread.gateway.requests import ClientGone, RequestHead, read_body
+from everthread.gateway.reading import RequestBody, read_request
+from everthread.gateway.request_head import ClientGone, RequestHead, read_body
 
 PATH = "/v1/compact"
 _LEAST = 1_000
@@ -34,16 +34,17 @@ class CompactApp:
         self._manager = manager
         self._limits = limits
         self._upstream = upstream
-        """Whose window counts where the request names a model only."""
+        """Returns the window of a model, for requests that name only the model."""
         self._places = Admission(limits.concurrent)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        call = RequestHead.of(scope, caller)
+        call: RequestHead = scope["state"]["head"]
         try:
             await _check(call)
-            with self._places.enter(caller.share):
-                body = await self._compact(call, await read_body(receive, call, self._limits))
+            with self._places.enter(call.caller.share):
+                body = await self._compact(
+                    call, await read_body(receive, call, self._limits)
+                )
             text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
             answer = Response(text, media_type="application/json")
         except ClientGone:
@@ -55,26 +56,50 @@ class CompactApp:
         await answer(scope, receive, send)
 
     async def _compact(self, call: RequestHead, raw: bytes) -> dict[str, Any]:
-        body = decode_body(raw, call.headers.get("content-encoding", ""), self._limits.body_bytes) or b""
-        if OuterFields(body).is_excessive:
-            raise Refused(413, "request_too_large", "The request has too many values to be looked into.")
-        try:
-            fields: Any = json.loads(body)
-        except (ValueError, RecursionError):
-            fields = None
-        if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
-            raise Refused(400, "invalid_request", "The body is no object with `model` and `messages` or `input`.")
-        window = fields.get("window")
-        if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < _LEAST):
-            raise Refused(400, "invalid_request", f"`window` is a number of tokens from {_LEAST:,} on.")
-        api = _api(fields, call)
+        read = await read_request(
+            raw, call.headers.get("content-encoding", ""), self._limits.body_bytes
+        )
+        if read.excess:
+            raise Refused(
+                413,
+                "request_too_large",
+                f"The request is not looked into: {read.excess}.",
+            )
+        if read.model is None:
+            words = "The body is no object with `model` and `messages`, `input` or `contents`."
+            raise Refused(400, "invalid_request", words)
+        field = read.outer.find("window")
+        window = None if field is None else field.value
+        if window is not None and (
+            not isinstance(window, int) or isinstance(window, bool) or window < _LEAST
+        ):
+            raise Refused(
+                400,
+                "invalid_request",
+                f"`window` is a number of tokens from {_LEAST:,} on.",
+            )
+        api = _api(read, call)
+        body = read.plain or b""
         caller = call.caller
-        incoming = Incoming(api, call.path, call.headers, body, body, caller.tenant, self._upstream, "managed",
-                            caller.account)  # fmt: skip
+        incoming = Incoming(
+            api=api,
+            path=call.path,
+            headers=call.headers,
+            raw=body,
+            body=body,
+            tenant=caller.tenant,
+            upstream=self._upstream,
+            account=caller.account,
+            authorize=caller.authorize,
+        )
         try:
-            compacted = await self._manager.compact_once(incoming, CompactionLevel.NORMAL, window)
+            compacted = await self._manager.compact_once(
+                incoming, CompactionLevel.NORMAL, window
+            )
         except StoreError as error:
-            raise Refused(503, "store_unavailable", str(error), retry_after=1) from error
+            raise Refused(
+                503, "store_unavailable", str(error), retry_after=1
+            ) from error
         except EverthreadError as error:
             raise Refused(400, "not_compacted", str(error)) from error
         messages = compacted.pop("messages")
@@ -82,15 +107,16 @@ class CompactApp:
 
 
 async def _check(call: RequestHead) -> None:
-    """Nothing is stored for a credential that anybody can make up."""
+    """Raise `Refused` for a wrong method, and for a client that may not spend the operator's own key."""
     if call.method != "POST":
         raise Refused(405, "method_not_allowed", "Only POST is answered here.")
-    credential = call.caller.credential
-    if credential is not None and not await credential.is_accepted():
-        raise Refused(403, "unknown_credential", "No upstream has accepted this credential yet.")
+    await call.caller.authorize(CanonicalUsage(), "")
 
 
-def _api(fields: dict[str, Any], call: RequestHead) -> Api:
-    if "input" in fields:
+def _api(read: RequestBody, call: RequestHead) -> Api:
+    if read.outer.has("input"):
         return "openai_responses"
-    return "anthropic" if "system" in fields or "anthropic-version" in call.headers else "openai_chat"
+    if read.outer.has("contents"):
+        return "gemini"
+    is_anthropic = read.outer.has("system") or "anthropic-version" in call.headers
+    return "anthropic" if is_anthropic else "openai_chat"

@@ -1,4 +1,4 @@
-"""A request to the threads API as it is read, and its answer as it is sent: JSON, or the events of a turn."""
+"""Read requests to the threads API and send answers: JSON, or the events of a turn."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from starlette.types import Receive, Scope, Send
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, turn_view
 from everthread.gateway.api.turn_log import TurnEvent
 from everthread.gateway.auth import Caller
-from everthread.gateway.base import Limits
-from everthread.gateway.errors import Refused
-from everthread.gateway.requests import ClientGone, RequestHead, read_body, run_while_connected
-from everthread.store.models import QueuedTurn
+from everthread.gateway.contracts import Limits
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.request_head import (
+    ClientGone,
+    RequestHead,
+    read_body,
+    run_while_connected,
+)
+from everthread.store.records import QueuedTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,11 @@ def error_answer(refused: Refused) -> JsonAnswer:
     headers = {"x-everthread-error": refused.code}
     if refused.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(refused.retry_after)))
-    return JsonAnswer({"error": {"code": refused.code, "message": refused.message}}, refused.status, headers)
+    return JsonAnswer(
+        {"error": {"code": refused.code, "message": refused.message}},
+        refused.status,
+        headers,
+    )
 
 
 class Sender:
@@ -54,17 +63,28 @@ class Sender:
 
     async def answer(self, answer: JsonAnswer) -> None:
         data = answer.data()
-        headers = {"content-type": "application/json", "content-length": str(len(data)), **answer.headers}
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(data)),
+            **answer.headers,
+        }
         await self.start(answer.status, headers)
         await self.body(data, more=False)
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
-        raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        await self._send_message({"type": "http.response.start", "status": status, "headers": raw})
+        raw = [
+            (name.encode("latin-1"), value.encode("latin-1", "replace"))
+            for name, value in headers.items()
+        ]
+        await self._send_message(
+            {"type": "http.response.start", "status": status, "headers": raw}
+        )
 
     async def body(self, data: bytes, *, more: bool) -> None:
-        await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
+        await self._send_message(
+            {"type": "http.response.body", "body": data, "more_body": more}
+        )
 
     async def _send_message(self, message: dict[str, object]) -> None:
         try:
@@ -133,7 +153,9 @@ class Endpoint:
         return (self.handler.__doc__ or "").removesuffix(".")
 
 
-def endpoint(method: str, path: str, answer: type[BaseModel], **more: Any) -> Callable[[Handler], Handler]:
+def endpoint(
+    method: str, path: str, answer: type[BaseModel], **more: Any
+) -> Callable[[Handler], Handler]:
     """Mark a method as the handler of a path. Its docstring is what the OpenAPI document says of it."""
 
     def mark(handler: Handler) -> Handler:
@@ -145,24 +167,48 @@ def endpoint(method: str, path: str, answer: type[BaseModel], **more: Any) -> Ca
 
 def endpoints_of(routes: type) -> tuple[Endpoint, ...]:
     """The marked methods of a class, in their order."""
-    return tuple(method.endpoint for method in vars(routes).values() if hasattr(method, "endpoint"))
+    return tuple(
+        method.endpoint
+        for method in vars(routes).values()
+        if hasattr(method, "endpoint")
+    )
 
 
-async def read_request(endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits) -> tuple[Query, Body]:
+async def read_request(
+    endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits
+) -> tuple[Query, Body]:
     """Query and body of a request. `Refused` where something is wrong with them."""
-    pairs = parse_qsl(call.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+    pairs = parse_qsl(
+        call.target.partition(b"?")[2].decode("latin-1"),
+        keep_blank_values=True,
+        max_num_fields=50,
+    )
     if len({name for name, _ in pairs}) < len(pairs):
         raise Refused(400, "invalid_query", "The query contains a name twice.")
-    query = _validate(endpoint.query, "invalid_query", lambda schema: schema.model_validate(dict(pairs)))
+    query = _validate(
+        endpoint.query,
+        "invalid_query",
+        lambda schema: schema.model_validate(dict(pairs)),
+    )
     if endpoint.method != "POST":
         return query, NoBody()
     media_type = call.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":  # also without a body: no page of another origin can send this type unasked
-        raise Refused(415, "unsupported_media_type", "Send JSON, with `content-type: application/json`.")
+    if (
+        media_type != "application/json"
+    ):  # also without a body: no page of another origin can send this type unasked
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            "Send JSON, with `content-type: application/json`.",
+        )
     if call.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "unsupported_encoding", "Send the body without a content-encoding.")
+        raise Refused(
+            415, "unsupported_encoding", "Send the body without a content-encoding."
+        )
     raw = await read_body(receive, call, limits) or b"{}"
-    return query, _validate(endpoint.body, "invalid_body", lambda schema: schema.model_validate_json(raw))
+    return query, _validate(
+        endpoint.body, "invalid_body", lambda schema: schema.model_validate_json(raw)
+    )
 
 
 def _validate(schema: type[M], code: str, parse: Callable[[type[M]], M]) -> M:
@@ -173,8 +219,10 @@ def _validate(schema: type[M], code: str, parse: Callable[[type[M]], M]) -> M:
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """What is wrong with the input, without the input itself."""
-    details = error.errors(include_input=False, include_url=False, include_context=False)
+    """Describe what is wrong with the input, without quoting it."""
+    details = error.errors(
+        include_input=False, include_url=False, include_context=False
+    )
     lines = [
         f"{'.'.join(str(step)[:50] for step in detail['loc']) or 'the body'}: {detail['msg']}"
         for detail in details[:_MAX_LISTED_PROBLEMS]
@@ -192,11 +240,17 @@ STREAM_HEADERS = {
 
 
 def encode_event(event: TurnEvent) -> bytes:
-    data = event.data if event.turn is None else turn_view(event.turn).model_dump(mode="json")
+    data = (
+        event.data
+        if event.turn is None
+        else turn_view(event.turn).model_dump(mode="json")
+    )
     return f"id: {event.number}\nevent: {event.name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-async def stream(sender: Sender, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float) -> None:
+async def stream(
+    sender: Sender, turn: QueuedTurn, events: AsyncIterator[TurnEvent], heartbeat: float
+) -> None:
     """Send the events until the turn is over or the gateway closes."""
     await sender.start(200, STREAM_HEADERS | {"x-everthread-turn": turn.id})
     upcoming = asyncio.ensure_future(anext(events, None))

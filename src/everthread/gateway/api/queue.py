@@ -1,4 +1,4 @@
-"""The queue of turns: durable, one turn of a thread at a time, taken over where its process is gone."""
+"""A durable queue of turns: one turn of a thread at a time, taken over if its process is gone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from everthread.agent import commands
 from everthread.agent.loop import Agent
-from everthread.conversation.events import CompactionFailed, Event, UsageRecorded
-from everthread.conversation.requests import INTERRUPTED, Answer, Given, as_messages, finish
+from everthread.conversation.answers import INTERRUPTED, Answer
+from everthread.conversation.cancellation import finish
+from everthread.conversation.given_messages import Given, as_messages
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, calls_of, results_of, text_of
-from everthread.core.pricing import CanonicalUsage
 from everthread.core.redaction import redact
 from everthread.core.types import StreamDelta
 from everthread.errors import (
@@ -32,9 +33,9 @@ from everthread.errors import (
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.agents import AgentPool, AgentSlot, NewThread, OpenAgent
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
-from everthread.gateway.errors import Refused
+from everthread.gateway.error_answers import Refused
 from everthread.gateway.quotas import utc_day
-from everthread.store.models import (
+from everthread.store.records import (
     KeyUse,
     Lease,
     NewMessage,
@@ -46,6 +47,7 @@ from everthread.store.models import (
     new_id,
 )
 from everthread.store.store import Store
+from everthread.thread.events import CompactionFailed, Event, UsageRecorded
 
 _CODES: tuple[tuple[type[EverthreadError], str], ...] = (
     (ModelError, "model_failed"),
@@ -55,9 +57,17 @@ _CODES: tuple[tuple[type[EverthreadError], str], ...] = (
     (StoreError, "store_failed"),
 )
 STATUS = {
-    "model_failed": 502, "context_overflow": 413, "misconfigured": 503, "invalid_message": 400, "store_failed": 503,
-    "cancelled": 409, "interrupted": 503, "failed": 502, "internal": 500, "command_failed": 409,
-}  # fmt: skip
+    "model_failed": 502,
+    "context_overflow": 413,
+    "misconfigured": 503,
+    "invalid_message": 400,
+    "store_failed": 503,
+    "cancelled": 409,
+    "interrupted": 503,
+    "failed": 502,
+    "internal": 500,
+    "command_failed": 409,
+}
 """Of a turn that is over without an answer, by its code."""
 
 
@@ -66,9 +76,14 @@ def failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):
-        code = next((code for kind, code in _CODES if isinstance(error, kind)), "failed")
+        code = next(
+            (code for kind, code in _CODES if isinstance(error, kind)), "failed"
+        )
         return {"code": code, "message": redact(str(error))}
-    return {"code": "internal", "message": "Something went wrong here; the gateway's log tells what."}
+    return {
+        "code": "internal",
+        "message": "Something went wrong here; the gateway's log tells what.",
+    }
 
 
 UNKNOWN = (
@@ -78,7 +93,9 @@ UNKNOWN = (
 ENDED = "The process that answered it ended in the middle; it was not begun again."
 
 
-async def settle(store: Store, turn: QueuedTurn, lease: Lease) -> tuple[TurnState, dict[str, Any]]:
+async def settle(
+    store: Store, turn: QueuedTurn, lease: Lease
+) -> tuple[TurnState, dict[str, Any]]:
     """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
     content = turn.message.get("content")
     interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}
@@ -91,21 +108,35 @@ async def settle(store: Store, turn: QueuedTurn, lease: Lease) -> tuple[TurnStat
     if is_new:  # in view; a compaction may have covered it since
         is_new = not any(item.event == own for item in await store.history(tip))
     last = stored[-1] if stored and not is_new else None
-    if last is not None and last.body["role"] == "assistant" and not calls_of(last.body):
+    if (
+        last is not None
+        and last.body["role"] == "assistant"
+        and not calls_of(last.body)
+    ):
         text = text_of(last.body)
-        if text.endswith(INTERRUPTED):  # somebody has written it down already
+        if text.endswith(INTERRUPTED):  # the interruption is stored already
             return "interrupted", interrupted
-        return "answered", {"text": text, "message_id": last.id, "session": tip, "stop": None}
+        return "answered", {
+            "text": text,
+            "message_id": last.id,
+            "session": tip,
+            "stop": None,
+        }
     body: Any = dict(turn.message)
     results = [
-        NewMessage({"role": "tool", "tool_call_id": call, "content": UNKNOWN}, event=f"{turn.id}/unknown/{call}")
+        NewMessage(
+            {"role": "tool", "tool_call_id": call, "content": UNKNOWN},
+            event=f"{turn.id}/unknown/{call}",
+        )
         for call in _open_calls(stored)
     ]
     end: Message = {"role": "assistant", "content": INTERRUPTED}
     # Calls that are open came before a message that is new, and after one that was stored.
     message = NewMessage(body, event=own)
     new = [*results, message] if is_new else [message, *results]
-    await store.append(tip, [*new, NewMessage(end, event=f"{turn.id}/interrupted")], lease=lease)
+    await store.append(
+        tip, [*new, NewMessage(end, event=f"{turn.id}/interrupted")], lease=lease
+    )
     return "interrupted", interrupted
 
 
@@ -124,7 +155,7 @@ SPOKEN = ("text", "reasoning", "refusal")
 
 @dataclass(slots=True)
 class TurnUsage:
-    """What the calls of a turn used."""
+    """Usage of the calls of a turn."""
 
     used: CanonicalUsage = field(default_factory=CanonicalUsage)
     calls: int = 0
@@ -142,24 +173,33 @@ class TurnUsage:
     def figures(self) -> dict[str, Any]:
         used = self.used
         return {
-            "calls": self.calls, "input": used.input_tokens, "output": used.output_tokens,
-            "cache_read": used.cache_read_tokens, "cache_write": used.cache_write_tokens,
-            "reasoning": used.reasoning_tokens, "cost": None if self.unpriced else float(self.dollars),
-        }  # fmt: skip
+            "calls": self.calls,
+            "input": used.input_tokens,
+            "output": used.output_tokens,
+            "cache_read": used.cache_read_tokens,
+            "cache_write": used.cache_write_tokens,
+            "reasoning": used.reasoning_tokens,
+            "cost": None if self.unpriced else float(self.dollars),
+        }
 
 
 class MessageRunner:
     """Answers one message and writes its events to the log."""
 
-    def __init__(self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage) -> None:
+    def __init__(
+        self, pool: AgentPool, slot: AgentSlot, log: TurnLog, spent: TurnUsage
+    ) -> None:
         if slot.agent is None:
             raise AssertionError("a slot that was taken has an agent")
-        self._pool, self._slot, self._log, self._spent = pool, slot, log, spent
+        self._pool = pool
+        self._slot = slot
+        self._log = log
+        self._spent = spent
         self._agent: Agent = slot.agent
         self._reading = False
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
-        """What came of it, as JSON values."""
+        """Its result, as JSON values."""
         self._slot.tell = self._on_event
         try:
             content = turn.message.get("content")
@@ -170,9 +210,12 @@ class MessageRunner:
         finally:
             self._slot.tell = None
         return {
-            "text": answer.text, "message_id": answer.id, "session": self._agent.conversation.session.id,
-            "stop": answer.stop, "usage": self._spent.figures(),
-        }  # fmt: skip
+            "text": answer.text,
+            "message_id": answer.id,
+            "session": self._agent.conversation.session.id,
+            "stop": answer.stop,
+            "usage": self._spent.figures(),
+        }
 
     # A command
 
@@ -184,7 +227,9 @@ class MessageRunner:
                 self._pool.check_model(argument)
             result = await commands.run(agent, agent.conversation.store, line)
         except Refused as refused:
-            result = commands.CommandResult(f"/{name} failed: {refused.message}", failed=True)
+            result = commands.CommandResult(
+                f"/{name} failed: {refused.message}", failed=True
+            )
         if name == "model" and argument and not result.failed:
             await self._pool.choose_model(turn.thread, argument)
         thread = turn.thread
@@ -192,22 +237,32 @@ class MessageRunner:
             thread = (await agent.conversation.store.session(result.switch)).thread
             await self._pool.inherit(turn.thread, thread)
         return {
-            "text": result.text, "command": name, "data": dict(result.data), "failed": result.failed,
-            "thread": thread, "usage": self._spent.figures(),
-        }  # fmt: skip
+            "text": result.text,
+            "command": name,
+            "data": dict(result.data),
+            "failed": result.failed,
+            "thread": thread,
+            "usage": self._spent.figures(),
+        }
 
     # A message
 
     async def _run_hygiene(self) -> None:
-        """Run hygiene before the agent sees the message. A failure is reported, and the message goes on."""
+        """Run hygiene before the agent sees the message. A failure is reported; the message is still answered."""
         talk = self._agent.conversation
         try:
             await talk.hygiene()
         except Exception as error:  # noqa: BLE001 - it is told; a message is not dropped for it
-            self._on_event(CompactionFailed(talk.session.id, redact(f"{type(error).__name__}: {error}")))
+            self._on_event(
+                CompactionFailed(
+                    talk.session.id, redact(f"{type(error).__name__}: {error}")
+                )
+            )
 
     async def _turn(self, turn: QueuedTurn) -> Answer:
-        async with contextlib.aclosing(self._agent.turn(dict(turn.message), event=turn.id)) as items:
+        async with contextlib.aclosing(
+            self._agent.turn(dict(turn.message), event=turn.id)
+        ) as items:
             try:
                 self._reading = True
                 async for item in items:
@@ -216,9 +271,12 @@ class MessageRunner:
                     if not isinstance(item, StreamDelta):
                         self._report(item)
                     elif item.kind in SPOKEN and item.text:
-                        self._log.append("delta", {"event": "delta", "kind": item.kind, "text": item.text})
+                        self._log.append(
+                            "delta",
+                            {"event": "delta", "kind": item.kind, "text": item.text},
+                        )
             finally:
-                self._reading = False  # from here on nobody reads the turn, and the rest is heard
+                self._reading = False  # later events are reported by `_on_event`
         raise AssertionError("a turn ends with its answer or an error")
 
     def _on_event(self, event: Event) -> None:
@@ -257,7 +315,9 @@ class RunningTurn:
 class TurnQueue:
     """Answers the messages of every thread in order, together with the other processes on the same store."""
 
-    def __init__(self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None) -> None:
+    def __init__(
+        self, store: Store, open_agent: OpenAgent, options: QueueOptions | None = None
+    ) -> None:
         self.store = store
         self.options = options or QueueOptions()
         self.agents = AgentPool(store, open_agent, self.options)
@@ -303,12 +363,18 @@ class TurnQueue:
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
-                return session if session.id == session.thread else await self.store.session(session.thread)
+                return (
+                    session
+                    if session.id == session.thread
+                    else await self.store.session(session.thread)
+                )
         except UnknownIdError:
             pass
         raise Refused(404, "not_found", "There is no such thread.")
 
-    async def create(self, tenant: str, new: NewThread | None = None, *, tools: bool = False) -> Session:
+    async def create(
+        self, tenant: str, new: NewThread | None = None, *, tools: bool = False
+    ) -> Session:
         """A new thread. `tools`: as for a message; an agent is made ready for them."""
         if self._closing:
             raise _shutdown_error()
@@ -337,37 +403,52 @@ class TurnQueue:
         first = await self.thread(tenant, thread)
         (body,) = [dict(item) for item in as_messages(message)] or [{}]
         if body.get("role") != "user":
-            raise Refused(400, "invalid_message", "Only a message of the user can be sent.")
+            raise Refused(
+                400, "invalid_message", "Only a message of the user can be sent."
+            )
         fresh = new_id()
-        new = NewQueuedTurn(fresh, first.id, tenant, body, key or fresh, {"tools": tools, "payer": payer})
+        new = NewQueuedTurn(
+            fresh,
+            first.id,
+            tenant=tenant,
+            message=body,
+            key=key or fresh,
+            options={"tools": tools, "payer": payer},
+        )
         turn = await self.store.queue_turn(new, most=self.options.queue)
         if turn is None:
             words = f"{self.options.queue} messages of this thread wait for their answer already; try again later."
             raise Refused(429, "queue_full", words, retry_after=FULL_SECONDS)
         if turn.id != fresh and turn.message != body:
-            raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
+            raise Refused(
+                409, "key_reused", "Another message was sent with this Idempotency-Key."
+            )
         self._follow(turn)
         return turn
 
     async def turn(self, tenant: str, turn_id: str) -> QueuedTurn:
-        """How it stands. `Refused` 404 for a foreign one as for none."""
+        """Return a turn. Raise `Refused` 404 if it does not exist or belongs to another tenant."""
         try:
             return await self.store.turn(turn_id, tenant=tenant)
         except UnknownIdError:
             raise Refused(404, "not_found", "There is no such turn.") from None
 
-    async def events(self, turn: QueuedTurn, *, after: int = 0) -> AsyncGenerator[TurnEvent, None]:
-        """What happens in a turn, from after the event of this number on; the last is its end.
+    async def events(
+        self, turn: QueuedTurn, *, after: int = 0
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """Yield the events of a turn after this number; the last one is its end.
 
-        A turn of another process has only its end. Who stops reading stops nothing else. Without an end where the
-        queue was closed first.
+        For a turn that runs in another process, yield only its end. A reader that stops affects neither the turn nor
+        other readers. The end event is missing if the queue is closed first.
         """
         log = self._follow(turn)
         async for event in log.read(after):
             yield event
 
-    async def wait(self, turn: QueuedTurn, *, seconds: float | None = None) -> QueuedTurn:
-        """The turn when it is over, or as it is after these seconds or when the queue closes."""
+    async def wait(
+        self, turn: QueuedTurn, *, seconds: float | None = None
+    ) -> QueuedTurn:
+        """Return the turn when it is over, after these seconds, or when the queue closes."""
         log = self._follow(turn)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -375,10 +456,12 @@ class TurnQueue:
         return await self.store.turn(turn.id, tenant=turn.tenant)
 
     async def cancel(self, tenant: str, turn_id: str) -> QueuedTurn:
-        """Stop it, or take it out of the queue. A turn that is over stays as it is."""
+        """Stop the turn, or remove it from the queue. A finished turn is not changed."""
         await self.turn(tenant, turn_id)
         turn = await self.store.cancel_turn(turn_id, tenant=tenant)
-        if turn.open and (run := self._runs.get(turn.id)):  # another process finds out by its own look at the store
+        if turn.open and (
+            run := self._runs.get(turn.id)
+        ):  # another process finds out by its own look at the store
             run.stop("cancelled")
         self._follow(turn)
         return turn
@@ -418,7 +501,9 @@ class TurnQueue:
                     self._wake(thread)
                 await self.agents.shrink()
             except EverthreadError as error:
-                _LOG.warning("waiting messages could not be looked for: %s", redact(str(error)))
+                _LOG.warning(
+                    "waiting messages could not be looked for: %s", redact(str(error))
+                )
             await asyncio.sleep(self.options.sweep_seconds)
 
     async def _work(self, thread: str) -> None:
@@ -438,7 +523,12 @@ class TurnQueue:
         try:
             if await self.store.turns(thread, only_open=True, limit=1):
                 await self._answer_queue(thread)
-            still = {turn.id for turn in await self.store.turns(thread, only_open=True, limit=self.options.queue + 1)}
+            still = {
+                turn.id
+                for turn in await self.store.turns(
+                    thread, only_open=True, limit=self.options.queue + 1
+                )
+            }
             for log in self._logs.unfinished(thread):
                 if log.turn_id not in still:
                     turn = await self.store.turn(log.turn_id, tenant=log.tenant)
@@ -459,7 +549,9 @@ class TurnQueue:
     async def _answer_queue(self, thread: str) -> None:
         if len(self._runs) >= self.options.running:
             return
-        lease = await self.store.acquire(thread, self._holder, self.options.lease_seconds)
+        lease = await self.store.acquire(
+            thread, self._holder, self.options.lease_seconds
+        )
         if lease is None:
             return
         self._leases[thread] = lease
@@ -467,7 +559,9 @@ class TurnQueue:
             while not self._closing:
                 begun = await self.store.begin_turn(self._leases[thread])
                 for lost in begun.lost:
-                    await self._end(lost, *await settle(self.store, lost, self._leases[thread]))
+                    await self._end(
+                        lost, *await settle(self.store, lost, self._leases[thread])
+                    )
                 if begun.turn is not None:
                     await self._run(begun.turn)
                 elif not begun.lost:
@@ -480,15 +574,24 @@ class TurnQueue:
         try:
             await self.store.release(lease)
         except EverthreadError as error:
-            _LOG.warning("the lease of %s is left to run out: %s", lease.thread, redact(str(error)))
+            _LOG.warning(
+                "the lease of %s is left to run out: %s",
+                lease.thread,
+                redact(str(error)),
+            )
 
     # One turn
 
     async def _run(self, turn: QueuedTurn) -> None:
         log = self._logs.get_or_create(turn)
-        log.append("turn_started", {"event": "turn_started", "turn": turn.id, "thread": turn.thread})
+        log.append(
+            "turn_started",
+            {"event": "turn_started", "turn": turn.id, "thread": turn.thread},
+        )
         spent = TurnUsage()
-        run = self._runs[turn.id] = RunningTurn(asyncio.create_task(self._answer_turn(turn, log, spent)))
+        run = self._runs[turn.id] = RunningTurn(
+            asyncio.create_task(self._answer_turn(turn, log, spent))
+        )
         watch = asyncio.create_task(self._watch(turn, run))
         try:
             await asyncio.wait([run.work])
@@ -502,10 +605,14 @@ class TurnQueue:
             await self.agents.drop(turn.thread)
         await self._charge(turn, spent)
         if run.why == "lost":
-            raise LeaseLostError(f"the thread {turn.thread} was taken over by another process")
+            raise LeaseLostError(
+                f"the thread {turn.thread} was taken over by another process"
+            )
         await self._end(turn, state, result)
 
-    async def _answer_turn(self, turn: QueuedTurn, log: TurnLog, spent: TurnUsage) -> dict[str, Any]:
+    async def _answer_turn(
+        self, turn: QueuedTurn, log: TurnLog, spent: TurnUsage
+    ) -> dict[str, Any]:
         slot = await self.agents.take(turn, self._leases[turn.thread])
         return await MessageRunner(self.agents, slot, log, spent).answer(turn)
 
@@ -517,12 +624,21 @@ class TurnQueue:
             try:
                 await self.store.count_use(utc_day(time.time()), {payer: use})
             except StoreError as error:
-                _LOG.warning("what turn %s used is not in the account of its key: %s", turn.id, redact(str(error)))
+                _LOG.warning(
+                    "what turn %s used is not in the account of its key: %s",
+                    turn.id,
+                    redact(str(error)),
+                )
 
-    def _outcome(self, turn: QueuedTurn, run: RunningTurn) -> tuple[TurnState, dict[str, Any]]:
+    def _outcome(
+        self, turn: QueuedTurn, run: RunningTurn
+    ) -> tuple[TurnState, dict[str, Any]]:
         if run.work.cancelled():
             if run.why == "cancelled":
-                return "cancelled", {"code": "cancelled", "message": "It was cancelled."}
+                return "cancelled", {
+                    "code": "cancelled",
+                    "message": "It was cancelled.",
+                }
             return "interrupted", {"code": "interrupted", "message": ENDED}
         error = run.work.exception()
         if error is None:
@@ -533,19 +649,26 @@ class TurnQueue:
             run.why = "lost"
         return "failed", failure(error)
 
-    async def _end(self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]) -> None:
-        ended = await self.store.end_turn(turn.id, state, result, lease=self._leases[turn.thread])
+    async def _end(
+        self, turn: QueuedTurn, state: TurnState, result: dict[str, Any]
+    ) -> None:
+        ended = await self.store.end_turn(
+            turn.id, state, result, lease=self._leases[turn.thread]
+        )
         self._logs.get_or_create(ended).end(ended)
 
     async def _watch(self, turn: QueuedTurn, run: RunningTurn) -> None:
         """Renew the lease, and stop the turn if it was cancelled in another process."""
-        options, now = self.options, asyncio.get_running_loop().time
+        options = self.options
+        now = asyncio.get_running_loop().time
         renewed = now()
         while True:
             await asyncio.sleep(min(options.poll_seconds, options.lease_seconds / 4))
             try:
                 if now() - renewed >= options.lease_seconds / 4:
-                    lease = await self.store.renew(self._leases[turn.thread], options.lease_seconds)
+                    lease = await self.store.renew(
+                        self._leases[turn.thread], options.lease_seconds
+                    )
                     self._leases[turn.thread] = lease
                     renewed = now()
                 if (await self.store.turn(turn.id, tenant=turn.tenant)).cancel:
@@ -554,8 +677,17 @@ class TurnQueue:
                 run.stop("lost")
                 return
             except StoreError as error:
-                _LOG.warning("the lease of %s could not be renewed: %s", turn.thread, redact(str(error)))
+                _LOG.warning(
+                    "the lease of %s could not be renewed: %s",
+                    turn.thread,
+                    redact(str(error)),
+                )
 
 
 def _shutdown_error() -> Refused:
-    return Refused(503, "shutting_down", "The gateway is shutting down; send it again.", retry_after=1)
+    return Refused(
+        503,
+        "shutting_down",
+        "The gateway is shutting down; send it again.",
+        retry_after=1,
+    )

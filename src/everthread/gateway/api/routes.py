@@ -1,4 +1,4 @@
-"""What the paths of the threads API do."""
+"""Handlers of the threads API."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import re
 import time
 from typing import Any
 
-from everthread.conversation.requests import Given
-from everthread.conversation.thread_state import load_thread_state, load_thread_usage, load_title, state_figures
+from everthread.conversation.given_messages import Given
 from everthread.core.redaction import redact
 from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
@@ -48,9 +47,15 @@ from everthread.gateway.api.schemas import (
     thread_view,
     turn_view,
 )
-from everthread.gateway.errors import Refused
-from everthread.store.models import NewSession, QueuedTurn, SearchQuery, Session
-from everthread.store.sql.usage import sum_usage, usage_figures, usage_row
+from everthread.gateway.error_answers import Refused
+from everthread.store.records import NewSession, QueuedTurn, SearchQuery, Session
+from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.thread.facts import (
+    load_thread_state,
+    load_thread_usage,
+    load_title,
+    state_figures,
+)
 
 _DAY = 86_400
 _COUNTS = ("threads", "sessions", "messages", "compactions", "tokens_saved")
@@ -65,35 +70,55 @@ MAX_TITLE_CHARS = 200
 
 
 class ThreadRoutes:
-    """Threads, their turns, and what is asked about everything that was said. Docstrings stand in the document."""
+    """Threads, their turns, and queries about stored messages. Docstrings become the OpenAPI descriptions."""
 
     def __init__(self, queue: TurnQueue, heartbeat: float) -> None:
         self._queue = queue
         self._store = queue.store
         self._heartbeat = heartbeat
 
-    @endpoint("POST", "/api/threads", ThreadDetail, body=CreateThread, status=201, errors=(503,))
+    @endpoint(
+        "POST",
+        "/api/threads",
+        ThreadDetail,
+        body=CreateThread,
+        status=201,
+        errors=(503,),
+    )
     async def create(self, request: ApiRequest) -> JsonAnswer:
         """Begin a thread."""
-        new = NewThread(title=request.body.title, model=request.body.model, metadata=request.body.metadata)
+        new = NewThread(
+            title=request.body.title,
+            model=request.body.model,
+            metadata=request.body.metadata,
+        )
         try:
             session = await self._queue.create(request.tenant, new, tools=request.tools)
         except InputError as error:
             if request.body.model is not None:
                 raise Refused(400, "invalid_model", redact(str(error))) from error
             raise Refused(503, "misconfigured", redact(str(error))) from error
-        return JsonAnswer(await self._detail(session), 201, {"location": f"/api/threads/{session.id}"})
+        return JsonAnswer(
+            await self._detail(session), 201, {"location": f"/api/threads/{session.id}"}
+        )
 
     @endpoint("GET", "/api/threads", Threads, query=Page)
     async def list_threads(self, request: ApiRequest) -> JsonAnswer:
         """The threads, the last active first."""
         page = request.query
         rows, following = page.split(
-            await self._store.list_threads(tenant=request.tenant, limit=page.limit + 1, offset=page.offset)
+            await self._store.list_threads(
+                tenant=request.tenant, limit=page.limit + 1, offset=page.offset
+            )
         )
-        settings = await asyncio.gather(*(self._queue.agents.settings(row.first.id) for row in rows))
+        settings = await asyncio.gather(
+            *(self._queue.agents.settings(row.first.id) for row in rows)
+        )
         titles = await asyncio.gather(*(self._title(row.first) for row in rows))
-        items = [thread_item(row, own, title) for row, own, title in zip(rows, settings, titles, strict=True)]
+        items = [
+            thread_item(row, own, title)
+            for row, own, title in zip(rows, settings, titles, strict=True)
+        ]
         return JsonAnswer(Threads(items=items, next=following))
 
     @endpoint("GET", _THREAD, ThreadDetail, errors=(404,))
@@ -107,10 +132,22 @@ class ThreadRoutes:
         tip = await self._store.get_compression_tip((await self._first(request)).id)
         page = request.query
         read = self._store.history if page.view == "whole" else self._store.messages
-        rows, following = page.split(await read(tip, start=page.offset, limit=page.limit + 1))
-        return JsonAnswer(Messages(items=[message_view(row) for row in rows], next=following))
+        rows, following = page.split(
+            await read(tip, start=page.offset, limit=page.limit + 1)
+        )
+        return JsonAnswer(
+            Messages(items=[message_view(row) for row in rows], next=following)
+        )
 
-    @endpoint("POST", f"{_THREAD}/messages", TurnView, body=SendMessage, query=Wait, errors=_TURN_ERRORS, streams=True)
+    @endpoint(
+        "POST",
+        f"{_THREAD}/messages",
+        TurnView,
+        body=SendMessage,
+        query=Wait,
+        errors=_TURN_ERRORS,
+        streams=True,
+    )
     async def send(self, request: ApiRequest) -> JsonAnswer | None:
         """Send a message: it is queued and answered in its turn."""
         content = request.body.model_dump(mode="json")["content"]
@@ -123,8 +160,11 @@ class ThreadRoutes:
     @endpoint("GET", f"{_THREAD}/turns", Turns, query=Page, errors=(404,))
     async def list_turns(self, request: ApiRequest) -> JsonAnswer:
         """The turns, the newest first."""
-        first, page = await self._first(request), request.query
-        rows, following = page.split(await self._store.turns(first.id, limit=page.limit + 1, offset=page.offset))
+        first = await self._first(request)
+        page = request.query
+        rows, following = page.split(
+            await self._store.turns(first.id, limit=page.limit + 1, offset=page.offset)
+        )
         return JsonAnswer(Turns(items=[turn_view(row) for row in rows], next=following))
 
     @endpoint("GET", _TURN, TurnView, errors=(404,))
@@ -148,25 +188,39 @@ class ThreadRoutes:
             chosen = [turn] if turn.open else []
         else:
             open_turns = await self._store.turns(first.id, only_open=True, limit=1_000)
-            chosen = [turn for turn in open_turns if turn.state == "running" or request.body.queued]
-        stopped = [await self._queue.cancel(request.tenant, turn.id) for turn in reversed(chosen)]
-        return JsonAnswer(Cancelled(turns=[turn_view(turn) for turn in reversed(stopped)]))
+            chosen = [
+                turn
+                for turn in open_turns
+                if turn.state == "running" or request.body.queued
+            ]
+        stopped = [
+            await self._queue.cancel(request.tenant, turn.id)
+            for turn in reversed(chosen)
+        ]
+        return JsonAnswer(
+            Cancelled(turns=[turn_view(turn) for turn in reversed(stopped)])
+        )
 
-    @endpoint("POST", f"{_THREAD}/compress", CommandView, body=Compress, errors=_TURN_ERRORS)
+    @endpoint(
+        "POST", f"{_THREAD}/compress", CommandView, body=Compress, errors=_TURN_ERRORS
+    )
     async def compress(self, request: ApiRequest) -> JsonAnswer:
         """Compact the history now."""
-        words = ["/compress", *(["--preview"] if request.body.preview else []), *(request.body.focus or "").split()]
+        words = [
+            "/compress",
+            *(["--preview"] if request.body.preview else []),
+            *(request.body.focus or "").split(),
+        ]
         return await self._command(request, " ".join(words))
 
     @endpoint("GET", f"{_THREAD}/compactions", Compactions, errors=(404,))
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
         """What each compaction did, the newest first."""
         first = await self._first(request)
-        records, rewrites = await asyncio.gather(
-            self._store.compactions(first.id), self._store.thread_rewrites(first.id)
-        )
-        covered = {round(one.created, 3): one.rewrite.length for one in rewrites}
-        items = [compaction_view(record, covered.get(round(record.created, 3), 0)) for record in reversed(records)]
+        items = [
+            compaction_view(record)
+            for record in reversed(await self._store.compactions(first.id))
+        ]
         return JsonAnswer(Compactions(items=items))
 
     @endpoint("POST", f"{_THREAD}/undo", CommandView, errors=_TURN_ERRORS)
@@ -178,31 +232,56 @@ class ThreadRoutes:
         try:
             await self._store.undo(first.id)
         except NothingToUndoError as error:
-            raise Refused(STATUS["command_failed"], "command_failed", str(error)) from error
-        words = "The last compaction was taken back: the next request goes on without it."
+            raise Refused(
+                STATUS["command_failed"], "command_failed", str(error)
+            ) from error
+        words = (
+            "The last compaction was taken back: the next request goes on without it."
+        )
         return JsonAnswer(CommandView(text=words, data={"thread": first.id}))
 
-    @endpoint("POST", f"{_THREAD}/branch", ThreadDetail, body=Branch, status=201, errors=(404, 409))
+    @endpoint(
+        "POST",
+        f"{_THREAD}/branch",
+        ThreadDetail,
+        body=Branch,
+        status=201,
+        errors=(404, 409),
+    )
     async def branch(self, request: ApiRequest) -> JsonAnswer:
         """Go on in a copy."""
         first = await self._first(request)
         tip = await self._tip(first)
         at = request.body.at_message
         if at is None:
-            last = (await self._store.messages(tip.id, start=max(0, tip.messages - 1)))[-1:]
+            last = (await self._store.messages(tip.id, start=max(0, tip.messages - 1)))[
+                -1:
+            ]
             if not last:
-                raise Refused(409, "nothing_said", "There is nothing to branch from: the thread has no message yet.")
+                raise Refused(
+                    409,
+                    "nothing_said",
+                    "There is nothing to branch from: the thread has no message yet.",
+                )
             at = last[0].id
         new = NewSession(
-            kind="branch", title=request.body.title or tip.title, model=tip.model, system=tip.system,
-            platform=first.platform, user=first.user,
-        )  # fmt: skip
+            kind="branch",
+            title=request.body.title or tip.title,
+            model=tip.model,
+            system=tip.system,
+            platform=first.platform,
+            user=first.user,
+        )
         try:
             session = await self._store.branch(tip.id, at, new=new)
         except InputError:
-            raise Refused(404, "not_found", "The thread has no such message to branch at.") from None
+            raise Refused(
+                404, "not_found", "The thread has no such message to branch at."
+            ) from None
         await self._queue.agents.inherit(first.id, session.id)
-        return JsonAnswer(await self._detail(session), 201, {"location": f"/api/threads/{session.id}"})
+        return JsonAnswer(
+            await self._detail(session), 201, {"location": f"/api/threads/{session.id}"}
+        )
 
     @endpoint("GET", f"{_THREAD}/state", StateView, errors=(404,))
     async def state(self, request: ApiRequest) -> JsonAnswer:
@@ -216,7 +295,10 @@ class ThreadRoutes:
         """Tokens and cost of a thread."""
         first = await self._first(request)
         parts = await load_thread_usage(self._store, first.id)
-        sums = {key: usage_figures(sum_usage(key, [*map(usage_row, part)])) for key, part in parts.items()}
+        sums = {
+            key: usage_figures(sum_usage(key, [*map(usage_row, part)]))
+            for key, part in parts.items()
+        }
         return JsonAnswer(UsageView(thread=first.id, sums=sums))
 
     @endpoint("GET", f"{_THREAD}/search", Hits, query=Find, errors=(404,))
@@ -232,14 +314,26 @@ class ThreadRoutes:
     @endpoint("GET", "/api/insights", InsightsView, query=Days)
     async def insights(self, request: ApiRequest) -> JsonAnswer:
         """Where tokens and money went."""
-        days, until = request.query.days, time.time() + 1
+        days = request.query.days
+        until = time.time() + 1
         since = (until // _DAY - days + 1) * _DAY
-        insights = await self._store.insights(since=since, until=until, tenant=request.tenant)
+        insights = await self._store.insights(
+            since=since, until=until, tenant=request.tenant
+        )
         figures: dict[str, Any] = {name: getattr(insights, name) for name in _COUNTS}
         for name in _TABLES:
-            figures[name] = {row.key: usage_figures(row) for row in getattr(insights, name)}
-        tools = {row.tool: {"results": row.results, "tokens": row.tokens} for row in insights.by_tool}
-        return JsonAnswer(InsightsView(days=days, total=usage_figures(insights.total), by_tool=tools, **figures))
+            figures[name] = {
+                row.key: usage_figures(row) for row in getattr(insights, name)
+            }
+        tools = {
+            row.tool: {"results": row.results, "tokens": row.tokens}
+            for row in insights.by_tool
+        }
+        return JsonAnswer(
+            InsightsView(
+                days=days, total=usage_figures(insights.total), by_tool=tools, **figures
+            )
+        )
 
     # Threads
 
@@ -248,11 +342,17 @@ class ThreadRoutes:
         return await self._queue.thread(request.tenant, request.path_values["thread"])
 
     async def _tip(self, first: Session) -> Session:
-        return await self._store.session(await self._store.get_compression_tip(first.id))
+        return await self._store.session(
+            await self._store.get_compression_tip(first.id)
+        )
 
     async def _title(self, first: Session) -> str:
-        """Of a proxied thread the user's first words: nobody gave it a title."""
-        return (await load_title(self._store, first))[:MAX_TITLE_CHARS] if first.platform == PLATFORM else first.title
+        """Return the title; for a proxied thread, which has none, the user's first words."""
+        return (
+            (await load_title(self._store, first))[:MAX_TITLE_CHARS]
+            if first.platform == PLATFORM
+            else first.title
+        )
 
     async def _detail(self, first: Session) -> ThreadDetail:
         tip, title, settings, started, records, turns = await asyncio.gather(
@@ -273,51 +373,91 @@ class ThreadRoutes:
     async def _search(self, request: ApiRequest, thread: str | None) -> JsonAnswer:
         query = request.query
         wanted = SearchQuery(
-            query.q, tenant=request.tenant, thread=thread, role=query.role, tool=query.tool, limit=query.limit,
+            query.q,
+            tenant=request.tenant,
+            thread=thread,
+            family=thread is not None,
+            role=query.role,
+            tool=query.tool,
+            limit=query.limit,
             offset=query.offset,
-        )  # fmt: skip
+        )
         page = await self._store.find(wanted)
         items = [HitView.model_validate(hit) for hit in page.hits]
-        return JsonAnswer(Hits(items=items, next=query.offset + query.limit if page.more else None, near=page.near))
+        return JsonAnswer(
+            Hits(
+                items=items,
+                next=query.offset + query.limit if page.more else None,
+                near=page.near,
+            )
+        )
 
     # Turns
 
     async def _command(self, request: ApiRequest, line: str) -> JsonAnswer:
-        turn = await self._wait_for_end(request, await self._submit(request, line), WAIT_SECONDS)
+        turn = await self._wait_for_end(
+            request, await self._submit(request, line), WAIT_SECONDS
+        )
         result = turn.result or {}
         if turn.state != "answered":
             return _turn_answer(turn)
         if result.get("failed"):
-            raise Refused(STATUS["command_failed"], "command_failed", str(result.get("text")))
-        return JsonAnswer(CommandView(text=str(result.get("text")), data=dict(result.get("data") or {})))
+            raise Refused(
+                STATUS["command_failed"], "command_failed", str(result.get("text"))
+            )
+        return JsonAnswer(
+            CommandView(
+                text=str(result.get("text")), data=dict(result.get("data") or {})
+            )
+        )
 
     async def _submit(self, request: ApiRequest, message: Given) -> QueuedTurn:
         key = request.headers.get("idempotency-key")
         if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
-            raise Refused(400, "invalid_key", "An Idempotency-Key has 1 to 255 printable ASCII characters.")
+            raise Refused(
+                400,
+                "invalid_key",
+                "An Idempotency-Key has 1 to 255 printable ASCII characters.",
+            )
         try:
             return await self._queue.submit(
-                request.tenant, request.path_values["thread"], message, key=key, tools=request.tools,
+                request.tenant,
+                request.path_values["thread"],
+                message,
+                key=key,
+                tools=request.tools,
                 payer=request.caller.key_id,
-            )  # fmt: skip
+            )
         except InputError as error:
             raise Refused(400, "invalid_message", str(error)) from error
 
-    async def _wait_for_end(self, request: ApiRequest, turn: QueuedTurn, seconds: float) -> QueuedTurn:
+    async def _wait_for_end(
+        self, request: ApiRequest, turn: QueuedTurn, seconds: float
+    ) -> QueuedTurn:
         """Until it is over; a client that leaves does not stop it."""
-        return await request.run_while_connected(self._queue.wait(turn, seconds=seconds))
+        return await request.run_while_connected(
+            self._queue.wait(turn, seconds=seconds)
+        )
 
-    async def _turn(self, request: ApiRequest, turn_id: str | None = None) -> QueuedTurn:
+    async def _turn(
+        self, request: ApiRequest, turn_id: str | None = None
+    ) -> QueuedTurn:
         """A turn of the thread that is named."""
         first = await self._first(request)
-        turn = await self._queue.turn(request.tenant, turn_id or request.path_values["turn"])
+        turn = await self._queue.turn(
+            request.tenant, turn_id or request.path_values["turn"]
+        )
         if turn.thread != first.id:
             raise Refused(404, "not_found", "There is no such turn.")
         return turn
 
-    async def _stream_events(self, request: ApiRequest, turn: QueuedTurn, after: int) -> None:
+    async def _stream_events(
+        self, request: ApiRequest, turn: QueuedTurn, after: int
+    ) -> None:
         async with contextlib.aclosing(self._queue.events(turn, after=after)) as events:
-            await request.run_while_connected(stream(request.sender, turn, events, self._heartbeat))
+            await request.run_while_connected(
+                stream(request.sender, turn, events, self._heartbeat)
+            )
 
 
 def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
@@ -325,8 +465,16 @@ def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
     headers = {"x-everthread-turn": turn.id}
     view = turn_view(turn)
     if turn.open:
-        return JsonAnswer(view, 202, headers | {"location": f"/api/threads/{turn.thread}/turns/{turn.id}"})
+        return JsonAnswer(
+            view,
+            202,
+            headers | {"location": f"/api/threads/{turn.thread}/turns/{turn.id}"},
+        )
     if turn.state == "answered":
         return JsonAnswer(view, 200, headers)
-    problem = view.error or ErrorDetail(code=turn.state, message="The turn has no answer.")
-    return JsonAnswer(ErrorView(error=problem, turn=view), STATUS.get(problem.code, 502), headers)
+    problem = view.error or ErrorDetail(
+        code=turn.state, message="The turn has no answer."
+    )
+    return JsonAnswer(
+        ErrorView(error=problem, turn=view), STATUS.get(problem.code, 502), headers
+    )

@@ -1,15 +1,22 @@
-"""What the threads API takes and gives, as JSON."""
+"""Request and response bodies of the threads API."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+)
 
 from everthread.core.redaction import redact
 from everthread.gateway.api import WAIT_SECONDS
-from everthread.store.models import (
+from everthread.store.records import (
     CompactionRecord,
     QueuedTurn,
     Session,
@@ -29,7 +36,7 @@ def _address(url: str) -> str:
 
 
 class Body(BaseModel):
-    """A JSON object, taken as it is written: a number is no text."""
+    """A JSON object, read strictly: a number is not accepted as text."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -52,14 +59,20 @@ class CreateThread(Body):
     """A new thread."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"title": "Invoices", "metadata": {"customer": "4711"}}, {}]}
+        json_schema_extra={
+            "examples": [{"title": "Invoices", "metadata": {"customer": "4711"}}, {}]
+        }
     )
     title: Title = ""
     model: Name | None = Field(None, description="Null: the gateway's own choice.")
     metadata: dict[
         Annotated[str, StringConstraints(min_length=1, max_length=64)],
         Annotated[str, StringConstraints(max_length=512)],
-    ] = Field(default_factory=dict, max_length=16, description="Notes of yours; given back as they are.")
+    ] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Notes of yours; given back as they are.",
+    )
 
 
 class TextPart(Body):
@@ -80,7 +93,9 @@ class ImagePart(Body):
 class SendMessage(Body):
     """A message of the user. A text like `/compress` is a command, and not sent to the model."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Which invoices are open?"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"content": "Which invoices are open?"}]}
+    )
     content: str | list[Annotated[TextPart | ImagePart, Field(discriminator="type")]]
 
     @field_validator("content")
@@ -102,7 +117,9 @@ class Cancel(Body):
 class Compress(Body):
     """Compact the history now."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"focus": "open invoices"}, {"preview": True}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"focus": "open invoices"}, {"preview": True}]}
+    )
     focus: Annotated[str, StringConstraints(max_length=500)] | None = Field(
         None, description="What must survive above all."
     )
@@ -119,7 +136,9 @@ class Compress(Body):
 class Branch(Body):
     """A thread of its own that begins with a part of this one."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"title": "Another way"}, {"at_message": 42}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"title": "Another way"}, {"at_message": 42}]}
+    )
     at_message: Annotated[int, Field(ge=1, le=2**53)] | None = Field(
         None, description="The last message both share. Null: the newest."
     )
@@ -131,13 +150,16 @@ class Page(Query):
     offset: Annotated[int, Field(ge=0, le=10**9)] = 0
 
     def split(self, rows: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
-        """A page of rows, of which one more than the page holds was asked for; where the next begins."""
-        return rows[: self.limit], self.offset + self.limit if len(rows) > self.limit else None
+        """Return a page of rows and the offset of the next one; one row more than a page was requested."""
+        return rows[: self.limit], self.offset + self.limit if len(
+            rows
+        ) > self.limit else None
 
 
 class HistoryQuery(Page):
     view: Literal["whole", "current"] = Field(
-        "whole", description="Everything that was said, or what the model sees now: after compactions, their summary."
+        "whole",
+        description="Everything that was said, or what the model sees now: after compactions, their summary.",
     )
 
 
@@ -150,12 +172,15 @@ class Find(Page):
 
 
 class Days(Query):
-    days: Annotated[int, Field(ge=1, le=3_660)] = Field(30, description="So many days, today (UTC) included.")
+    days: Annotated[int, Field(ge=1, le=3_660)] = Field(
+        30, description="So many days, today (UTC) included."
+    )
 
 
 class Wait(Query):
     wait: Annotated[float, Field(ge=0, le=WAIT_SECONDS, allow_inf_nan=False)] = Field(
-        WAIT_SECONDS, description="Seconds to wait for the end; then the turn is given as it is, with 202."
+        WAIT_SECONDS,
+        description="Seconds to wait for the end; then the turn is given as it is, with 202.",
     )
 
 
@@ -173,14 +198,28 @@ class ErrorDetail(View):
 
 class TurnAnswer(View):
     text: str
-    message_id: int | None = Field(None, description="The stored message; null for a command.")
+    message_id: int | None = Field(
+        None, description="The stored message; null for a command."
+    )
     session: str | None = None
-    stop: str | None = Field(None, description="Why the model stopped: `stop`, `length`, …")
-    usage: Figures | None = Field(None, description="Tokens and dollars of all calls of the turn.")
-    command: str | None = Field(None, description="The slash command that was done, without its slash.")
-    data: dict[str, Any] | None = Field(None, description="What a command answers, for programs.")
-    failed: bool = Field(default=False, description="The command could not be done; the text tells why.")
-    thread: str | None = Field(None, description="Where a command such as /new or /branch leads.")
+    stop: str | None = Field(
+        None, description="Why the model stopped: `stop`, `length`, …"
+    )
+    usage: Figures | None = Field(
+        None, description="Tokens and dollars of all calls of the turn."
+    )
+    command: str | None = Field(
+        None, description="The slash command that was done, without its slash."
+    )
+    data: dict[str, Any] | None = Field(
+        None, description="What a command answers, for programs."
+    )
+    failed: bool = Field(
+        default=False, description="The command could not be done; the text tells why."
+    )
+    thread: str | None = Field(
+        None, description="Where a command such as /new or /branch leads."
+    )
 
 
 class TurnView(View):
@@ -193,12 +232,18 @@ class TurnView(View):
     started: float | None = None
     ended: float | None = None
     answer: TurnAnswer | None = Field(None, description="Of a turn that was answered.")
-    error: ErrorDetail | None = Field(None, description="Of a turn that is over without an answer.")
+    error: ErrorDetail | None = Field(
+        None, description="Of a turn that is over without an answer."
+    )
 
 
 class ErrorView(View):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"error": {"code": "not_found", "message": "There is no such thread."}}]}
+        json_schema_extra={
+            "examples": [
+                {"error": {"code": "not_found", "message": "There is no such thread."}}
+            ]
+        }
     )
     error: ErrorDetail
     turn: TurnView | None = Field(None, description="The turn that failed.")
@@ -214,9 +259,13 @@ class ThreadView(View):
     model: str = Field(description="Which it began with.")
     platform: str
     client: str = Field(description="The program that talks, where it gave its name.")
-    parent: str | None = Field(description="The session it began in, for branches, subagents and side calls.")
+    parent: str | None = Field(
+        description="The session it began in, for branches, subagents and side calls."
+    )
     created: float
-    session: str = Field(description="Where it goes on now; each compaction begins a new one.")
+    session: str = Field(
+        description="Where it goes on now; each compaction begins a new one."
+    )
     in_view: int = Field(description="Messages the model sees.")
     metadata: dict[str, str]
 
@@ -226,12 +275,16 @@ class ThreadItem(ThreadView):
     tokens: int
     active: float
     compactions: int
-    side_calls: int = Field(description="Titles, counts and subagents of its client: they stand under it.")
+    side_calls: int = Field(
+        description="Titles, counts and subagents of its client: they stand under it."
+    )
 
 
 class ThreadDetail(ThreadView):
     compactions: int
-    turns: list[TurnView] = Field(description="That are open: the one that runs, and what waits.")
+    turns: list[TurnView] = Field(
+        description="That are open: the one that runs, and what waits."
+    )
     side_calls: list[str] = Field(description="The threads that stand under it.")
 
 
@@ -243,14 +296,18 @@ class CompactionView(View):
     reverted: float | None = Field(description="When it was taken back.")
     tokens_before: int
     tokens_after: int
-    messages: int = Field(description="That left view: replaced by the summary, or made smaller.")
+    messages: int = Field(
+        description="That left view: replaced by the summary, or made smaller."
+    )
     author: str
     reason: str
     summary: str
     cost: float | None
     duration: float
     warnings: list[str]
-    recall: str = Field(description="Where what left is searched; `undo` brings it all back.")
+    recall: str = Field(
+        description="Where what left is searched; `undo` brings it all back."
+    )
 
 
 class Compactions(View):
@@ -282,13 +339,17 @@ class HitView(View):
     created: float
     snippet: str
     score: float
-    before: NeighbourView | None = Field(description="The message before it; null where none is shown.")
+    before: NeighbourView | None = Field(
+        description="The message before it; null where none is shown."
+    )
     after: NeighbourView | None
 
 
 class Threads(View):
     items: list[ThreadItem]
-    next: int | None = Field(description="The offset of the next page; null at the end.")
+    next: int | None = Field(
+        description="The offset of the next page; null at the end."
+    )
 
 
 class Messages(View):
@@ -304,7 +365,10 @@ class Turns(View):
 class Hits(View):
     items: list[HitView]
     next: int | None
-    near: bool = Field(default=False, description="Nothing holds every word; these hold the most telling ones.")
+    near: bool = Field(
+        default=False,
+        description="Nothing holds every word; these hold the most telling ones.",
+    )
 
 
 class Cancelled(View):
@@ -318,16 +382,24 @@ class StateView(View):
     messages: int
     directory: str
     branch: str
-    files: list[dict[str, Any]] = Field(description="`path`, `last` (changed or read), `turn`; the latest first.")
-    commands: list[dict[str, Any]] = Field(description="`command`, `outcome`, `ok`, `test`, `turn`; the latest first.")
+    files: list[dict[str, Any]] = Field(
+        description="`path`, `last` (changed or read), `turn`; the latest first."
+    )
+    commands: list[dict[str, Any]] = Field(
+        description="`command`, `outcome`, `ok`, `test`, `turn`; the latest first."
+    )
     open_errors: list[dict[str, Any]] = Field(description="`source`, `lines`, `turn`.")
     processes: list[str]
-    todo: list[dict[str, str]] = Field(description="The agent's own list: `text`, `status`.")
+    todo: list[dict[str, str]] = Field(
+        description="The agent's own list: `text`, `status`."
+    )
 
 
 class UsageView(View):
     thread: str
-    sums: dict[str, Figures] = Field(description="By `main`, `auxiliary`, `subagents`, and `all`.")
+    sums: dict[str, Figures] = Field(
+        description="By `main`, `auxiliary`, `subagents`, and `all`."
+    )
 
 
 class InsightsView(View):
@@ -356,44 +428,78 @@ def turn_view(turn: QueuedTurn) -> TurnView:
     answered = turn.state == "answered"
     result: Mapping[str, Any] = turn.result or {}
     return TurnView(
-        id=turn.id, thread=turn.thread, state=turn.state, place=turn.place, content=turn.message.get("content") or "",
-        created=turn.created, started=turn.started, ended=turn.ended,
+        id=turn.id,
+        thread=turn.thread,
+        state=turn.state,
+        place=turn.place,
+        content=turn.message.get("content") or "",
+        created=turn.created,
+        started=turn.started,
+        ended=turn.ended,
         answer=TurnAnswer.model_validate(result) if answered else None,
         error=None if answered or turn.open else ErrorDetail.model_validate(result),
-    )  # fmt: skip
+    )
 
 
-def thread_view(first: Session, tip: Session, settings: Mapping[str, Any], title: str = "") -> dict[str, Any]:
+def thread_view(
+    first: Session, tip: Session, settings: Mapping[str, Any], title: str = ""
+) -> dict[str, Any]:
     """The fields every form of a thread has. `title`: for one that has none."""
     metadata = settings.get("metadata")
     return {
-        "id": first.id, "title": tip.title or first.title or title, "kind": first.label,
+        "id": first.id,
+        "title": tip.title or first.title or title,
+        "kind": first.label,
         "model": settings.get("model") or tip.model,
-        "platform": first.platform, "client": first.client, "parent": first.parent, "created": first.started,
-        "session": tip.id, "in_view": tip.messages, "metadata": metadata if isinstance(metadata, dict) else {},
-    }  # fmt: skip
+        "platform": first.platform,
+        "client": first.client,
+        "parent": first.parent,
+        "created": first.started,
+        "session": tip.id,
+        "in_view": tip.messages,
+        "metadata": metadata if isinstance(metadata, dict) else {},
+    }
 
 
 def thread_item(row: ThreadRow, settings: Mapping[str, Any], title: str) -> ThreadItem:
     return ThreadItem(
-        **thread_view(row.first, row.tip, settings, title), messages=row.messages, tokens=row.tokens,
-        active=row.active, compactions=row.compactions, side_calls=row.side_calls,
-    )  # fmt: skip
+        **thread_view(row.first, row.tip, settings, title),
+        messages=row.messages,
+        tokens=row.tokens,
+        active=row.active,
+        compactions=row.compactions,
+        side_calls=row.side_calls,
+    )
 
 
-def compaction_view(stored: CompactionRecord, covered: int) -> CompactionView:
+def compaction_view(stored: CompactionRecord) -> CompactionView:
     record = stored.record
     return CompactionView(
-        id=stored.id, created=stored.created, reverted=stored.reverted, tokens_before=record.tokens_before,
-        tokens_after=record.tokens_after, messages=len(record.covered) or covered, author=record.author,
-        reason=record.reason, summary=redact(record.summary), cost=None if record.cost is None else float(record.cost),
-        duration=record.duration, warnings=[redact(words) for words in record.warnings],
+        id=stored.id,
+        created=stored.created,
+        reverted=stored.reverted,
+        tokens_before=record.tokens_before,
+        tokens_after=record.tokens_after,
+        messages=len(record.covered),
+        author=record.author,
+        reason=record.reason,
+        summary=redact(record.summary),
+        cost=None if record.cost is None else float(record.cost),
+        duration=record.duration,
+        warnings=[redact(words) for words in record.warnings],
         recall=f"/api/threads/{stored.thread}/search",
-    )  # fmt: skip
+    )
 
 
 def message_view(stored: StoredMessage) -> MessageView:
-    body: dict[str, Any] = {key: value for key, value in stored.body.items() if key != "_native"}
+    body: dict[str, Any] = {
+        key: value for key, value in stored.body.items() if key != "_native"
+    }
     return MessageView(
-        id=stored.id, kind=stored.kind, role=str(body["role"]), body=body, tokens=stored.tokens, created=stored.created
+        id=stored.id,
+        kind=stored.kind,
+        role=str(body["role"]),
+        body=body,
+        tokens=stored.tokens,
+        created=stored.created,
     )

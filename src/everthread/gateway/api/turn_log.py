@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everthread.store.models import QueuedTurn
+from everthread.store.records import QueuedTurn
 
 TURN_ENDED = "turn"
 """The last event of a turn: how it ended."""
@@ -32,16 +32,20 @@ class TurnEvent:
 
 
 class TurnLog:
-    """The newest events of one turn, at most so many. Any number of readers, each at its own pace."""
+    """The newest events of one turn, at most `MAX_EVENTS`. Any number of readers, each at its own pace."""
 
     def __init__(self, turn: QueuedTurn) -> None:
-        self.turn_id, self.thread, self.tenant = turn.id, turn.thread, turn.tenant
+        self.turn_id = turn.id
+        self.thread = turn.thread
+        self.tenant = turn.tenant
         self.over = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
         self._changed = asyncio.Event()
 
-    def append(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
+    def append(
+        self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None
+    ) -> None:
         if self.over.is_set():
             return
         self._count += 1
@@ -50,7 +54,11 @@ class TurnLog:
 
     def end(self, turn: QueuedTurn) -> None:
         """The turn is over."""
-        self.append(TURN_ENDED, {"event": TURN_ENDED, "turn": turn.id, "state": turn.state}, turn)
+        self.append(
+            TURN_ENDED,
+            {"event": TURN_ENDED, "turn": turn.id, "state": turn.state},
+            turn,
+        )
         self.close()
 
     def close(self) -> None:
@@ -67,7 +75,8 @@ class TurnLog:
         while not ended:
             changed = self._changed
             for event in self._events_after(after):
-                after, ended = event.number, event.turn is not None
+                after = event.number
+                ended = event.turn is not None
                 yield event
             if self.over.is_set() and after >= self._count:
                 break
@@ -78,7 +87,11 @@ class TurnLog:
     def _events_after(self, after: int) -> Iterator[TurnEvent]:
         first = self._count - len(self._events) + 1
         if after + 1 < first:
-            yield TurnEvent(first - 1, EVENTS_MISSED, {"event": EVENTS_MISSED, "missed": first - 1 - after})
+            yield TurnEvent(
+                first - 1,
+                EVENTS_MISSED,
+                {"event": EVENTS_MISSED, "missed": first - 1 - after},
+            )
         yield from list(itertools.islice(self._events, max(0, after + 1 - first), None))
 
     def _wake_readers(self) -> None:
@@ -102,7 +115,11 @@ class TurnLogs:
         return log
 
     def unfinished(self, thread: str) -> list[TurnLog]:
-        return [log for log in self._logs.values() if log.thread == thread and not log.over.is_set()]
+        return [
+            log
+            for log in self._logs.values()
+            if log.thread == thread and not log.over.is_set()
+        ]
 
     def close(self) -> None:
         for log in self._logs.values():

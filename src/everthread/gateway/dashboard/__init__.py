@@ -1,1 +1,1 @@
-"""The pages for people: threads, what fills a window, what a compaction took out, what it all cost."""
+"""Pages for people: threads, the content of a window, compactions before and after, costs."""

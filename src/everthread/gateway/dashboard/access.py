@@ -26,13 +26,13 @@ SECRET = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
 """The most unused links that stay valid."""
 
-Door = Literal["local", "keys", "operator", "off"]
-"""How one gets in: by a link, by a key of a tenant or of the dashboard, by the dashboard's alone, not at all."""
+LoginMode = Literal["local", "keys", "operator", "off"]
+"""How to log in: by a link, by a key of a tenant or the operator, by the operator's key alone, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody who was let in. `tenant` None: the operator, who sees everybody's threads."""
+    """An authenticated viewer. `tenant`: None for the operator, who sees the threads of all tenants."""
 
     tenant: str | None
     name: str
@@ -61,7 +61,9 @@ class LoginLinks:
                 del self._digests[next(iter(self._digests))]
             return
         (self._folder / digest).touch(mode=0o600)
-        for old in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[MAX_LINKS:]:
+        for old in sorted(self._folder.iterdir(), key=_modified_time, reverse=True)[
+            MAX_LINKS:
+        ]:
             old.unlink(missing_ok=True)
 
     def take(self, digest: str) -> bool:
@@ -93,14 +95,14 @@ class Access:
         store: Store,
         secret: bytes,
         *,
-        door: Door,
+        login: LoginMode,
         operator_key: str | None = None,
         wall: Callable[[], float] = time.time,
         links: LoginLinks | None = None,
     ) -> None:
         self._store = store
         self._secret = hmac.digest(secret, b"cookie", "sha256")
-        self.door = door
+        self.login = login
         self._operator = digest_of(operator_key) if operator_key else None
         self.cookie = f"everthread_{hmac.digest(secret, b'name', 'sha256').hex()[:8]}"
         """Its own for each store: cookies know no ports."""
@@ -117,7 +119,7 @@ class Access:
 
     def use_link(self, code: str) -> str | None:
         """A cookie for a valid link; None for a used or unknown one."""
-        if self.door != "local" or not self._links.take(digest_of(code)):
+        if self.login != "local" or not self._links.take(digest_of(code)):
             return None
         return self._sign({"kind": "local", "tenant": None, "who": "this machine"})
 
@@ -126,25 +128,38 @@ class Access:
         key = key.strip()
         if self._operator and hmac.compare_digest(digest_of(key), self._operator):
             mark = self._mark(self._operator)
-            return self._sign({"kind": "operator", "tenant": None, "who": "operator", "key": mark})
-        if self.door != "keys" or not is_key(key):
+            return self._sign(
+                {"kind": "operator", "tenant": None, "who": "operator", "key": mark}
+            )
+        if self.login != "keys" or not is_key(key):
             return None
         digest = digest_of(key)
         stored = await self._store.find_key(digest, utc_day(self._wall()))
         if stored is None or stored.revoked is not None:
             return None
-        return self._sign({"kind": "key", "tenant": stored.key.tenant, "who": stored.key.id, "key": digest})
+        return self._sign(
+            {
+                "kind": "key",
+                "tenant": stored.key.tenant,
+                "who": stored.key.id,
+                "key": digest,
+            }
+        )
 
     async def viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
         """The viewer of a valid cookie; None without one."""
         claims = self._read(cookies.get(self.cookie, ""))
         if claims is None or not await self._is_valid(claims):
             return None
-        return Viewer(claims["tenant"], str(claims["who"]), self._mark(f"csrf {claims['nonce']}"))
+        return Viewer(
+            claims["tenant"], str(claims["who"]), self._mark(f"csrf {claims['nonce']}")
+        )
 
     def is_genuine(self, viewer: Viewer, token: str) -> bool:
         """Whether a form's token belongs to this session."""
-        return hmac.compare_digest(viewer.csrf.encode(), token.encode("utf-8", "replace"))
+        return hmac.compare_digest(
+            viewer.csrf.encode(), token.encode("utf-8", "replace")
+        )
 
     def set_cookie(self, value: str, *, life: float = LOGIN_SECONDS) -> str:
         return f"{self.cookie}={value}; Path=/; Max-Age={life:.0f}; HttpOnly; SameSite=Strict"
@@ -152,27 +167,46 @@ class Access:
     async def _is_valid(self, claims: Mapping[str, Any]) -> bool:
         kind = claims["kind"]
         if kind == "local":
-            return self.door == "local"
+            return self.login == "local"
         if kind == "operator":
-            return self._operator is not None and claims.get("key") == self._mark(self._operator)
-        if self.door != "keys":
+            return self._operator is not None and claims.get("key") == self._mark(
+                self._operator
+            )
+        if self.login != "keys":
             return False
-        stored = await self._store.find_key(str(claims.get("key")), utc_day(self._wall()))
-        return stored is not None and stored.revoked is None and stored.key.tenant == claims["tenant"]
+        stored = await self._store.find_key(
+            str(claims.get("key")), utc_day(self._wall())
+        )
+        return (
+            stored is not None
+            and stored.revoked is None
+            and stored.key.tenant == claims["tenant"]
+        )
 
     # Signing
 
     def _sign(self, claims: dict[str, Any]) -> str:
-        claims |= {"nonce": secrets.token_hex(12), "until": self._wall() + LOGIN_SECONDS}
-        text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        claims |= {
+            "nonce": secrets.token_hex(12),
+            "until": self._wall() + LOGIN_SECONDS,
+        }
+        text = (
+            base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        )
         return f"{text}.{self._mark(f'cookie {text}')}"
 
     def _read(self, value: str) -> dict[str, Any] | None:
         text, _, mark = value.partition(".")
-        if not hmac.compare_digest(mark.encode(), self._mark(f"cookie {text}").encode()):
+        if not hmac.compare_digest(
+            mark.encode(), self._mark(f"cookie {text}").encode()
+        ):
             return None
-        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        claims: dict[str, Any] = json.loads(
+            base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        )
         return claims if claims["until"] > self._wall() else None
 
     def _mark(self, text: str) -> str:
-        return hmac.new(self._secret, text.encode("utf-8", "replace"), "sha256").hexdigest()
+        return hmac.new(
+            self._secret, text.encode("utf-8", "replace"), "sha256"
+        ).hexdigest()

@@ -1,4 +1,4 @@
-"""Text and figures as a page shows them. What was said in a conversation is hostile until it went through here."""
+"""Format text and figures for a page. Text of a conversation is hostile until it is cleaned here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
-from everthread.core.messages import calls_of, content_text, json_text, results_of, text_of
+from everthread.core.messages import (
+    calls_of,
+    content_text,
+    json_text,
+    results_of,
+    text_of,
+)
+from everthread.core.prices import format_dollars
 from everthread.core.redaction import redact, redact_part
 
 CONTEXT_CHARS = 400
@@ -33,9 +41,13 @@ def _name_character(match: re.Match[str]) -> str:
 
 
 def excerpt(text: str, most: int, *, start: int = 0, revealed: bool = False) -> str:
-    """At most so many characters of a text from a place on, redacted unless it was asked for."""
+    """Return at most `most` characters of a text from `start` on, redacted unless `revealed`."""
     end = min(len(text), start + most)
-    passage = text[start:end] if revealed else redact_part(text, start, end, margin=CONTEXT_CHARS)
+    passage = (
+        text[start:end]
+        if revealed
+        else redact_part(text, start, end, margin=CONTEXT_CHARS)
+    )
     return clean(passage)
 
 
@@ -47,7 +59,11 @@ def line_of(text: str, most: int) -> str:
 
 def highlight(text: str, query: str) -> list[tuple[bool, str]]:
     """A text in pieces: whether each is a word that was searched for."""
-    words = sorted({word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)}, key=len, reverse=True)[:20]
+    words = sorted(
+        {word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)},
+        key=len,
+        reverse=True,
+    )[:20]
     if not words:
         return [(False, text)]
     pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
@@ -79,6 +95,14 @@ def short(number: float) -> str:
     if abs(number) >= 1_000:
         return f"{number / 1_000:.1f}".rstrip("0").rstrip(".") + "k"
     return f"{number:.0f}"
+
+
+def money(amount: Decimal | float | None) -> str:
+    """Format dollars with cents; less than a cent with four digits."""
+    if amount is None or 0 < abs(float(amount)) < 0.01:
+        return format_dollars(amount)
+    sign = "\u2212" if amount < 0 else ""
+    return f"{sign}${abs(amount):,.2f}"
 
 
 def moment(seconds: float, layout: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
@@ -128,7 +152,9 @@ _ITEM = re.compile(r"[ \t]*(?:[-*•]|\d{1,5}[.)])[ \t]+")
 _PIECE = re.compile(r"`([^`\n]{1,400})`|\*\*([^*\n]{1,400})\*\*")
 
 
-def summary_sections(text: str, sources: Sequence[tuple[int, str]] = ()) -> list[SummarySection]:
+def summary_sections(
+    text: str, sources: Sequence[tuple[int, str]] = ()
+) -> list[SummarySection]:
     """A summary as headings and lines, each with the messages that share its rarest words."""
     index = SourceIndex(sources)
     sections: list[tuple[str, list[SummaryLine]]] = []
@@ -142,19 +168,28 @@ def summary_sections(text: str, sources: Sequence[tuple[int, str]] = ()) -> list
                 sections.append(("", []))
             sources_of_line = (
                 index.find(line) if sections[-1][0] else ()
-            )  # before the first heading stand our own words
-            sections[-1][1].append(SummaryLine(_pieces(line), _ITEM.match(line) is not None, sources_of_line))
+            )  # text before the first heading is the gateway's
+            sections[-1][1].append(
+                SummaryLine(
+                    split_code(line), _ITEM.match(line) is not None, sources_of_line
+                )
+            )
     return [SummarySection(name, tuple(lines)) for name, lines in sections]
 
 
-def _pieces(line: str) -> tuple[tuple[str, str], ...]:
+def split_code(line: str) -> tuple[tuple[str, str], ...]:
+    """Split a line into `text`, `code` and `strong` pieces."""
     pieces: list[tuple[str, str]] = []
     at = 0
     for match in _PIECE.finditer(line):
         pieces.append(("text", line[at : match.start()]))
-        pieces.append(("code", match[1]) if match[1] is not None else ("strong", match[2]))
+        pieces.append(
+            ("code", match[1]) if match[1] is not None else ("strong", match[2])
+        )
         at = match.end()
-    return tuple((kind, words) for kind, words in (*pieces, ("text", line[at:])) if words)
+    return tuple(
+        (kind, words) for kind, words in (*pieces, ("text", line[at:])) if words
+    )
 
 
 class SourceIndex:
@@ -182,7 +217,9 @@ class SourceIndex:
                 votes[number] = votes.get(number, 0.0) + 1.0 / len(places) ** 2
         best = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[: self.MOST]
         least = 0.5 * best[0][1] if best else 0.0
-        return tuple(sorted(number for number, weight in best if weight >= max(least, 0.2)))
+        return tuple(
+            sorted(number for number, weight in best if weight >= max(least, 0.2))
+        )
 
 
 _WORD = re.compile(r"[^\W_][\w./-]{3,60}")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
-from everthread.core.messages import Message, calls_of, content_text, results_of, text_of
-from everthread.core.pricing import Prices
-from everthread.core.transcript import is_summary, is_user_message, mark_summary, summary_text
-from everthread.gateway.dashboard.text import body_text, excerpt, line_of
-from everthread.store.models import (
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    content_text,
+    count_noun,
+    results_of,
+    text_of,
+)
+from everthread.core.transcript import is_user_message
+from everthread.gateway.dashboard.headlines import describe_difference
+from everthread.gateway.dashboard.savings import CostComparison
+from everthread.gateway.dashboard.text import body_text, clean, excerpt, line_of
+from everthread.store.records import (
     CallRow,
     CompactionRecord,
     NewCompaction,
-    Rewrite,
     Session,
     StoredMessage,
     ThreadFigures,
@@ -27,18 +33,15 @@ CACHED_FROM = 1_024
 """Prompt tokens below which no provider caches anything."""
 WORDS = "What the User Said"
 CHART_POINTS = 300
-_MILLION = 1_000_000
-
-PriceOf = Callable[[str, float, int], Prices | None]
-"""A model's prices at a moment for a prompt of this size."""
 
 REASONS = {
     "in-loop": "the prompt had reached the threshold",
     "preflight": "the new message took the prompt to the threshold",
     "hygiene": "the stored history was over 85 % of the window",
-    "cold-cache": "the cache had forgotten the prompt, so a rewrite cost nothing there",
+    "cold-cache": "the cache had expired, so a rewrite cost nothing there",
     "overflow": "the provider refused the request as too long",
-    "manual": "somebody asked for it",
+    "idle": "the cache was about to expire",
+    "manual": "requested by hand",
 }
 
 
@@ -74,13 +77,23 @@ class ThreadEntry:
     figures: ThreadFigures
     window: WindowSize
     title: str
-    saved: float | None
+    comparison: CostComparison | None
+    """With the whole history; None without a compaction."""
     snippets: Sequence[Snippet] = ()
-    """What a search found."""
+    """Matches of a search."""
+    branches: Sequence[ThreadEntry] = ()
+    parent: str = ""
+    """For a branch that is listed alone: the thread it began in."""
 
     @property
     def client(self) -> str:
         return client_name(self.row.first)
+
+    @property
+    def difference(self) -> str:
+        """The dollars saved or paid more than with the whole history, in words; empty if unknown."""
+        figure = self.comparison and describe_difference(self.comparison)
+        return f"{figure.value} {figure.label.partition(',')[0]}" if figure else ""
 
     @property
     def model(self) -> str:
@@ -91,9 +104,29 @@ def thread_title(first: Session, tip: Session, opening: str = "") -> str:
     return line_of(tip.title or first.title or opening, 90) or first.id[:12]
 
 
+CLIENT_NAMES = {
+    "claude-cli": "Claude Code",
+    "codex_cli_rs": "Codex",
+    "codex_exec": "Codex",
+    "GeminiCLI": "Gemini CLI",
+    "QwenCode": "Qwen Code",
+    "Anthropic": "Anthropic SDK",
+    "AsyncAnthropic": "Anthropic SDK",
+    "OpenAI": "OpenAI SDK",
+    "AsyncOpenAI": "OpenAI SDK",
+    "gateway": "other clients",
+    "terminal": "terminal agent",
+}
+"""What people call the programs that name themselves so."""
+
+
 def client_name(session: Session) -> str:
-    """Who talks: the program's own name where it gave one, else the way it came."""
-    return line_of(session.client or session.platform or "library", 40)
+    """Return the client's name, else how its messages arrived."""
+    return known_client(session.client or session.platform or "library")
+
+
+def known_client(name: str) -> str:
+    return CLIENT_NAMES.get(name) or line_of(name, 40)
 
 
 # The window
@@ -133,38 +166,43 @@ PARTS = {
 }
 
 
-def stored_sizes(rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]) -> dict[str, int]:
-    """The parts of what a session shows; of its summaries the user's words apart."""
+def stored_sizes(
+    rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]
+) -> dict[str, int]:
+    """Return the tokens of each part of a session's context; the user's words are counted apart from summaries."""
     sizes = dict.fromkeys(PARTS, 0)
     for kind, role, is_tool, tokens in rows:
-        part = "summary" if kind == "summary" else "results" if is_tool and role != "assistant" else "talk"
+        part = (
+            "summary"
+            if kind == "summary"
+            else "results"
+            if is_tool and role != "assistant"
+            else "talk"
+        )
         sizes[part] += tokens
     return _with_words(sizes, summaries)
 
 
-def rewritten_sizes(messages: Sequence[Message]) -> dict[str, int]:
-    """The parts of what stands for the beginning of a proxied thread."""
-    sizes = dict.fromkeys(PARTS, 0)
-    summaries = []
-    for message in messages:
-        if is_summary(message):
-            summaries += [text] if (text := summary_text(message)) else []
-        part = "summary" if is_summary(message) else "results" if results_of(message) else "talk"
-        sizes[part] += estimate(body_text(message))
-    return _with_words(sizes, summaries)
-
-
 def _with_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
-    words = min(sum(estimate(section) for text in summaries for section in user_words(text)), sizes["summary"])
-    return {**sizes, "words": sizes["words"] + words, "summary": sizes["summary"] - words}
+    words = min(
+        sum(estimate(section) for text in summaries for section in user_words(text)),
+        sizes["summary"],
+    )
+    return {
+        **sizes,
+        "words": sizes["words"] + words,
+        "summary": sizes["summary"] - words,
+    }
 
 
 def estimate(text: str) -> int:
     return (len(text) + 3) // 4
 
 
-def window_view(system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]) -> WindowView:
-    """The parts of the next prompt. What the provider counted beyond them is tools and framing."""
+def window_view(
+    system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]
+) -> WindowView:
+    """Return the parts of the next prompt. Tokens that the provider counted beyond them are tools and framing."""
     parts = {**sizes, "system": estimate(content_text(system)) if system else 0}
     main = [call for call in calls if call.task == "main"]
     estimated = sum(parts.values())
@@ -175,19 +213,30 @@ def window_view(system: Any, sizes: Mapping[str, int], size: WindowSize, calls: 
         if used >= estimated:
             parts["tools"] = used - estimated
         else:  # the estimate was too high: the provider is right
-            parts = {kind: round(tokens * used / estimated) for kind, tokens in parts.items()}
+            parts = {
+                kind: round(tokens * used / estimated) for kind, tokens in parts.items()
+            }
             used = sum(parts.values())
-    filled = tuple(ContextPart(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind])
+    filled = tuple(
+        ContextPart(kind, PARTS[kind], parts[kind]) for kind in PARTS if parts[kind]
+    )
     return WindowView(size, filled, used, reported, _ahead(main, used, size.threshold))
 
 
 def user_words(summary: str) -> list[str]:
     """The part of a summary that holds the user's own words."""
     lines = summary.split("\n")
-    starts = [number for number, line in enumerate(lines) if line.strip("# ") == WORDS and line.startswith("#")]
+    starts = [
+        number
+        for number, line in enumerate(lines)
+        if line.strip("# ") == WORDS and line.startswith("#")
+    ]
     sections = []
     for start in starts:
-        end = next((n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")), len(lines))
+        end = next(
+            (n for n in range(start + 1, len(lines)) if lines[n].startswith("## ")),
+            len(lines),
+        )
         sections.append("\n".join(lines[start + 1 : end]))
     return sections
 
@@ -214,6 +263,8 @@ class CacheMissRow:
     call: int
     cause: str
     missed: int
+    is_asked: bool = False
+    """The provider gave the cause; otherwise it was worked out here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +282,41 @@ class CallsView:
         for miss in self.misses:
             calls, tokens = sums.get(miss.cause, (0, 0))
             sums[miss.cause] = calls + 1, tokens + miss.missed
-        return sorted(((cause, *sums_of_cause) for cause, sums_of_cause in sums.items()), key=lambda row: -row[2])
+        return sorted(
+            ((cause, *sums_of_cause) for cause, sums_of_cause in sums.items()),
+            key=lambda row: -row[2],
+        )
 
 
-def calls_view(calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float) -> CallsView:
+def calls_view(
+    calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float
+) -> CallsView:
     main = [call for call in calls if call.task == "main"]
-    standing = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
+    standing = sorted(
+        (one for one in compactions if one.reverted is None),
+        key=lambda one: one.created,
+    )
     marks = []
     for compaction in standing:
-        at = next((n for n, call in enumerate(main) if call.created > compaction.created), len(main))
+        at = next(
+            (n for n, call in enumerate(main) if call.created > compaction.created),
+            len(main),
+        )
         record = compaction.record
-        marks.append((at, f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens"))
-    return CallsView(tuple(main), tuple(marks), tuple(_misses(main, {at for at, _ in marks}, ttl)))
+        marks.append(
+            (
+                at,
+                f"compaction: {record.tokens_before:,} to {record.tokens_after:,} tokens",
+            )
+        )
+    return CallsView(
+        tuple(main), tuple(marks), tuple(_misses(main, {at for at, _ in marks}, ttl))
+    )
 
 
-def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[CacheMissRow]:
+def _misses(
+    main: Sequence[CallRow], compacted: set[int], ttl: float
+) -> list[CacheMissRow]:
     misses: list[CacheMissRow] = []
     if not any(call.read or call.write for call in main):
         return misses
@@ -259,127 +330,14 @@ def _misses(main: Sequence[CallRow], compacted: set[int], ttl: float) -> list[Ca
         elif before.model != call.model:
             cause = "model changed"
         elif call.created - before.created > ttl:
-            cause = "the cache had forgotten"
+            cause = "cache expired"
         else:
             cause = "the prompt changed, or the provider dropped it"
-        misses.append(CacheMissRow(number + 1, cause, missed))
+        is_asked = bool(call.cache_miss)
+        if is_asked:
+            cause = f"{call.cache_miss} (says the provider)"
+        misses.append(CacheMissRow(number + 1, cause, missed, is_asked))
     return misses
-
-
-# Dollars with and without
-
-
-@dataclass(frozen=True, slots=True)
-class PricedCall:
-    """A call as it was, and as it would have been with the whole history and the same cache."""
-
-    call: CallRow
-    cost: float
-    without: float
-
-
-@dataclass(frozen=True, slots=True)
-class CostComparison:
-    """What the calls of a thread, or of all, cost, and what they would have cost without compaction.
-
-    Compared are calls that both would have answered; for the others the whole history had outgrown the window.
-    """
-
-    cost: float
-    without: float
-    calls: int
-    outgrown: tuple[CallRow, ...] = ()
-    unpriced: int = 0
-    rows: tuple[PricedCall, ...] = ()
-    by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of all threads: what was saved by `day`, `model`, `client` and `tenant`, under each name."""
-
-    @property
-    def beyond(self) -> int:
-        """Calls that would not have fitted at all."""
-        return len(self.outgrown)
-
-    @property
-    def saved(self) -> float:
-        return self.without - self.cost
-
-    @property
-    def share(self) -> float | None:
-        return self.saved / self.without if self.without else None
-
-
-def saving_of(
-    calls: Sequence[CallRow],
-    compactions: Sequence[CompactionRecord],
-    *,
-    price: PriceOf,
-    window: Callable[[str], int],
-    ttl: float,
-) -> CostComparison:
-    """A thread's own traffic, reckoned again without compaction: the method of the replay.
-
-    A compaction is made ahead and takes effect with the first call whose prompt is smaller than the one before. A call
-    that found the cache warm finds it warm with the whole history too; what was taken out until then is read there at
-    the cache's price, or paid in full where the cache was cold or there is none.
-    """
-    standing = sorted((one for one in compactions if one.reverted is None), key=lambda one: one.created)
-    caching = any(call.read or call.write for call in calls)
-    auxiliary = [call for call in calls if call.task != "main"]
-    cost = sum(float(call.cost) for call in auxiliary if call.cost is not None)
-    unpriced = sum(call.cost is None for call in auxiliary)
-    rows: list[PricedCall] = []
-    outgrown: list[CallRow] = []
-    removed = pending = at = whole_before = 0
-    last: CallRow | None = None
-    for call in (call for call in calls if call.task == "main"):
-        while at < len(standing) and standing[at].created <= call.created:
-            pending += max(0, standing[at].record.tokens_before - standing[at].record.tokens_after)
-            at += 1
-        fresh_start = bool(pending) and last is not None and call.prompt < last.prompt
-        if fresh_start:
-            removed, pending = removed + pending, 0
-        full_prompt = call.prompt + removed
-        paid = call.cost
-        if paid is None:
-            unpriced += 1
-        elif full_prompt > window(call.model):
-            outgrown.append(call)
-        elif not removed:
-            rows.append(PricedCall(call, float(paid), float(paid)))
-        else:
-            prices = price(call.model, call.created, full_prompt)
-            same = last is not None and last.model == call.model
-            near = last is not None and call.created - last.created <= ttl
-            if not caching:
-                read = 0
-            elif fresh_start and same and near:
-                read = min(whole_before, full_prompt)
-            else:
-                read = call.read + removed if call.read else 0
-            without = _price(prices, full_prompt, read, call)
-            if without is None:
-                unpriced += 1
-            else:
-                rows.append(PricedCall(call, float(paid), without))
-        last, whole_before = call, full_prompt
-    return CostComparison(
-        cost + sum(row.cost for row in rows),
-        sum(row.without for row in rows),
-        len(rows),
-        tuple(outgrown),
-        unpriced,
-        tuple(rows),
-    )
-
-
-def _price(prices: Prices | None, prompt: int, read: int, call: CallRow) -> float | None:
-    """Dollars of a prompt of which a part is read from the cache."""
-    if prices is None or prices.input is None:
-        return None
-    fresh = prices.cache_write_5m if call.write and prices.cache_write_5m is not None else prices.input
-    cached = prices.cache_read if prices.cache_read is not None else prices.input
-    tokens = (prompt - read) * fresh + read * cached + call.output * (prices.output or 0)
-    return float(tokens) / _MILLION
 
 
 # Messages and what became of them
@@ -413,20 +371,18 @@ FATES = {
 
 @dataclass(frozen=True, slots=True)
 class ContextView:
-    """What the model sees now: ids of messages as they are, of those shortened, and the summary's words."""
+    """The model's current view: ids of whole and of shortened messages, and the summary's text."""
 
     shown: frozenset[int]
     shortened: frozenset[int]
     summary: str
     words: str
-    covered: int | None
-    """For a proxied thread: so many of its first messages are replaced."""
 
-    def fate(self, message: StoredMessage, number: int) -> str:
-        """What became of a message; `number` is its place in the history."""
+    def fate(self, message: StoredMessage) -> str:
+        """Say what became of a message."""
         if message.id in self.shortened:
             return "short"
-        if message.id in self.shown or (self.covered is not None and number >= self.covered):
+        if message.id in self.shown:
             return "view"
         if is_user_message(message.body):
             words = " ".join(text_of(message.body).split())[:60]
@@ -437,52 +393,53 @@ class ContextView:
         """Whether the summary names what this message did."""
         values = (value for call in calls_of(body) for value in call.parsed.values())
         return any(
-            isinstance(value, str) and len(value) >= 6 and " ".join(value.split())[:60] in self.summary
+            isinstance(value, str)
+            and len(value) >= 6
+            and " ".join(value.split())[:60] in self.summary
             for value in values
         )
 
 
 def context_view(
-    in_view: set[int], shortened: set[int], summaries: Sequence[str], covered: int | None = None
+    in_view: set[int], shortened: set[int], summaries: Sequence[str]
 ) -> ContextView:
     summary = "\n".join(summaries)
     words = " ".join(" ".join(user_words(summary)).split())
-    return ContextView(frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words, covered)
-
-
-def replacement_messages(rewrite: Rewrite) -> list[Message]:
-    """The messages of a rewrite. Items that are no message (reasoning, calls of Responses) have no role: left out."""
-    try:
-        values = json.loads(f"[{rewrite.replacement.decode()}]")
-    except ValueError:
-        return []
-    messages = [value for value in values if isinstance(value, dict) and isinstance(value.get("role"), str)]
-    return [_mark_if_summary(value) for value in cast("list[Message]", messages)]
-
-
-def _mark_if_summary(message: Message) -> Message:
-    """What we stored as a replacement is ours: the summary in it needs no proof."""
-    marked = mark_summary(message)
-    return marked if message["role"] in ("user", "assistant") and summary_text(marked) else message
+    return ContextView(
+        frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words
+    )
 
 
 def message_view(
-    message: StoredMessage, *, chars: int, fate: str = "", start: int = 0, revealed: bool = False
+    message: StoredMessage,
+    *,
+    chars: int,
+    fate: str = "",
+    start: int = 0,
+    revealed: bool = False,
 ) -> MessageRow:
     body = body_text(message.body)
     text = excerpt(body, chars, start=start, revealed=revealed)
     return MessageRow(
-        message.id, str(message.body.get("role", "")), message_label(message), text,
-        max(0, len(body) - chars), message.tokens or estimate(body), message.created, fate,
-        fate not in ("", "view", "short"),
-    )  # fmt: skip
+        message.id,
+        str(message.body.get("role", "")),
+        label=message_label(message),
+        text=text,
+        cut=max(0, len(body) - chars),
+        tokens=message.tokens or estimate(body),
+        created=message.created,
+        fate=fate,
+        folded=fate not in ("", "view", "short"),
+    )
 
 
 def message_label(message: StoredMessage) -> str:
     if message.kind == "summary":
         return "summary"
     body = message.body
-    names = [call.name for call in calls_of(body)] or [result.name for result in results_of(body) if result.name]
+    names = [call.name for call in calls_of(body)] or [
+        result.name for result in results_of(body) if result.name
+    ]
     role = str(body.get("role", ""))
     listed = ", ".join(dict.fromkeys(line_of(name, 40) for name in names[:4]))
     return f"{role}: {listed}" if listed else role
@@ -510,56 +467,84 @@ class CompactionItem:
 
     @property
     def share(self) -> float:
-        return 1 - self.record.tokens_after / self.record.tokens_before if self.record.tokens_before else 0.0
+        return (
+            1 - self.record.tokens_after / self.record.tokens_before
+            if self.record.tokens_before
+            else 0.0
+        )
 
     @property
     def spared(self) -> int:
         """Tokens that later calls did not carry because of it."""
-        return self.calls_since * max(0, self.record.tokens_before - self.record.tokens_after)
+        return self.calls_since * max(
+            0, self.record.tokens_before - self.record.tokens_after
+        )
 
 
-def compaction_items(records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()) -> list[CompactionItem]:
+def compaction_items(
+    records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()
+) -> list[CompactionItem]:
     main = [call.created for call in calls if call.task == "main"]
     return [
-        CompactionItem(stored, number, sum(at > stored.created for at in main) if stored.reverted is None else 0)
+        CompactionItem(
+            stored,
+            number,
+            sum(at > stored.created for at in main) if stored.reverted is None else 0,
+        )
         for number, stored in enumerate(sorted(records, key=lambda one: one.id), 1)
     ]
 
 
-def verification(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How a summary was checked, as label and value."""
-    labels = {
-        "facts": "facts looked for",
-        "present": "of these in the summary as written",
-        "added": "added to it",
-        "checked": "names looked up in the sources",
-        "unverified": "of these in no source",
-    }
-    return [(label, f"{figures[name]:,}") for name, label in labels.items() if isinstance(figures.get(name), int)]
+def describe_checks(figures: Mapping[str, Any]) -> list[str]:
+    """Say in sentences how a summary was checked."""
+    counts = {name: value for name, value in figures.items() if isinstance(value, int)}
+    sentences = []
+    if counts.get("facts"):
+        facts = count_noun(counts["facts"], "file, error or other fact")
+        if counts["facts"] > 1:
+            facts = f"{counts['facts']:,} files, errors and other facts"
+        present = counts.get("present", 0)
+        added = counts.get("added", 0)
+        rest = f"; {added:,} were added" if added else ""
+        sentences.append(f"The summary as written named {present:,} of {facts}{rest}.")
+    if counts.get("checked"):
+        checked = count_noun(counts["checked"], "name")
+        unverified = counts.get("unverified", 0)
+        found = (
+            f"{unverified:,} of them occur in no message and are marked (unverified)"
+            if unverified
+            else "all of them occur in the messages"
+        )
+        sentences.append(
+            f"{checked} and figures were looked up in the messages: {found}."
+        )
+    return sentences
 
 
-# The overview
+PHASES = {
+    "prune": "Old tool results shortened to a line",
+    "boundaries": "Messages kept word for word",
+    "summarise": "Older messages summarised",
+}
 
 
-def total_savings(savings: Sequence[CostComparison], *, since: float, day: Callable[[float], str]) -> CostComparison:
-    by: dict[str, dict[str, float]] = {"day": {}, "model": {}, "client": {}, "tenant": {}}
-    cost = without = 0.0
-    calls = 0
-    for saving in savings:
-        for row in saving.rows:
-            if row.call.created < since:
-                continue
-            gained = row.without - row.cost
-            cost, without, calls = cost + row.cost, without + row.without, calls + 1
-            names = (day(row.call.created), row.call.model, row.call.client, row.call.tenant)
-            for kind, name in zip(by, names, strict=True):
-                by[kind][name] = by[kind].get(name, 0.0) + gained
-    outgrown = tuple(call for saving in savings for call in saving.outgrown if call.created >= since)
-    return CostComparison(cost, without, calls, outgrown, by=by)
+def describe_phases(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the steps of a compaction in plain words, with the tokens before and after."""
+    return [
+        (
+            PHASES.get(str(phase.get("name")), clean(str(phase.get("name")))),
+            f"{phase.get('before', 0):,}",
+            f"{phase.get('after', 0):,}",
+        )
+        for phase in figures.get("phases") or ()
+        if isinstance(phase, dict)
+    ]
 
 
 def pick_points(values: Sequence[Any], most: int = CHART_POINTS) -> list[int]:
     """Which of many values a chart shows: the first, the last, and evenly between."""
     if len(values) <= most:
         return list(range(len(values)))
-    return sorted({round(number * (len(values) - 1) / (most - 1)) for number in range(most)})
+    return sorted(
+        {round(number * (len(values) - 1) / (most - 1)) for number in range(most)}
+    )

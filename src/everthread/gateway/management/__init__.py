@@ -1,4 +1,4 @@
-"""The managed side of the gateway: which thread a request continues, and what goes upstream for it.
+"""The managed side of the gateway: find the thread of a request and make the request to send upstream.
 
-The HTTP side knows only `gateway.base`: a `Manager` prepares a `ProxyTurn`.
+The HTTP side knows only `gateway.contracts`: a `Manager` prepares a `ProxyTurn`.
 """

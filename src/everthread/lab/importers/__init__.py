@@ -1,1 +1,1 @@
-"""Importers of other programs' conversation logs: one form for all, with times and usage where there are any."""
+"""Importers of other programs' conversation logs: one form for all, with times and usage if there are any."""

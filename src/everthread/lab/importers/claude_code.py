@@ -1,120 +1,442 @@
 """Claude Code's session files: `~/.claude/projects/<project>/<session>.jsonl`.
 
-One object a line. A model's answer is spread over several lines with the same message id, one block each, and each
-repeats the answer's usage. Subagents (`isSidechain`), the client's own summaries and its error notices are left out,
-with a warning.
+One object a line. A model's answer is spread over several lines with the same message id, one block each. Each of these
+lines states the answer's usage; while the answer streams, the output figure is only that of its beginning.
+
+Text that the client adds by itself (attachments, skills, notices of background tasks) is kept as injected text. A
+command that waited in the queue while the model worked is a message of the user, and so is the text with which a user
+rejects a call. Subagents (`isSidechain`) and error notices are left out with a warning. The client's own compactions
+are described apart from the messages.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
-from everthread.core.messages import kind_of
-from everthread.core.pricing import normalize_usage
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.messages import Message, kind_of, strings_in
 from everthread.errors import WireError
-from everthread.lab.importers.log import Lines, Log, LoggedMessage, describe_gaps, first_model, parse_time, text_in
+from everthread.lab.importers.log import (
+    ClientCompaction,
+    Lines,
+    Log,
+    LoggedMessage,
+    count_in,
+    describe_gaps,
+    first_model,
+    inject_text,
+    object_in,
+    parse_time,
+    text_in,
+)
 from everthread.wire import anthropic
+
+USUAL_WINDOW = 200_000
+LARGE_WINDOW = 1_000_000
 
 _SYNTHETIC = "<synthetic>"
 """The model's name in messages that the client wrote itself."""
+_SAID_WITH_REJECTION = "To tell you how to proceed, the user said:\n"
+"""Comes before the user's words in the result of a call that the user rejected."""
+_NOT_SENT = frozenset(
+    {
+        "hook_system_message",
+        "command_permissions",
+        "hook_cancelled",
+        "hook_non_blocking_error",
+    }
+)
+"""Attachments that the model does not see."""
+_SENT_HOOKS = frozenset({"SessionStart", "UserPromptSubmit"})
+"""Hooks whose output the model sees."""
 
 
 def is_entry(value: Mapping[str, Any]) -> bool:
     message = value.get("message")
-    return kind_of(value) in ("user", "assistant") and isinstance(message, Mapping) and "role" in message
+    return (
+        kind_of(value) in ("user", "assistant")
+        and isinstance(message, Mapping)
+        and "role" in message
+    )
 
 
 def read(lines: Lines, source: str, warnings: list[str]) -> Log:
     """Read the last branch of the conversation."""
-    left_out: Counter[str] = Counter()
-    entries: Lines = []
-    dropped = _abandoned_lines([value for _, value in lines])
+    tree = _LineTree.of(value for _, value in lines)
+    reading = _Reading(tree.abandoned, tree.preserved)
     for number, value in lines:
-        reason = _reason_to_skip(value, dropped)
-        if reason:
-            left_out[reason] += 1
-        elif is_entry(value):
-            entries.append((number, value))
-    messages, bad = _decode_entries(entries)
-    notes = [*warnings, *describe_gaps(bad, left_out)]
-    session = next((text for _, value in lines if (text := text_in(value, "sessionId"))), "")
-    title = next((text for _, value in lines if (text := text_in(value, "summary"))), "")
+        reading.read_line(number, value)
+    reading.end_context()
+    messages = reading.messages
+    model = first_model(messages)
     return Log(
-        source, "claude-code", messages, model=first_model(messages), warnings=notes, session=session, title=title
+        source,
+        "claude-code",
+        messages,
+        model=model.removesuffix("[1m]"),
+        warnings=[*warnings, *describe_gaps(reading.bad, reading.left_out)],
+        session=tree.session,
+        title=tree.title,
+        window=_find_window(model, reading.compactions),
+        compactions=reading.compactions,
     )
 
 
-def _reason_to_skip(value: Mapping[str, Any], dropped: set[str]) -> str:
-    if not is_entry(value):
+def _title_in(value: Mapping[str, Any]) -> str:
+    return text_in(value, "customTitle") or text_in(value, "summary")
+
+
+def _find_window(model: str, compactions: list[ClientCompaction]) -> int | None:
+    """Return the window that the log shows: by the model's name, or by the size before a compaction."""
+    sizes = [one.tokens_before for one in compactions if one.tokens_before is not None]
+    if model.endswith("[1m]") or any(size > USUAL_WINDOW for size in sizes):
+        return LARGE_WINDOW
+    if any(one.trigger == "auto" for one in compactions):
+        return USUAL_WINDOW
+    return None
+
+
+@dataclass
+class _Answer:
+    """The lines of one answer, joined."""
+
+    lines: list[int]
+    message: dict[str, Any]
+    at: float | None
+    usage: CanonicalUsage | None
+
+
+@dataclass
+class _Boundary:
+    """A compaction while the client's new context is read."""
+
+    value: Mapping[str, Any]
+    before: int
+    """Number of messages before it."""
+    preserved: list[str]
+    summary: str | None = None
+    restored: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Reading:
+    abandoned: set[str]
+    """Ids of lines in branches that were given up."""
+    preserved: set[str]
+    """Ids of lines that a compaction preserves."""
+    messages: list[LoggedMessage] = field(default_factory=list)
+    compactions: list[ClientCompaction] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    bad: list[int] = field(default_factory=list)
+    answers: dict[str, tuple[int, _Answer]] = field(default_factory=dict)
+    """Answers by message id, each with the index of its entry."""
+    boundary: _Boundary | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+    """The texts of preserved lines, by id."""
+
+    def read_line(self, number: int, value: Mapping[str, Any]) -> None:
+        if value.get("isSidechain") is True:
+            self.left_out["a subagent's own conversation"] += is_entry(value)
+        elif text_in(value, "uuid") in self.abandoned:
+            self.left_out["a branch that was given up"] += is_entry(value)
+        elif value.get("subtype") == "compact_boundary":
+            self.end_context()
+            self.boundary = _Boundary(
+                value, len(self.messages), self._preserved_texts(value)
+            )
+        elif kind_of(value) == "attachment":
+            self._read_attachment(value)
+        elif is_entry(value):
+            self._read_entry(number, value)
+
+    def end_context(self) -> None:
+        """Record the compaction whose new context is complete."""
+        if self.boundary is None:
+            return
+        boundary = self.boundary
+        self.boundary = None
+        figures = object_in(boundary.value, "compactMetadata")
+        self.compactions.append(
+            ClientCompaction(
+                boundary.before,
+                boundary.summary,
+                "\n".join([*boundary.preserved, *boundary.restored]),
+                at=parse_time(boundary.value.get("timestamp")),
+                trigger=text_in(figures, "trigger"),
+                tokens_before=count_in(figures, "preTokens"),
+            )
+        )
+
+    def _preserved_texts(self, value: Mapping[str, Any]) -> list[str]:
+        return [
+            self.texts[uuid] for uuid in _preserved_ids(value) if uuid in self.texts
+        ]
+
+    def _read_attachment(self, value: Mapping[str, Any]) -> None:
+        attachment = object_in(value, "attachment")
+        at = parse_time(value.get("timestamp"))
+        if kind_of(attachment) == "queued_command":
+            for message in _queued_messages(attachment):
+                self.messages.append(LoggedMessage(message, at))
+            return
+        text = _attachment_text(attachment)
+        if self.boundary is not None:
+            self.boundary.restored.append(text)
+        elif text:
+            self.messages.append(LoggedMessage(inject_text(text), at))
+
+    def _read_entry(self, number: int, value: Mapping[str, Any]) -> None:
+        message = dict(value["message"])
+        if value.get("isCompactSummary") is True:
+            if self.boundary is None:  # the boundary's line is damaged
+                self.boundary = _Boundary(value, len(self.messages), [])
+            self.boundary.summary = _text_of(message)
+            return
+        if value.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC:
+            self.left_out["a notice of the client, not of the model"] += 1
+            return
+        if text_in(value, "uuid") in self.preserved:
+            self.texts[text_in(value, "uuid")] = _text_of(message)
+        if value["type"] == "assistant":
+            self._read_answer(number, value, message)
+            return
+        if self.boundary is not None:
+            self.boundary.restored.append(_text_of(message))
+        try:
+            decoded = anthropic.decode_messages(
+                [{"role": message["role"], "content": _sent_content(value, message)}]
+            )
+        except WireError:
+            self.bad.append(number)
+            return
+        at = parse_time(value.get("timestamp"))
+        for part in _split_rejections(decoded):
+            self.messages.append(LoggedMessage(part, at))
+
+    def _read_answer(
+        self, number: int, value: Mapping[str, Any], message: dict[str, Any]
+    ) -> None:
+        """Read a line of an answer. Results of parallel calls between its lines come after the whole answer."""
+        self.end_context()
+        usage = (
+            normalize_usage(message["usage"])
+            if isinstance(message.get("usage"), Mapping)
+            else None
+        )
+        known = self.answers.get(text_in(message, "id"))
+        if known is None:
+            answer = _Answer(
+                [number], message, parse_time(value.get("timestamp")), usage
+            )
+            index = len(self.messages)
+        else:
+            index, before = known
+            blocks = _blocks(before.message)
+            added = [block for block in _blocks(message) if block not in blocks]
+            joined = {**before.message, **message, "content": [*blocks, *added]}
+            answer = _Answer(
+                [*before.lines, number],
+                joined,
+                before.at,
+                _larger_output(before.usage, usage),
+            )
+        entry = _decode_answer(answer)
+        if entry is None:
+            self.bad.append(number)
+            return
+        if known is None:
+            self.messages.append(entry)
+        else:
+            self.messages[index] = entry
+        if text_in(message, "id"):
+            self.answers[text_in(message, "id")] = index, answer
+
+
+def _larger_output(
+    before: CanonicalUsage | None, usage: CanonicalUsage | None
+) -> CanonicalUsage | None:
+    """Return the usage that states more output: the figure grows while the answer streams."""
+    if before is None or usage is None:
+        return usage or before
+    return usage if usage.output_tokens >= before.output_tokens else before
+
+
+def _decode_answer(answer: _Answer) -> LoggedMessage | None:
+    name = text_in(answer.message, "model")
+    content = [_strip_display_input(block) for block in _blocks(answer.message)]
+    try:
+        decoded = anthropic.decode_messages(
+            [{"role": "assistant", "content": content}], model=name
+        )
+    except WireError:
+        return None
+    return (
+        LoggedMessage(decoded[0], answer.at, answer.usage, None, name)
+        if len(decoded) == 1
+        else None
+    )
+
+
+def _strip_display_input(block: Any) -> Any:
+    """Return a call without the copy of the plan that the client adds for display; the model wrote it to a file."""
+    if (
+        kind_of(block) != "tool_use"
+        or block.get("name") != "ExitPlanMode"
+        or not isinstance(block.get("input"), dict)
+    ):
+        return block
+    return {
+        **block,
+        "input": {key: value for key, value in block["input"].items() if key != "plan"},
+    }
+
+
+def _sent_content(value: Mapping[str, Any], message: Mapping[str, Any]) -> Any:
+    """Return the content of a user line; text that the client injected is marked."""
+    content = message.get("content")
+    by_client = (
+        value.get("isMeta") is True
+        or object_in(value, "origin").get("kind", "human") != "human"
+    )
+    if not by_client:
+        return content
+    if isinstance(content, str):
+        return inject_text(content)["content"]
+    if not isinstance(content, list):
+        return content
+    return [
+        {**block, "text": inject_text(block["text"])["content"]}
+        if kind_of(block) == "text" and isinstance(block.get("text"), str)
+        else block
+        for block in content
+    ]
+
+
+def _split_rejections(messages: list[Message]) -> list[Message]:
+    """Return the messages; words with which the user rejected a call become a message after all results."""
+    results: list[Message] = []
+    said: list[Message] = []
+    for message in messages:
+        content = message.get("content")
+        is_rejection = (
+            message["role"] == "tool"
+            and isinstance(content, str)
+            and _SAID_WITH_REJECTION in content
+        )
+        result, marker, words = str(content).partition(_SAID_WITH_REJECTION)
+        if is_rejection and words.strip():
+            results.append({**message, "content": result + marker.rstrip()})
+            said.append({"role": "user", "content": words.strip()})
+        else:
+            results.append(message)
+    return results + said
+
+
+def _queued_messages(attachment: Mapping[str, Any]) -> list[Message]:
+    """Return the messages of a command that waited while the model worked."""
+    prompt = attachment.get("prompt")
+    by_person = object_in(attachment, "origin").get("kind", "human") == "human"
+    if isinstance(prompt, str) and not (
+        by_person and attachment.get("commandMode", "prompt") == "prompt"
+    ):
+        return [inject_text(prompt)]
+    try:
+        return list(anthropic.decode_messages([{"role": "user", "content": prompt}]))
+    except WireError:
+        return []
+
+
+def _attachment_text(attachment: Mapping[str, Any]) -> str:
+    """Return the text that the model gets with an attachment."""
+    kind = kind_of(attachment)
+    if kind in _NOT_SENT or (
+        kind == "hook_success" and attachment.get("hookEvent") not in _SENT_HOOKS
+    ):
         return ""
-    if value.get("isSidechain") is True:
-        return "a subagent's own conversation"
-    if value.get("isCompactSummary") is True:
-        return "the client's own summary of what came before"
-    if value.get("isApiErrorMessage") is True or value["message"].get("model") == _SYNTHETIC:
-        return "a notice of the client, not of the model"
-    if text_in(value, "uuid") in dropped:
-        return "a branch that was given up"
-    return ""
+    return "\n".join(_content_strings(attachment))
 
 
-def _abandoned_lines(values: list[dict[str, Any]]) -> set[str]:
-    """The lines of abandoned branches: of several prompts after the same line the last one counts."""
-    parents = {text_in(value, "uuid"): text_in(value, "parentUuid") for value in values if text_in(value, "uuid")}
-    prompts: dict[str, str] = {}
-    dropped: set[str] = set()
-    for value in values:
-        parent = text_in(value, "parentUuid")
-        if parent and _is_prompt(value):
-            if parent in prompts:
-                dropped.add(prompts[parent])
-            prompts[parent] = text_in(value, "uuid")
-    for uuid, parent in parents.items():  # a line comes after the one it continues
-        if parent in dropped:
-            dropped.add(uuid)
-    return dropped
+def _content_strings(value: Any) -> Iterator[str]:
+    """Yield the texts of an attachment: strings and lists under the keys that hold content, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _content_strings(item)
+    elif isinstance(value, Mapping):
+        for key in (
+            "filename",
+            "content",
+            "file",
+            "text",
+            "snippet",
+            "addedLines",
+            "addedBlocks",
+            "addedNames",
+        ):
+            if key in value and not (
+                key == "addedNames"
+                and ("addedLines" in value or "addedBlocks" in value)
+            ):
+                yield from _content_strings(value[key])
+
+
+@dataclass
+class _LineTree:
+    """Facts that are needed before the lines are read in order."""
+
+    session: str = ""
+    title: str = ""
+    abandoned: set[str] = field(default_factory=set)
+    """Ids of lines in abandoned branches: of several prompts after the same line the last one counts."""
+    preserved: set[str] = field(default_factory=set)
+    """Ids of lines that a compaction preserves."""
+
+    @classmethod
+    def of(cls, values: Iterable[Mapping[str, Any]]) -> Self:
+        tree = cls()
+        parents: dict[str, str] = {}
+        prompts: dict[str, str] = {}
+        for value in values:
+            tree.session = tree.session or text_in(value, "sessionId")
+            tree.title = tree.title or _title_in(value)
+            tree.preserved.update(_preserved_ids(value))
+            uuid = text_in(value, "uuid")
+            parent = text_in(value, "parentUuid")
+            if uuid:
+                parents[uuid] = parent
+            if parent and _is_prompt(value):
+                if parent in prompts:
+                    tree.abandoned.add(prompts[parent])
+                prompts[parent] = uuid
+        for uuid, parent in parents.items():  # a line comes after the one it continues
+            if parent in tree.abandoned:
+                tree.abandoned.add(uuid)
+        return tree
+
+
+def _preserved_ids(value: Mapping[str, Any]) -> list[str]:
+    preserved = object_in(object_in(value, "compactMetadata"), "preservedMessages")
+    ids = preserved.get("allUuids")
+    if not isinstance(ids, list):
+        return []
+    return [uuid for uuid in ids if isinstance(uuid, str)]
 
 
 def _is_prompt(value: Mapping[str, Any]) -> bool:
-    if not is_entry(value) or value["type"] != "user" or value.get("isMeta") is True or value.get("isSidechain"):
+    if (
+        not is_entry(value)
+        or value["type"] != "user"
+        or value.get("isMeta") is True
+        or value.get("isSidechain")
+    ):
         return False
-    content = value["message"].get("content")
-    blocks = content if isinstance(content, list) else []
-    return not any(kind_of(block) == "tool_result" for block in blocks)
-
-
-def _decode_entries(entries: Lines) -> tuple[list[LoggedMessage], list[int]]:
-    """The messages, and the numbers of the lines that hold none."""
-    messages: list[LoggedMessage] = []
-    bad: list[int] = []
-    for numbers, message, at in _join_answers(entries):
-        name = text_in(message, "model")
-        try:
-            decoded = anthropic.decode_messages([{key: message.get(key) for key in ("role", "content")}], model=name)
-        except WireError:
-            bad += numbers
-            continue
-        usage = normalize_usage(message["usage"]) if isinstance(message.get("usage"), Mapping) else None
-        messages += [LoggedMessage(core, at, usage, None, name) for core in decoded]
-    return messages, bad
-
-
-def _join_answers(entries: Lines) -> list[tuple[list[int], dict[str, Any], float | None]]:
-    """Join the lines of one answer into one message; results of parallel calls between them come after it."""
-    joined: dict[object, tuple[list[int], dict[str, Any], float | None]] = {}
-    for number, value in entries:
-        message = dict(value["message"])
-        is_answer = value["type"] == "assistant" and isinstance(message.get("id"), str)
-        key = message["id"] if is_answer else number
-        if key in joined:
-            numbers, previous, at = joined[key]
-            content = [*_blocks(previous), *(block for block in _blocks(message) if block not in _blocks(previous))]
-            joined[key] = [*numbers, number], {**previous, **message, "content": content}, at
-        else:
-            joined[key] = [number], message, parse_time(value.get("timestamp"))
-    return list(joined.values())
+    return not any(
+        kind_of(block) == "tool_result" for block in _blocks(value["message"])
+    )
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:
@@ -122,3 +444,21 @@ def _blocks(message: Mapping[str, Any]) -> list[Any]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if isinstance(content, list) else []
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    """Return all text of a message: words, arguments of calls, results."""
+    texts: list[str] = []
+    for block in _blocks(message):
+        kind = kind_of(block)
+        if kind == "text":
+            texts.append(text_in(block, "text"))
+        elif kind == "tool_use":
+            texts += strings_in(block.get("input"))
+        elif kind == "tool_result":
+            texts += [
+                text_in(inner, "text")
+                for inner in _blocks(block)
+                if isinstance(inner, Mapping)
+            ]
+    return "\n".join(texts)

@@ -6,21 +6,32 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.messages import Message, count_noun
-from everthread.core.pricing import CanonicalUsage, normalize_usage
 from everthread.core.types import System
 from everthread.wire import anthropic, openai_chat
 from everthread.wire.codecs import decode_any
 
-Lines = list[tuple[int, dict[str, Any]]]
-"""The objects of a file of lines, each with the number of its line."""
+Lines = Iterable[tuple[int, dict[str, Any]]]
+"""The objects of a file of lines, each with the number of its line; iterated more than once."""
+
+
+CLIENT_NAMES = {
+    "claude-code": "Claude Code",
+    "codex": "Codex",
+    "copilot": "Copilot CLI",
+    "gemini-cli": "Gemini CLI",
+    "opencode": "opencode",
+    "pi": "pi",
+}
+"""The programs whose logs can be read, by the name of their form."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedMessage:
-    """One message of a log. An answer also has its usage, its cost in dollars and its model, where recorded."""
+    """One message of a log. An answer also has its usage, its cost in dollars and its model, if recorded."""
 
     message: Message
     at: float | None = None
@@ -28,6 +39,27 @@ class LoggedMessage:
     usage: CanonicalUsage | None = None
     cost: float | None = None
     model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCompaction:
+    """A compaction that the client made itself."""
+
+    before: int
+    """Index of the first entry after it."""
+    summary: str | None
+    """The summary in the log; None if it cannot be read, for example because it is encrypted."""
+    restored: str = ""
+    """The rest of the new context: kept messages, files, the prompt that continued the session."""
+    at: float | None = None
+    trigger: str = ""
+    """`auto` or `manual`, if the log states it."""
+    tokens_before: int | None = None
+
+    @property
+    def context(self) -> str:
+        """All text of the client's context after the compaction."""
+        return "\n".join(part for part in (self.summary or "", self.restored) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +74,14 @@ class Log:
     tools: list[dict[str, Any]] = field(default_factory=list)
     model: str = ""
     warnings: list[str] = field(default_factory=list)
-    """What could not be read, with line numbers; what was left out."""
+    """Lines that could not be read, by number, and counts of those left out."""
     session: str = ""
     """The session's id in the program that wrote it."""
     title: str = ""
+    window: int | None = None
+    """Tokens of the model's window, if the log states them."""
+    compactions: list[ClientCompaction] = field(default_factory=list)
+    """The client's own compactions, in order. Entries hold the messages before and after, not the summaries."""
 
     @property
     def messages(self) -> list[Message]:
@@ -56,7 +92,7 @@ class Log:
 
 
 def parse_time(value: Any) -> float | None:
-    """Read a time of a log: ISO 8601, or seconds or milliseconds since 1970; None where it is not a time."""
+    """Read a time of a log: ISO 8601, or seconds or milliseconds since 1970; None if it is not a time."""
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value).timestamp()
@@ -72,13 +108,13 @@ _MILLISECONDS = 1e11
 
 
 def text_in(value: Mapping[str, Any], key: str) -> str:
-    """A text of a log; empty where there is none."""
+    """Return a text of a log; empty if there is none."""
     text = value.get(key)
     return text if isinstance(text, str) else ""
 
 
 def object_in(value: Any, key: str) -> Mapping[str, Any]:
-    """An object in an object of a log; empty where there is none."""
+    """Return an object in an object of a log; empty if there is none."""
     inner = value.get(key) if isinstance(value, Mapping) else None
     return inner if isinstance(inner, Mapping) else {}
 
@@ -88,34 +124,74 @@ def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
     return float(dollars) if isinstance(dollars, int | float) and dollars > 0 else None
 
 
-def usage_in(value: Mapping[str, Any], prompt: str, output: str, read: str, write: str) -> CanonicalUsage:
-    """The usage in counts of these names; what is no count is 0."""
+def usage_in(
+    value: Mapping[str, Any], prompt: str, output: str, *, read: str, write: str
+) -> CanonicalUsage:
+    """Return the usage in counts of these names; anything else than a count is 0."""
 
     def count(key: str) -> int:
         number = value.get(key)
         return number if isinstance(number, int) and number > 0 else 0
 
     return CanonicalUsage(
-        input_tokens=count(prompt), output_tokens=count(output), cache_read_tokens=count(read),
+        input_tokens=count(prompt),
+        output_tokens=count(output),
+        cache_read_tokens=count(read),
         cache_write_tokens=count(write),
-    )  # fmt: skip
+    )
 
 
 def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -> str:
     """The texts of the parts of one type, on lines of their own."""
-    return "\n".join(part[key] for part in parts if part.get("type") == kind and isinstance(part.get(key), str))
+    return "\n".join(
+        part[key]
+        for part in parts
+        if part.get("type") == kind and isinstance(part.get(key), str)
+    )
 
 
-def answer_of(text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]]) -> Message:
+def answer_of(
+    text: str, thoughts: str, calls: Iterable[tuple[str, Any, Any]]
+) -> Message:
     """An assistant message from its words, its reasoning and its calls: id, name and arguments of each."""
     message: Message = {"role": "assistant", "content": text or None}
     if thoughts:
         message["reasoning_content"] = thoughts
     tool_calls: Any = [
-        {"id": number, "type": "function", "function": {"name": str(name), "arguments": json.dumps(arguments or {})}}
+        {
+            "id": number,
+            "type": "function",
+            "function": {"name": str(name), "arguments": json.dumps(arguments or {})},
+        }
         for number, name, arguments in calls
     ]
     return {**message, "tool_calls": tool_calls} if tool_calls else message
+
+
+def inject_text(text: str) -> Message:
+    """Return a user message with a text that the client wrote, marked so that it is not taken for the user's words."""
+    return {"role": "user", "content": f"<system-reminder>\n{text}\n</system-reminder>"}
+
+
+def without_reasoning(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages without reasoning and native values: only the model that reasoned can use them."""
+    dropped = ("reasoning_content", "_native")
+    return [
+        cast(
+            "Message", {key: value for key, value in one.items() if key not in dropped}
+        )
+        for one in messages
+    ]
+
+
+def count_in(value: Mapping[str, Any], key: str) -> int | None:
+    """Return a count of a log; None if it is not a positive whole number."""
+    number = value.get(key)
+    return (
+        number
+        if isinstance(number, int) and number > 0 and not isinstance(number, bool)
+        else None
+    )
 
 
 def first_model(entries: Sequence[LoggedMessage]) -> str:
@@ -123,10 +199,20 @@ def first_model(entries: Sequence[LoggedMessage]) -> str:
     return next((entry.model for entry in entries if entry.model), "")
 
 
-def describe_gaps(bad: list[int], left_out: Mapping[str, int], *, noun: str = "message") -> list[str]:
+def describe_gaps(
+    bad: list[int], left_out: Mapping[str, int], *, noun: str = "message"
+) -> list[str]:
     """The lines that cannot be read, and how many were left out for which reason."""
-    notes = [f"{format_line_numbers(bad)}: no {noun} that can be read; skipped"] if bad else []
-    return notes + [f"{count_noun(count, 'line')} left out: {reason}" for reason, count in left_out.items() if count]
+    notes = (
+        [f"{format_line_numbers(bad)}: no {noun} that can be read; skipped"]
+        if bad
+        else []
+    )
+    return notes + [
+        f"{count_noun(count, 'line')} left out: {reason}"
+        for reason, count in left_out.items()
+        if count
+    ]
 
 
 def format_line_numbers(lines: list[int], most: int = 8) -> str:
@@ -150,43 +236,83 @@ def read_transcript(value: Any, source: str, warnings: list[str] | None = None) 
     without it the entries belong to the answers in their order.
     """
     body = value if isinstance(value, Mapping) else {"messages": value}
-    api, request = decode_any({key: entry for key, entry in body.items() if key != "usage"})
-    wire, usage = body.get("messages"), body.get("usage")
+    api, request = decode_any(
+        {key: entry for key, entry in body.items() if key != "usage"}
+    )
+    wire = body.get("messages")
+    usage = body.get("usage")
     entries = [LoggedMessage(message) for message in request.messages]
-    if isinstance(wire, list):  # decoded message by message, so that each keeps its time
+    if isinstance(
+        wire, list
+    ):  # decoded message by message, so that each keeps its time
         codec = anthropic if api == "anthropic" else openai_chat
         entries = [
-            LoggedMessage(message, next((at for key in _TIMES if (at := parse_time(item.get(key))) is not None), None))
+            LoggedMessage(
+                message,
+                next(
+                    (
+                        at
+                        for key in _TIMES
+                        if (at := parse_time(item.get(key))) is not None
+                    ),
+                    None,
+                ),
+            )
             for item in wire
-            for message in codec.decode_messages([{key: item[key] for key in item if key not in _TIMES}])
+            for message in codec.decode_messages(
+                [{key: item[key] for key in item if key not in _TIMES}]
+            )
         ]
         if request.system is not None and api == "openai_chat":
             entries = entries[1:]
     if isinstance(usage, list):
-        entries = _add_usage(entries, [entry for entry in usage if isinstance(entry, Mapping)])
+        entries = _add_usage(
+            entries, [entry for entry in usage if isinstance(entry, Mapping)]
+        )
     return Log(
-        source, api, entries, request.system, request.tools, request.model or first_model(entries), warnings or []
+        source,
+        api,
+        entries=entries,
+        system=request.system,
+        tools=request.tools,
+        model=request.model or first_model(entries),
+        warnings=warnings or [],
     )
 
 
-def _add_usage(entries: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> list[LoggedMessage]:
-    answers = [at for at, entry in enumerate(entries) if entry.message.get("role") == "assistant"]
+def _add_usage(
+    entries: list[LoggedMessage], usage: list[Mapping[str, Any]]
+) -> list[LoggedMessage]:
+    answers = [
+        at
+        for at, entry in enumerate(entries)
+        if entry.message.get("role") == "assistant"
+    ]
     entries = list(entries)
     for number, figures in enumerate(usage):
         before = figures.get("before_message")
-        index = before if isinstance(before, int) else answers[number] if number < len(answers) else -1
+        index = (
+            before
+            if isinstance(before, int)
+            else answers[number]
+            if number < len(answers)
+            else -1
+        )
         if index in answers:
             cost = figures.get("cost_usd")
             dollars = float(cost) if isinstance(cost, int | float) else None
             entries[index] = replace(
-                entries[index], usage=_read_usage(figures), cost=dollars, model=text_in(figures, "model")
+                entries[index],
+                usage=_read_usage(figures),
+                cost=dollars,
+                model=text_in(figures, "model"),
             )
     return entries
 
 
 def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage:
-    """Our own names where the entry has them, else those of any provider."""
+    """Read a usage by our own names if the entry has them, else by those of any provider."""
     if not ({"input", "prompt"} & figures.keys()):
         return normalize_usage(figures)
     prompt = "input" if figures.get("input") else "prompt"
-    return usage_in(figures, prompt, "output", "cache_read", "cache_write")
+    return usage_in(figures, prompt, "output", read="cache_read", write="cache_write")

@@ -1,4 +1,4 @@
-"""opencode's sessions: what `opencode export ID` prints, a session of its database, or a session file before 1.2.
+"""opencode's sessions: an output of `opencode export ID`, a session of its database, or a session file before 1.2.
 
 An export is `{info, messages: [{info, parts}]}`. The database has the same in the tables `session`, `message` and
 `part`; before version 1.2 a session (`session/<project>/<id>.json`), its messages (`message/<session>/…`) and their
@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, count_noun
-from everthread.core.pricing import CanonicalUsage
 from everthread.errors import TranscriptError
 from everthread.lab.importers.log import (
+    ClientCompaction,
     Log,
     LoggedMessage,
     answer_of,
@@ -33,31 +34,60 @@ from everthread.lab.importers.log import (
 
 
 def is_export(value: Any) -> bool:
-    messages = value.get("messages") if isinstance(value, Mapping) and isinstance(value.get("info"), Mapping) else None
-    return isinstance(messages, list) and all(isinstance(entry, Mapping) and "parts" in entry for entry in messages)
+    messages = (
+        value.get("messages")
+        if isinstance(value, Mapping) and isinstance(value.get("info"), Mapping)
+        else None
+    )
+    return isinstance(messages, list) and all(
+        isinstance(entry, Mapping) and "parts" in entry for entry in messages
+    )
 
 
 def is_session_file(value: Any) -> bool:
     """Whether it is a session file of the storage, whose messages are in other files."""
-    return isinstance(value, Mapping) and str(value.get("id", "")).startswith("ses_") and "projectID" in value
+    return (
+        isinstance(value, Mapping)
+        and str(value.get("id", "")).startswith("ses_")
+        and "projectID" in value
+    )
 
 
 def read(value: Mapping[str, Any], source: str) -> Log:
     """Read an export."""
     messages: list[LoggedMessage] = []
+    compactions: list[ClientCompaction] = []
     skipped = 0
     for entry in value["messages"]:
-        info, parts = entry.get("info"), entry.get("parts")
-        if isinstance(info, Mapping) and isinstance(parts, list) and info.get("summary") is not True:
-            messages += _read_message(info, [part for part in parts if isinstance(part, Mapping)])
-        else:
+        info = entry.get("info")
+        parts = entry.get("parts")
+        if not isinstance(info, Mapping) or not isinstance(parts, list):
             skipped += 1
+            continue
+        readable = [part for part in parts if isinstance(part, Mapping)]
+        if info.get("summary") is True:
+            compactions.append(_read_compaction(info, readable, len(messages)))
+        else:
+            messages += _read_message(info, readable)
     info = value["info"]
-    words = f"{count_noun(skipped, 'message')} left out: summaries of the client itself, or not readable"
+    words = f"{count_noun(skipped, 'message')} left out: not readable"
     return Log(
-        source, "opencode", messages, model=first_model(messages), warnings=[words] if skipped else [],
-        session=str(info.get("id", "")), title=text_in(info, "title"),
-    )  # fmt: skip
+        source,
+        "opencode",
+        messages,
+        model=first_model(messages),
+        warnings=[words] if skipped else [],
+        session=str(info.get("id", "")),
+        title=text_in(info, "title"),
+        compactions=compactions,
+    )
+
+
+def _read_compaction(
+    info: Mapping[str, Any], parts: list[Mapping[str, Any]], before: int
+) -> ClientCompaction:
+    at = parse_time(object_in(info, "time").get("created"))
+    return ClientCompaction(before, texts_of(parts, "text") or None, at=at)
 
 
 def from_storage(path: Path) -> dict[str, Any]:
@@ -67,13 +97,16 @@ def from_storage(path: Path) -> dict[str, Any]:
     messages = []
     for file in sorted((storage / "message" / info["id"]).glob("*.json")):
         message = json.loads(file.read_bytes())
-        parts = [json.loads(part.read_bytes()) for part in sorted((storage / "part" / file.stem).glob("*.json"))]
+        parts = [
+            json.loads(part.read_bytes())
+            for part in sorted((storage / "part" / file.stem).glob("*.json"))
+        ]
         messages.append({"info": message, "parts": parts})
     return {"info": info, "messages": messages}
 
 
 def split_address(address: str) -> tuple[Path, str] | None:
-    """The database and the session's id in `FILE#ses_…`; None where the address is a plain file."""
+    """The database and the session's id in `FILE#ses_…`; None if the address is a plain file."""
     file, _, session = address.rpartition("#")
     path = Path(file).expanduser()
     return (path, session) if session.startswith("ses_") and path.is_file() else None
@@ -81,7 +114,10 @@ def split_address(address: str) -> tuple[Path, str] | None:
 
 def list_sessions(database: Path) -> list[str]:
     """The ids of the sessions in a database, the oldest first, without those of subagents."""
-    rows = _query(database, "SELECT id FROM session WHERE parent_id IS NULL ORDER BY time_created, id")
+    rows = _query(
+        database,
+        "SELECT id FROM session WHERE parent_id IS NULL ORDER BY time_created, id",
+    )
     return [row["id"] for row in rows]
 
 
@@ -91,54 +127,103 @@ def from_database(database: Path, session: str) -> dict[str, Any]:
     if not rows:
         raise TranscriptError(f"has no session {session}")
     parts: dict[str, list[Any]] = {}
-    for row in _query(database, "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", session):
+    for row in _query(
+        database,
+        "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id",
+        session,
+    ):
         parts.setdefault(row["message_id"], []).append(json.loads(row["data"]))
-    messages = _query(database, "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id", session)
+    messages = _query(
+        database,
+        "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id",
+        session,
+    )
     return {
         "info": {"id": session, "title": rows[0]["title"]},
-        "messages": [{"info": json.loads(row["data"]), "parts": parts.get(row["id"], [])} for row in messages],
+        "messages": [
+            {"info": json.loads(row["data"]), "parts": parts.get(row["id"], [])}
+            for row in messages
+        ],
     }
 
 
 def _query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
     """Rows of the database, which another process may be writing to."""
     try:
-        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(
+            sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection:
             connection.row_factory = sqlite3.Row
             return connection.execute(sql, values).fetchall()
     except sqlite3.Error as error:
-        raise TranscriptError(f"is not a database that is known of opencode: {error}") from error
+        raise TranscriptError(
+            f"is not a database that is known of opencode: {error}"
+        ) from error
 
 
-def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
+def _read_message(
+    info: Mapping[str, Any], parts: list[Mapping[str, Any]]
+) -> list[LoggedMessage]:
     at = parse_time(object_in(info, "time").get("created"))
     if info.get("role") == "user":
-        text = texts_of(parts, "text")
+        text = texts_of([_set_apart(part) for part in parts], "text")
         return [LoggedMessage({"role": "user", "content": text}, at)] if text else []
     steps: list[list[Mapping[str, Any]]] = [[]]
-    for part in parts:  # each step of an answer was a call of its own; its tools' results stand between the steps
+    for part in parts:  # each step of an answer was a call of its own; its tools' results are between the steps
         if part.get("type") == "step-start" and steps[-1]:
             steps.append([])
         steps[-1].append(part)
-    return [message for step in steps for message in _read_step(step, at, text_in(info, "modelID"))]
+    return [
+        message
+        for step in steps
+        for message in _read_step(step, at, text_in(info, "modelID"))
+    ]
 
 
-def _read_step(parts: list[Mapping[str, Any]], at: float | None, model: str) -> list[LoggedMessage]:
+def _set_apart(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Mark a text that opencode wrote in the user's name, so that it is not the user's."""
+    if part.get("synthetic") is not True or part.get("type") != "text":
+        return part
+    text = f"<system-reminder>\n{text_in(part, 'text')}\n</system-reminder>"
+    return {**part, "text": text}
+
+
+def _read_step(
+    parts: list[Mapping[str, Any]], at: float | None, model: str
+) -> list[LoggedMessage]:
     """The answer of a step and the results of its tools."""
     text = texts_of(parts, "text")
-    tools = [part for part in parts if part.get("type") == "tool" and isinstance(part.get("callID"), str)]
+    tools = [
+        part
+        for part in parts
+        if part.get("type") == "tool" and isinstance(part.get("callID"), str)
+    ]
     if not text and not tools:
         return []
-    calls, results = [], list[LoggedMessage]()
+    calls = []
+    results: list[LoggedMessage] = []
     for part in tools:
-        state, name = object_in(part, "state"), str(part.get("tool", ""))
+        state = object_in(part, "state")
+        name = str(part.get("tool", ""))
         calls.append((part["callID"], name, state.get("input")))
-        output = state.get("output") if state.get("output") is not None else state.get("error", "")
-        result: Message = {"role": "tool", "tool_call_id": part["callID"], "name": name, "content": str(output)}
+        output = (
+            state.get("output")
+            if state.get("output") is not None
+            else state.get("error", "")
+        )
+        result: Message = {
+            "role": "tool",
+            "tool_call_id": part["callID"],
+            "name": name,
+            "content": str(output),
+        }
         results.append(LoggedMessage(result, at))
     end = next((part for part in parts if part.get("type") == "step-finish"), {})
     message = answer_of(text, texts_of(parts, "reasoning"), calls)
-    return [LoggedMessage(message, at, _read_usage(end), dollars_in(end, "cost"), model), *results]
+    return [
+        LoggedMessage(message, at, _read_usage(end), dollars_in(end, "cost"), model),
+        *results,
+    ]
 
 
 def _read_usage(end: Mapping[str, Any]) -> CanonicalUsage | None:
@@ -148,6 +233,8 @@ def _read_usage(end: Mapping[str, Any]) -> CanonicalUsage | None:
         return None
     cache = object_in(tokens, "cache")
     flat = {**tokens, "read": cache.get("read"), "write": cache.get("write")}
-    thought = usage_in(flat, "", "reasoning", "", "").output_tokens
-    usage = usage_in(flat, "input", "output", "read", "write")
-    return replace(usage, output_tokens=usage.output_tokens + thought, reasoning_tokens=thought)
+    thought = usage_in(flat, "", "reasoning", read="", write="").output_tokens
+    usage = usage_in(flat, "input", "output", read="read", write="write")
+    return replace(
+        usage, output_tokens=usage.output_tokens + thought, reasoning_tokens=thought
+    )

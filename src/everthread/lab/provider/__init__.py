@@ -23,9 +23,9 @@ Prompts are counted with the model's own tokenizer, so windows, usage and caches
 from __future__ import annotations
 
 from everthread.lab.provider.answers import Record
-from everthread.lab.provider.app import Provider
 from everthread.lab.provider.faults import Fault, FaultPlan
-from everthread.lab.provider.models import ServedModel
+from everthread.lab.provider.http_app import Provider
 from everthread.lab.provider.script import Recorded
+from everthread.lab.provider.served_models import ServedModel
 
 __all__ = ["Fault", "FaultPlan", "Provider", "Record", "Recorded", "ServedModel"]

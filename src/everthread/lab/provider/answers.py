@@ -1,4 +1,4 @@
-"""From a request to an answer: what it is refused for, what it is told, what that costs, what a fault makes of it."""
+"""Answer a request: check it, choose the answer, count usage, apply a fault."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everthread.core.cache_control import PrefixDiff, shared_prefix
-from everthread.core.pricing import CanonicalUsage, normalize_usage
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError, WireError
 from everthread.lab.provider import checks
 from everthread.lab.provider.cache import CacheUse, Prompt, PromptReader, ProviderCaches
-from everthread.lab.provider.faults import ANSWERED, UNFINISHED, Fault, FaultPlan, Refusal, refusal
-from everthread.lab.provider.models import Protocol, ServedModel
+from everthread.lab.provider.faults import (
+    ANSWERED,
+    UNFINISHED,
+    Fault,
+    FaultPlan,
+    Refusal,
+    refusal,
+)
 from everthread.lab.provider.script import (
     Answers,
     asks_compaction,
@@ -23,6 +29,7 @@ from everthread.lab.provider.script import (
     make_compaction,
     reasoned_items,
 )
+from everthread.lab.provider.served_models import Protocol, ServedModel
 from everthread.wire import openai_responses
 from everthread.wire.common import SseEvent, encode_event
 
@@ -32,7 +39,7 @@ SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "sessio
 
 @dataclass(slots=True)
 class Record:
-    """One request. It is in the log as soon as it came, and complete before the answer's first byte is sent."""
+    """One request. Logged on arrival, and complete before the answer's first byte is sent."""
 
     number: int
     """Counted from 1."""
@@ -42,9 +49,9 @@ class Record:
     """With lower-case names."""
     at: float
     body: Any = None
-    """The JSON as it came; None where it was none."""
+    """The received JSON; None if it was not JSON."""
     request: Request | None = None
-    """The same in core form; None where it could not be read."""
+    """The same in core form; None if it could not be read."""
     status: int | None = None
     """None while it hangs."""
     error: str = ""
@@ -55,7 +62,7 @@ class Record:
     usage: dict[str, Any] | None = None
     """As it was sent, which a fault may have falsified."""
     prompt_tokens: int = 0
-    """What the prompt really was."""
+    """The true size of the prompt."""
     cached_tokens: int = 0
     written_tokens: int = 0
     shared: PrefixDiff | None = None
@@ -73,8 +80,11 @@ class Record:
 
     @property
     def session(self) -> str:
-        """Whose request it was, by its headers; empty where they say nothing."""
-        return next((self.headers[name] for name in SESSION_HEADERS if self.headers.get(name)), "")
+        """Return the owner of the request by its headers; empty if they name none."""
+        return next(
+            (self.headers[name] for name in SESSION_HEADERS if self.headers.get(name)),
+            "",
+        )
 
     @property
     def canonical_usage(self) -> CanonicalUsage:
@@ -83,9 +93,18 @@ class Record:
     def summary(self) -> dict[str, Any]:
         """The figures of one line."""
         names = (
-            "number", "api", "model", "status", "prompt_tokens", "cached_tokens", "written_tokens", "stream", "session",
-            "fault", "error",
-        )  # fmt: skip
+            "number",
+            "api",
+            "model",
+            "status",
+            "prompt_tokens",
+            "cached_tokens",
+            "written_tokens",
+            "stream",
+            "session",
+            "fault",
+            "error",
+        )
         used = self.canonical_usage.output_tokens if self.usage else 0
         return {name: getattr(self, name) for name in names} | {"output_tokens": used}
 
@@ -103,7 +122,7 @@ class ProviderCall:
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """What is sent: a status, then a body or the events of a stream; the fault that spoils the sending."""
+    """A planned answer: a status, a body or the events of a stream, and the fault that interrupts it."""
 
     status: int
     body: bytes = b""
@@ -113,11 +132,16 @@ class ProviderAnswer:
 
 
 def refuse(record: Record, error: Refusal) -> ProviderAnswer:
-    record.status, record.error = error.status, error.text
-    return ProviderAnswer(error.status, json.dumps(error.body).encode(), headers=error.headers)
+    record.status = error.status
+    record.error = error.text
+    return ProviderAnswer(
+        error.status, json.dumps(error.body).encode(), headers=error.headers
+    )
 
 
-def fail_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> ProviderAnswer:
+def fail_stream(
+    case: ProviderCall, events: list[bytes], error: Refusal
+) -> ProviderAnswer:
     """A stream with status 200 that ends in an error, in the form the protocol gives it."""
     case.record.error = error.text
     if case.protocol.api == "anthropic":
@@ -133,20 +157,35 @@ def fail_stream(case: ProviderCall, events: list[bytes], error: Refusal) -> Prov
 def fault_error(case: ProviderCall, fault: Fault) -> Refusal | None:
     """The error a fault is, if it is one."""
     if fault.kind in ("overflow", "stream_overflow"):
-        return checks.find_overflow(case.protocol.api, case.model, case.model.window + case.prompt.tokens, None)
+        return checks.find_overflow(
+            case.protocol.api, case.model, case.model.window + case.prompt.tokens, None
+        )
     if fault.kind not in _ERRORS:
         return None
     status, words = _ERRORS[fault.kind]
     error = refusal(case.protocol.api, status, fault.message or words)
     waits = fault.retry_after
-    headers = {} if waits is None else {"retry-after": f"{waits:g}", "retry-after-ms": f"{waits * 1000:.0f}"}
+    headers = (
+        {}
+        if waits is None
+        else {"retry-after": f"{waits:g}", "retry-after-ms": f"{waits * 1000:.0f}"}
+    )
     return replace(error, headers=headers)
 
 
 _ERRORS = {
-    "rate_limit": (429, "Rate limit reached: too many requests per minute. Please try again later."),
-    "server_error": (500, "The server had an error while processing your request. Sorry about that!"),
-    "stream_error": (500, "The server had an error while processing your request. Sorry about that!"),
+    "rate_limit": (
+        429,
+        "Rate limit reached: too many requests per minute. Please try again later.",
+    ),
+    "server_error": (
+        500,
+        "The server had an error while processing your request. Sorry about that!",
+    ),
+    "stream_error": (
+        500,
+        "The server had an error while processing your request. Sorry about that!",
+    ),
     "overloaded": (529, "Overloaded"),
     "payload_too_large": (413, "Request exceeds the maximum size"),
 }
@@ -158,8 +197,17 @@ def empty_stream(events: Iterable[SseEvent]) -> list[SseEvent]:
         event
         for event in events
         if event.event in _FRAME
-        or (event.event is None and (event.data == "[DONE]" or not json.loads(event.data)["choices"]))
+        or (
+            event.event is None
+            and (event.data == "[DONE]" or _is_silent(json.loads(event.data)))
+        )
     ]
+
+
+def _is_silent(chunk: Mapping[str, Any]) -> bool:
+    """Return whether a chunk of a chat or of Gemini says nothing."""
+    candidates = chunk.get("candidates") or [{}]
+    return not chunk.get("choices") and "content" not in candidates[0]
 
 
 _FRAME = ("message_start", "message_stop", "response.created", "response.in_progress")
@@ -170,7 +218,7 @@ _MOST = 40
 
 
 def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
-    """The events, long words cut, numbered anew where the protocol numbers them."""
+    """Yield the events, long words cut, renumbered if the protocol numbers them."""
     number = 0
     for event in events:
         if event.data == "[DONE]":
@@ -192,11 +240,26 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
 def _words(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The object and the key of the words that may come in pieces; an empty key where an event has none."""
     match data:
-        case {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": str()} as holder}]}}]}:
+        case {
+            "choices": [
+                {
+                    "delta": {
+                        "tool_calls": [{"function": {"arguments": str()} as holder}]
+                    }
+                }
+            ]
+        }:
             return holder, "arguments" if len(holder) == 1 else ""
-        case {"choices": [{"delta": holder}]} | {"type": "content_block_delta", "delta": holder}:
+        case {"choices": [{"delta": holder}]} | {
+            "type": "content_block_delta",
+            "delta": holder,
+        }:
             names = ("content", "reasoning_content", "text", "thinking", "partial_json")
-            return holder, next((name for name in names if isinstance(holder.get(name), str)), "")
+            return holder, next(
+                (name for name in names if isinstance(holder.get(name), str)), ""
+            )
+        case {"candidates": [{"content": {"parts": [{"text": str()} as holder]}}]}:
+            return holder, "" if "thoughtSignature" in holder else "text"
         case {"type": str(kind), "delta": str()} if kind.endswith(".delta"):
             return data, "delta"
     return data, ""
@@ -206,7 +269,11 @@ class ProviderLogic:
     """Everything a provider decides. It knows nothing of HTTP."""
 
     def __init__(
-        self, models: Mapping[str, ServedModel], answers: Answers, plan: FaultPlan | None, clock: Callable[[], float]
+        self,
+        models: Mapping[str, ServedModel],
+        answers: Answers,
+        plan: FaultPlan | None,
+        clock: Callable[[], float],
     ) -> None:
         self._models = models
         self._answers = answers
@@ -222,7 +289,10 @@ class ProviderLogic:
         try:
             outgoing = await self._decide(protocol, record)
         except InputError as error:
-            outgoing = refuse(record, refusal(protocol.api, 500, f"The simulator cannot answer: {error}."))
+            outgoing = refuse(
+                record,
+                refusal(protocol.api, 500, f"The simulator cannot answer: {error}."),
+            )
         hangs = outgoing.fault is not None and outgoing.fault.kind == "hang"
         record.status = None if hangs else outgoing.status
         return outgoing
@@ -233,7 +303,8 @@ class ProviderLogic:
         if isinstance(case, Refusal):
             return refuse(record, case)
         record.status = 200
-        return ProviderAnswer(200, json.dumps({"input_tokens": case.prompt.tokens}).encode())
+        name = "totalTokens" if protocol.api == "gemini" else "input_tokens"
+        return ProviderAnswer(200, json.dumps({name: case.prompt.tokens}).encode())
 
     async def compact(self, protocol: Protocol, record: Record) -> ProviderAnswer:
         """A compaction asked for at its own path."""
@@ -246,10 +317,12 @@ class ProviderLogic:
             return refuse(record, checks.unknown_path(protocol.api, record.path))
         record.status = 200
         body = {
-            "id": f"resp_lab{record.number}", "object": "response.compaction", "created_at": 0,
+            "id": f"resp_lab{record.number}",
+            "object": "response.compaction",
+            "created_at": 0,
             "output": [make_compaction(case.request, record.number)],
             "usage": protocol.usage(self._use_cache(case), 50, 0),
-        }  # fmt: skip
+        }
         return ProviderAnswer(200, json.dumps(body).encode())
 
     async def _decide(self, protocol: Protocol, record: Record) -> ProviderAnswer:
@@ -266,11 +339,19 @@ class ProviderLogic:
             if not case.model.compacts:
                 return refuse(record, checks.unknown_trigger(protocol.api))
             item = make_compaction(case.request, record.number)
-            return self._reply(case, Reply(openai_responses.decode_run([item]), "stop"), None)
-        too_large = checks.find_overflow(protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body))
+            return self._reply(
+                case, Reply(openai_responses.decode_run([item]), "stop"), None
+            )
+        too_large = checks.find_overflow(
+            protocol.api, case.model, case.prompt.tokens, protocol.cap(record.body)
+        )
         if too_large:
             in_stream = record.stream and case.model.errors_in_stream
-            return fail_stream(case, [], too_large) if in_stream else refuse(record, too_large)
+            return (
+                fail_stream(case, [], too_large)
+                if in_stream
+                else refuse(record, too_large)
+            )
         reply, fault = await self._next_reply(case.request)
         if fault:
             record.fault = fault.kind
@@ -282,7 +363,9 @@ class ProviderLogic:
     def _read(self, protocol: Protocol, record: Record) -> ProviderCall | Refusal:
         """The request in core form, and its prompt; or why it cannot be read."""
         if not isinstance(record.body, Mapping):
-            return refusal(protocol.api, 400, "We could not parse the JSON body of your request.")
+            return refusal(
+                protocol.api, 400, "We could not parse the JSON body of your request."
+            )
         name = record.body.get("model")
         if not isinstance(name, str):
             return refusal(protocol.api, 400, "model: Field required")
@@ -293,14 +376,21 @@ class ProviderLogic:
         except WireError as error:
             return refusal(protocol.api, 400, f"Invalid request: {error}")
         record.request = request
-        reader = self._readers.setdefault(name, PromptReader(name))
+        reader = self._readers.setdefault(
+            name, PromptReader(self._models[name].tokenizer or name)
+        )
         prompt = reader.read(protocol.api, request, record.body)
         record.prompt_tokens = prompt.tokens
         return ProviderCall(protocol, record, request, self._models[name], prompt)
 
     def _check(self, case: ProviderCall) -> Refusal | None:
         blocks = case.prompt.blocks if _is_claude(case) else None
-        return checks.check_request(case.protocol.api, case.request, case.record.body, self._reasoned, blocks)
+        malformed = checks.check_request(
+            case.protocol.api, case.request, case.record.body, self._reasoned, blocks
+        )
+        return malformed or checks.count_images(
+            case.protocol.api, case.model, case.request
+        )
 
     async def _next_reply(self, request: Request) -> tuple[Reply | str, Fault | None]:
         """The next reply and its fault. A fault of the plan that leaves no answer uses none of the script."""
@@ -314,24 +404,36 @@ class ProviderLogic:
             return answer.reply, answer
         return echo(request) if answer.kind in ANSWERED else UNFINISHED, answer
 
-    def _reply(self, case: ProviderCall, answer: Reply | str, fault: Fault | None) -> ProviderAnswer:
+    def _reply(
+        self, case: ProviderCall, answer: Reply | str, fault: Fault | None
+    ) -> ProviderAnswer:
         """The answer itself; only a request that gets one reads and writes the cache."""
-        protocol, record = case.protocol, case.record
+        protocol = case.protocol
+        record = case.record
         counter = self._readers[case.model.name].counter
         use = self._use_cache(case)
-        record.cached_tokens, record.written_tokens = use.read, use.write
+        record.cached_tokens = use.read
+        record.written_tokens = use.write
         thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
         reply = complete_reply(
-            answer, protocol, counter, name=case.model.name, number=record.number, room=_room(case), use=use,
+            answer,
+            protocol,
+            counter,
+            name=case.model.name,
+            number=record.number,
+            room=_room(case),
+            use=use,
             thoughts=thoughts,
-        )  # fmt: skip
+        )
         record.reply = reply
         self._reasoned |= reasoned_items(reply)
         kind = fault.kind if fault else ""
         if fault and kind == "wrong_usage":
             nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
             reply = replace(reply, usage=protocol.usage(nonsense, -1, 0))
-        if kind == "no_usage" or (protocol.api == "openai_chat" and record.stream and not _wants_usage(record)):
+        if kind == "no_usage" or (
+            protocol.api == "openai_chat" and record.stream and not _wants_usage(record)
+        ):
             reply = replace(reply, usage=None)
         record.usage = reply.usage
         if not record.stream:
@@ -340,20 +442,25 @@ class ProviderLogic:
                 body[protocol.content] = []
             return ProviderAnswer(200, json.dumps(body).encode(), fault=fault)
         events = protocol.codec.encode_stream(reply)
-        sent = [encode_event(event) for event in split_events(empty_stream(events) if kind == "empty" else events)]
+        sent = [
+            encode_event(event)
+            for event in split_events(
+                empty_stream(events) if kind == "empty" else events
+            )
+        ]
         error = fault_error(case, fault) if fault else None
         if fault and error:
             return fail_stream(case, sent[: fault.after], error)
         return ProviderAnswer(200, b"", sent, fault)
 
     def _use_cache(self, case: ProviderCall) -> CacheUse:
-        """Claude's cache is asked by marks; everybody else's works by itself."""
+        """Claude's cache needs marks; all others work automatically."""
         minimum = case.model.minimum if _is_claude(case) else None
         return self._caches.use(case.model.name, case.prompt, minimum=minimum)
 
 
 def _is_claude(case: ProviderCall) -> bool:
-    """Whether marks are understood: by Claude, by whatever protocol, and by whoever speaks Claude's."""
+    """Return whether cache marks are understood: by Claude in any protocol, and by any model in Claude's."""
     return case.protocol.api == "anthropic" or "claude" in case.model.name.lower()
 
 

@@ -1,4 +1,4 @@
-"""The caches of Claude and OpenAI, as they are documented: what of a prompt is read, written, forgotten."""
+"""Simulate the prompt caches of Claude and OpenAI as documented: reads, writes, expiry."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise, takewhile
 from typing import Any, Literal
 
+from everthread.core.cache_breakpoints import BREAKPOINT, OPTIONS
+from everthread.core.cache_control import AUTOMATIC_SECONDS, bills_writes
 from everthread.core.fingerprints import byte_form, byte_text
 from everthread.core.messages import (
     CALL_BLOCKS,
@@ -28,7 +30,7 @@ from everthread.wire.openai_chat import tool_calls_of
 Ttl = Literal["5m", "1h"]
 
 _SETTINGS = ("tool_choice", "thinking", "output_config", "effort")
-"""What Claude is told besides the messages and in front of them: a change makes them another prompt."""
+"""Fields that precede the messages in Claude's prompt: a change in them is another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,15 @@ class Block:
     """Its type; neighbouring calls are one position to Claude's cache, and so are neighbouring results."""
     mark: Ttl | None = None
     path: str = ""
-    """Where it stands in the request: `messages.3.content.0`."""
+    """Its path in the request: `messages.3.content.0`."""
     marks: int = 0
     """How many marks it carries, those on blocks inside it included."""
     blank: bool = False
     """It is text without a word."""
+    is_breakpoint: bool = False
+    """OpenAI's cache may end here, because the request says so."""
+    can_end_prefix: bool = False
+    """OpenAI's cache may end here by itself: after a user message or a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,12 @@ class Prompt:
     blocks: Sequence[Block]
     tokens: int
     """Of the whole request, with what opens the reply."""
+    has_explicit_cache: bool = False
+    """The request sets all breakpoints itself."""
 
 
 class PromptReader:
-    """Reads requests for one model. What was counted once is known by its bytes: a longer history costs what is new."""
+    """Read requests for one model. Counts are cached by bytes, so that a longer history costs only its new part."""
 
     def __init__(self, model: str) -> None:
         self.counter = TokenCounter(model)
@@ -65,13 +73,22 @@ class PromptReader:
         blocks = [*self._tools(api, request, body), *self._system(request)]
         blocks += self._messages(api, request)
         total = sum(block.tokens for block in blocks) + self.counter.request(())
-        return Prompt(_with_automatic_mark(blocks, body), total)
+        options = body.get(OPTIONS)
+        is_explicit = isinstance(options, Mapping) and options.get("mode") == "explicit"
+        return Prompt(_with_automatic_mark(blocks, body), total, is_explicit)
 
-    def _tools(self, api: Api, request: Request, body: Mapping[str, Any]) -> Iterator[Block]:
+    def _tools(
+        self, api: Api, request: Request, body: Mapping[str, Any]
+    ) -> Iterator[Block]:
         wire = body.get("tools") if api == "anthropic" else None
-        tools = wire if isinstance(wire, list) and len(wire) == len(request.tools) else request.tools
+        tools = (
+            wire
+            if isinstance(wire, list) and len(wire) == len(request.tools)
+            else request.tools
+        )
         sizes = self._count_blocks(
-            f"tools:{byte_text(byte_form(tools))}", lambda: _count_prefixes(self.counter.tools, request.tools)
+            f"tools:{byte_text(byte_form(tools))}",
+            lambda: _count_prefixes(self.counter.tools, request.tools),
         )
         for at, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
             yield _block(tool, tokens, f"tools.{at}", lead="tool:", kind="tool")
@@ -79,7 +96,8 @@ class PromptReader:
     def _system(self, request: Request) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
         sizes = self._count_blocks(
-            f"system:{byte_text(byte_form(parts))}", lambda: _count_prefixes(self.counter.system, parts)
+            f"system:{byte_text(byte_form(parts))}",
+            lambda: _count_prefixes(self.counter.system, parts),
         )
         for at, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
             yield _block(part, tokens, f"system.{at}", lead="system:")
@@ -91,39 +109,65 @@ class PromptReader:
         for message in request.messages:
             record = native_of(message, api)
             joined = bool(record and record.get("joined"))
-            wire_index, content_index = (wire_index, content_index) if joined else (wire_index + 1, 0)
+            wire_index, content_index = (
+                (wire_index, content_index) if joined else (wire_index + 1, 0)
+            )
             parts = self._cache_parts(api, message)
             form = f"{message.get('role')}:{byte_text(byte_form(parts))}"
-            sizes = self._count_blocks(form, functools.partial(self._count_message, message, parts))
+            sizes = self._count_blocks(
+                form, functools.partial(self._count_message, message, parts)
+            )
             for part, tokens in zip(parts, sizes, strict=True):
                 opening = f"{lead}{message.get('role')}:" if content_index == 0 else ""
-                yield _block(part, tokens, f"messages.{wire_index}.content.{content_index}", lead=opening)
+                block = _block(
+                    part,
+                    tokens,
+                    f"messages.{wire_index}.content.{content_index}",
+                    lead=opening,
+                )
+                ends = message.get("role") in ("user", "tool")
+                yield replace(block, can_end_prefix=ends)
                 content_index += 1
                 lead = ""
 
     def _cache_parts(self, api: Api, message: Message) -> list[Part]:
-        """What of a message the cache sees one by one: Claude's blocks; elsewhere the message is one."""
+        """Return the units of a message that the cache sees: Claude's blocks, elsewhere the whole message."""
         record = native_of(message, api)
         value: Any = record["value"] if record else None
         if api == "anthropic" and isinstance(value, Mapping):
             return parts_of(value) or [{"type": "text", "text": ""}]
         if api == "openai_chat" and self._claude and message.get("role") != "tool":
-            calls = [{"type": "tool_use", "call": call} for call in tool_calls_of(message)]
+            calls = [
+                {"type": "tool_use", "call": call} for call in tool_calls_of(message)
+            ]
             return [*parts_of(message), *calls] or [{**message}]
         kind = "tool_result" if message.get("role") == "tool" else "message"
-        return [{"type": kind, "message": message if value is None else value, **_mark_of(api, message)}]
+        return [
+            {
+                "type": kind,
+                "message": message if value is None else value,
+                **_mark_of(api, message),
+            }
+        ]
 
     def _count_message(self, message: Message, parts: list[Part]) -> list[int]:
-        sums = [self.counter.message({"role": "assistant", "content": parts[:end]}) for end in range(1, len(parts))]
+        sums = [
+            self.counter.message({"role": "assistant", "content": parts[:end]})
+            for end in range(1, len(parts))
+        ]
         total = self.counter.message(message)
         return [*(min(tokens, total) for tokens in sums), total]
 
-    def _count_blocks(self, form: str, count: Callable[[], list[int]]) -> tuple[int, ...]:
+    def _count_blocks(
+        self, form: str, count: Callable[[], list[int]]
+    ) -> tuple[int, ...]:
         """The tokens of each block, from counts of what ends with it."""
         key = _digest(form)
         if key not in self._counted:
             sums = accumulate([0, *count()], max)
-            self._counted[key] = tuple(after - before for before, after in pairwise(sums))
+            self._counted[key] = tuple(
+                after - before for before, after in pairwise(sums)
+            )
         return self._counted[key]
 
 
@@ -132,8 +176,9 @@ def _count_prefixes(count: Callable[[list[Any]], int], items: list[Any]) -> list
 
 
 def chain(blocks: Sequence[Block], before: bytes = b"") -> list[bytes]:
-    """The digest of everything up to and including each block; `before` is that of what comes before them."""
-    digests, last = [], before
+    """Return the digest of everything up to and including each block; `before` is the digest to start from."""
+    digests = []
+    last = before
     for block in blocks:
         last = _digest(block.text, last)
         digests.append(last)
@@ -141,38 +186,61 @@ def chain(blocks: Sequence[Block], before: bytes = b"") -> list[bytes]:
 
 
 class RequestChain:
-    """`chain` for requests that each repeat most of the one before: what is the same block is not read again."""
+    """Run `chain` over requests that repeat most of the previous one, without reading equal blocks again."""
 
     def __init__(self) -> None:
         self._blocks: Sequence[Block] = ()
         self._digests: list[bytes] = []
 
     def __call__(self, blocks: Sequence[Block]) -> list[bytes]:
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._blocks, blocks, strict=False)))
+        same = sum(
+            1
+            for _ in takewhile(
+                lambda pair: pair[0] is pair[1], zip(self._blocks, blocks, strict=False)
+            )
+        )
         shared = self._digests[:same]
-        self._blocks, self._digests = blocks, [*shared, *chain(blocks[same:], shared[-1] if shared else b"")]
+        self._blocks, self._digests = (
+            blocks,
+            [*shared, *chain(blocks[same:], shared[-1] if shared else b"")],
+        )
         return self._digests
 
 
 def _digest(text: str, before: bytes = b"") -> bytes:
-    return blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=20).digest()
+    return blake2b(
+        before + text.encode("utf-8", "surrogatepass"), digest_size=20
+    ).digest()
 
 
-def _block(part: Part, tokens: int, path: str, *, lead: str = "", kind: str = "") -> Block:
+def _block(
+    part: Part, tokens: int, path: str, *, lead: str = "", kind: str = ""
+) -> Block:
     marks = _marks(part)
     mark: Ttl | None = None
     if marks:
         mark = "1h" if marks[-1].get("ttl") == "1h" else "5m"
     text = f"{lead}{byte_text(byte_form({'content': [part]}))}"
     blank = kind_of(part) == "text" and not str(part.get("text") or "").strip()
-    return Block(text, tokens, kind or kind_of(part), mark, path, len(marks), blank)
+    return Block(
+        text,
+        tokens,
+        kind=kind or kind_of(part),
+        mark=mark,
+        path=path,
+        marks=len(marks),
+        blank=blank,
+        is_breakpoint=f'"{BREAKPOINT}":{{' in byte_text(part),
+    )
 
 
 def _marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The marks on a block and on blocks within a result."""
     inner = part.get("content") if kind_of(part) in RESULT_BLOCKS else None
     blocks = inner if isinstance(inner, list) else []
-    inner_marks = [mark for block in blocks if isinstance(block, dict) for mark in _marks(block)]
+    inner_marks = [
+        mark for block in blocks if isinstance(block, dict) for mark in _marks(block)
+    ]
     mark = part.get("cache_control")
     return [*inner_marks, mark] if isinstance(mark, Mapping) else inner_marks
 
@@ -182,12 +250,22 @@ def _mark_of(api: Api, message: Message) -> Part:
     if api == "openai_chat":
         marks = [mark for part in parts_of(message) for mark in _marks(part)]
         return {"cache_control": marks[-1]} if marks else {}
-    return {"cache_control": message["cache_control"]} if "cache_control" in message else {}
+    return (
+        {"cache_control": message["cache_control"]}
+        if "cache_control" in message
+        else {}
+    )
 
 
 def _settings(request: Request) -> str:
-    settings = {name: request.params[name] for name in _SETTINGS if request.params.get(name) is not None}
-    settings["images"] = any(True for message in request.messages for _ in images_in(message.get("content")))
+    settings = {
+        name: request.params[name]
+        for name in _SETTINGS
+        if request.params.get(name) is not None
+    }
+    settings["images"] = any(
+        True for message in request.messages for _ in images_in(message.get("content"))
+    )
     return byte_text(settings)
 
 
@@ -200,14 +278,20 @@ def _with_automatic_mark(blocks: list[Block], body: Mapping[str, Any]) -> list[B
         block = blocks[at]
         if block.kind not in REASONING_BLOCKS and not block.blank:
             if block.mark is None:
-                blocks[at] = replace(block, mark="1h" if mark.get("ttl") == "1h" else "5m", marks=block.marks + 1)
+                blocks[at] = replace(
+                    block,
+                    mark="1h" if mark.get("ttl") == "1h" else "5m",
+                    marks=block.marks + 1,
+                )
             break
     return blocks
 
 
 LOOKBACK = 20
 """Positions looked at for each mark, its own included."""
-MOST_MARKS = 4
+MAX_MARKS = 4
+MAX_LOOKED_AT = 80
+"""Places at which OpenAI looks for a cached prefix."""
 CLAUDE_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
 
 
@@ -238,7 +322,9 @@ class ClaudeCache:
         """The lifetime of each, and when it ends."""
         self._chain = RequestChain()
 
-    def use(self, model: str, blocks: Sequence[Block], *, prompt: int, minimum: int) -> CacheUse:
+    def use(
+        self, model: str, blocks: Sequence[Block], *, prompt: int, minimum: int
+    ) -> CacheUse:
         """Read what there is, write what is marked; what that means for `prompt` tokens in all."""
         now = self._clock()
         keys = [(model, digest) for digest in self._chain(blocks)]
@@ -265,10 +351,13 @@ class ClaudeCache:
 
 
 def _positions(blocks: Sequence[Block], mark: int) -> list[int]:
-    """The blocks looked at from a mark backwards: twenty, where a run of calls or of results counts once."""
-    count, positions = 0, []
+    """Yield the blocks checked backwards from a mark: twenty, counting a run of calls or results once."""
+    count = 0
+    positions = []
     for at in range(mark, -1, -1):
-        same_run = at < mark and any(blocks[at].kind in run and blocks[at + 1].kind in run for run in _RUNS)
+        same_run = at < mark and any(
+            blocks[at].kind in run and blocks[at + 1].kind in run for run in _RUNS
+        )
         count += not same_run
         if count > LOOKBACK:
             break
@@ -286,8 +375,13 @@ _PIECE = 256
 """Characters compared at once inside a block: two prompts may part in the middle of a message."""
 
 
+def prefix_seconds(model: str) -> float:
+    """How long an unused prefix is kept without a mark."""
+    return AUTOMATIC_SECONDS if bills_writes(model) else PREFIX_SECONDS
+
+
 class PrefixCache:
-    """What was seen of every model; `clock` says the time in seconds."""
+    """The automatic cache of every model; `clock` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -310,26 +404,78 @@ class PrefixCache:
         return cached if cached >= SMALLEST else 0
 
 
+class BreakpointCache:
+    """OpenAI's cache from GPT-5.6 on: prefixes are written and found at breakpoints.
+
+    Each request writes up to four prefixes: one that ends with the latest user message or
+    result, and the latest explicit ones. Matches are looked for at the latest 80 places
+    where a prefix can end. A prefix that is read or marked again stays alive.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ends: dict[tuple[str, bytes], float] = {}
+        """When each prefix expires."""
+        self._chain = RequestChain()
+
+    def use(
+        self, model: str, blocks: Sequence[Block], *, prompt: int, is_explicit: bool
+    ) -> CacheUse:
+        """Read the longest known prefix and write new ones; return what became of the prompt."""
+        now = self._clock()
+        keys = [(model, digest) for digest in self._chain(blocks)]
+        sums = list(accumulate(block.tokens for block in blocks))
+        marked = [at for at, block in enumerate(blocks) if block.is_breakpoint]
+        natural = [at for at, block in enumerate(blocks) if block.can_end_prefix]
+        places = sorted({*marked, *natural})[-MAX_LOOKED_AT:]
+        hit = next(
+            (at for at in reversed(places) if now < self._ends.get(keys[at], -1.0)), -1
+        )
+        implicit = [] if is_explicit else natural[-1:]
+        written = sorted({*implicit, *marked[-(MAX_MARKS - len(implicit)) :]})
+        written = [at for at in written if sums[at] >= SMALLEST]
+        for at in {*written, hit} - {-1}:
+            self._ends[keys[at]] = now + AUTOMATIC_SECONDS
+        read = 0 if hit < 0 else sums[hit]
+        last = max((sums[at] for at in written), default=read)
+        return CacheUse(prompt, read, write_5m=max(0, last - read))
+
+
 class ProviderCaches:
-    """Claude's cache and the automatic one, behind one question; `clock` says the time in seconds."""
+    """The caches of all providers; `clock` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._claude = ClaudeCache(clock)
         self._prefixes = PrefixCache(clock)
+        self._breakpoints = BreakpointCache(clock)
 
     def use(self, model: str, prompt: Prompt, *, minimum: int | None) -> CacheUse:
         """What becomes of a prompt. `minimum`: the shortest prefix marks can cache; None: the cache is automatic."""
+        if minimum is None and bills_writes(model):
+            return self._breakpoints.use(
+                model,
+                prompt.blocks,
+                prompt=prompt.tokens,
+                is_explicit=prompt.has_explicit_cache,
+            )
         if minimum is None:
-            return CacheUse(prompt.tokens, self._prefixes.use(model, prompt.blocks, prompt=prompt.tokens))
-        return self._claude.use(model, prompt.blocks, prompt=prompt.tokens, minimum=minimum)
+            read = self._prefixes.use(model, prompt.blocks, prompt=prompt.tokens)
+            return CacheUse(prompt.tokens, read)
+        return self._claude.use(
+            model, prompt.blocks, prompt=prompt.tokens, minimum=minimum
+        )
 
 
 @functools.lru_cache(maxsize=4096)
 def _pieces(block: Block) -> tuple[Block, ...]:
     """A block in short pieces, its tokens spread over them by length."""
-    length, before, pieces = len(block.text), 0, []
+    length = len(block.text)
+    before = 0
+    pieces = []
     for end in range(_PIECE, length + _PIECE, _PIECE):
         tokens = block.tokens * min(end, length) // length
-        pieces.append(replace(block, text=block.text[end - _PIECE : end], tokens=tokens - before))
+        pieces.append(
+            replace(block, text=block.text[end - _PIECE : end], tokens=tokens - before)
+        )
         before = tokens
     return tuple(pieces)

@@ -1,4 +1,4 @@
-"""What a provider refuses before it reads on: the request itself is wrong."""
+"""Refuse malformed requests, as a provider does before it reads the prompt."""
 
 from __future__ import annotations
 
@@ -6,26 +6,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
-from everthread.core.messages import REASONING_BLOCKS, RESULT_BLOCKS, kind_of, parts_of
+from everthread.core.messages import (
+    IMAGE_BLOCKS,
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    kind_of,
+    parts_of,
+    results_of,
+)
 from everthread.core.types import Api, Request
 from everthread.core.validation import Problem, validate_messages
-from everthread.lab.provider.cache import MOST_MARKS, Block
+from everthread.lab.provider.cache import MAX_MARKS, Block
 from everthread.lab.provider.faults import Refusal, overflow, refusal
-from everthread.lab.provider.models import ServedModel
+from everthread.lab.provider.gemini_checks import gemini_problems
 from everthread.lab.provider.script import TRIGGER, is_forged, is_own_compaction
+from everthread.lab.provider.served_models import ServedModel
 
 
 def unknown_model(api: Api, name: str) -> Refusal:
     if api == "anthropic":
         return refusal(api, 404, f"model: {name}")
+    if api == "gemini":
+        return refusal(api, 404, f"models/{name} is not found for API version v1beta.")
     words = f"The model `{name}` does not exist or you do not have access to it."
-    return refusal(api, 404, words, kind="invalid_request_error", code="model_not_found")
+    return refusal(
+        api, 404, words, kind="invalid_request_error", code="model_not_found"
+    )
 
 
 def unknown_trigger(api: Api) -> Refusal:
     """Of a provider that never heard of compactions."""
     words = "Invalid value: 'compaction_trigger'. Supported values are: 'message', 'reasoning', 'function_call', "
-    return refusal(api, 400, words + "'function_call_output', and 'item_reference'.", code="invalid_value")
+    return refusal(
+        api,
+        400,
+        words + "'function_call_output', and 'item_reference'.",
+        code="invalid_value",
+    )
 
 
 def unknown_path(api: Api, path: str) -> Refusal:
@@ -49,16 +66,26 @@ def check_request(
     return None if problem is None else refusal(api, 400, problem)
 
 
-def find_overflow(api: Api, model: ServedModel, prompt: int, cap: int | None) -> Refusal | None:
+def find_overflow(
+    api: Api, model: ServedModel, prompt: int, cap: int | None
+) -> Refusal | None:
     """The error where prompt and output are more than the model takes."""
     figures = {
-        "model": model.name, "limit": model.window, "input": prompt, "output": cap or 0, "total": prompt + (cap or 0),
-        "over": prompt - model.window, "cap": model.max_output, "above_cap": (model.max_output or 0) + 1,
-    }  # fmt: skip
+        "model": model.name,
+        "limit": model.window,
+        "input": prompt,
+        "output": cap or 0,
+        "total": prompt + (cap or 0),
+        "over": prompt - model.window,
+        "cap": model.max_output,
+        "above_cap": (model.max_output or 0) + 1,
+    }
     dialect = model.speaks(api)
     if prompt > model.window:
         return overflow(dialect, "prompt_too_long", figures)
-    is_capped = cap is not None and model.max_output is not None and cap > model.max_output
+    is_capped = (
+        cap is not None and model.max_output is not None and cap > model.max_output
+    )
     if is_capped and (cap_error := overflow(dialect, "cap_too_large", figures)):
         return cap_error
     if cap is not None and prompt + cap > model.window:
@@ -66,7 +93,33 @@ def find_overflow(api: Api, model: ServedModel, prompt: int, cap: int | None) ->
     return None
 
 
-def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]) -> Iterator[str]:
+def count_images(api: Api, model: ServedModel, request: Request) -> Refusal | None:
+    """Refuse a request with more images and documents than the model takes."""
+    if model.max_images is None:
+        return None
+    contents = [part for message in request.messages for part in parts_of(message)]
+    contents += [
+        part
+        for message in request.messages
+        for result in results_of(message)
+        for part in (result.content if isinstance(result.content, list) else ())
+    ]
+    count = sum(kind_of(part) in _ATTACHMENTS for part in contents)
+    if count <= model.max_images:
+        return None
+    return refusal(
+        api,
+        400,
+        f"messages: too many images and documents: {count} > {model.max_images}",
+    )
+
+
+_ATTACHMENTS = IMAGE_BLOCKS | {"document", "file", "input_file"}
+
+
+def _problems(
+    api: Api, request: Request, body: Mapping[str, Any], reasoned: Mapping[str, str]
+) -> Iterator[str]:
     if api == "anthropic":
         if not isinstance(body.get("max_tokens"), int):
             yield "max_tokens: Field required"
@@ -77,21 +130,28 @@ def _problems(api: Api, request: Request, body: Mapping[str, Any], reasoned: Map
             _words(api, problem)
             for problem in validate_messages(body["messages"], api="anthropic")
             # Claude Code 2.1.325 sends a system message without content after `/compact`.
-            if problem.rule != "empty-content" or body["messages"][problem.index].get("role") != "system"
+            if problem.rule != "empty-content"
+            or body["messages"][problem.index].get("role") != "system"
         )
         yield from _forged_thoughts(body["messages"])
         yield from _missing_thoughts(body)
+    elif api == "gemini":
+        yield from gemini_problems(body)
     elif api == "openai_chat":
         if not body.get("messages"):
             yield "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array."
-        yield from (_words(api, problem) for problem in validate_messages(body["messages"]))
+        yield from (
+            _words(api, problem) for problem in validate_messages(body["messages"])
+        )
     else:
         if not body.get("input"):
             yield "Missing required parameter: 'input'."
         yield from _compaction_problems(body["input"])
         if body.get("previous_response_id"):
             yield f"Previous response with id '{body['previous_response_id']}' not found."
-        yield from (_words(api, problem) for problem in validate_messages(request.messages))
+        yield from (
+            _words(api, problem) for problem in validate_messages(request.messages)
+        )
         yield from _reasoning_problems(body["input"], reasoned)
 
 
@@ -103,8 +163,8 @@ def _thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
         return
     if not isinstance(budget, int):
         yield "thinking.enabled.budget_tokens: Field required"
-    elif budget < LEAST_BUDGET:
-        yield f"thinking.enabled.budget_tokens: Input should be greater than or equal to {LEAST_BUDGET}"
+    elif budget < MIN_BUDGET:
+        yield f"thinking.enabled.budget_tokens: Input should be greater than or equal to {MIN_BUDGET}"
     elif body["max_tokens"] <= budget:
         yield (
             "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
@@ -112,11 +172,11 @@ def _thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-LEAST_BUDGET = 1_024
+MIN_BUDGET = 1_024
 
 
 def _forged_thoughts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Reasoning of ours that was changed: Claude knows it by its signature."""
+    """Find reasoning issued here that was changed: its signature no longer matches."""
     for index, message in enumerate(messages):
         for at, part in enumerate(parts_of(message)):
             if is_forged(part):
@@ -132,7 +192,9 @@ def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
     ):
         return
     openings = [
-        (at, kind_of(parts_of(message)[0])) for at, message in enumerate(messages) if message["role"] == "assistant"
+        (at, kind_of(parts_of(message)[0]))
+        for at, message in enumerate(messages)
+        if message["role"] == "assistant"
     ]
     if openings and openings[-1][1] not in REASONING_BLOCKS:
         at, kind = openings[-1]
@@ -144,7 +206,7 @@ def _missing_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _compaction_problems(items: Any) -> Iterator[str]:
-    """A compaction comes back as it was given, and one is asked for at the end."""
+    """Check that a compaction item is unchanged, and that one is requested only at the end."""
     listed: list[Any] = items if isinstance(items, list) else []
     for index, item in enumerate(listed):
         if kind_of(item) == TRIGGER and index < len(listed) - 1:
@@ -172,7 +234,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def _is_input(item: Mapping[str, Any]) -> bool:
-    return item.get("role", "assistant") != "assistant" or kind_of(item).endswith("_output")
+    return item.get("role", "assistant") != "assistant" or kind_of(item).endswith(
+        "_output"
+    )
 
 
 _WORDS: dict[Api, dict[str, str]] = {
@@ -205,16 +269,22 @@ _WORDS: dict[Api, dict[str, str]] = {
 
 
 def _words(api: Api, problem: Problem) -> str:
-    rule = "orphan-result" if problem.rule in ("misplaced-result", "duplicate-result") else problem.rule
-    call = problem.message.partition("'")[2].rpartition("'")[0]  # the call id a problem names
+    rule = (
+        "orphan-result"
+        if problem.rule in ("misplaced-result", "duplicate-result")
+        else problem.rule
+    )
+    call = problem.message.partition("'")[2].rpartition("'")[
+        0
+    ]  # the call id a problem names
     template = _WORDS[api].get(rule) or _WORDS[api][""]
     return template.format(index=problem.index, call=call, message=problem.message)
 
 
 def _mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:
     count = sum(block.marks for block in blocks)
-    if count > MOST_MARKS:
-        yield f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {count}."
+    if count > MAX_MARKS:
+        yield f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}."
     short = False
     for block in blocks:
         if block.mark and block.kind in REASONING_BLOCKS:

@@ -1,4 +1,4 @@
-"""What goes wrong on demand, by a script or a seeded plan, and in whose words it is told."""
+"""Produce faults by a script or a seeded plan, in the words of a chosen provider."""
 
 from __future__ import annotations
 
@@ -13,15 +13,34 @@ from everthread.core.types import Api, Reply
 from everthread.errors import InputError
 
 Kind = Literal[
-    "rate_limit", "server_error", "overloaded", "overflow", "payload_too_large", "hang", "delay", "slow", "reset",
-    "truncated", "empty", "no_usage", "wrong_usage", "huge_reasoning", "stream_overflow", "stream_error",
-]  # fmt: skip
+    "rate_limit",
+    "server_error",
+    "overloaded",
+    "overflow",
+    "payload_too_large",
+    "hang",
+    "delay",
+    "slow",
+    "reset",
+    "truncated",
+    "empty",
+    "no_usage",
+    "wrong_usage",
+    "huge_reasoning",
+    "stream_overflow",
+    "stream_error",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ANSWERED: frozenset[Kind] = frozenset({"delay", "slow", "no_usage", "wrong_usage", "huge_reasoning"})
+ANSWERED: frozenset[Kind] = frozenset(
+    {"delay", "slow", "no_usage", "wrong_usage", "huge_reasoning"}
+)
 """Faults with which the client still gets the whole reply."""
 
-UNFINISHED = "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. " * 4
-"""What a client gets the beginning of, with a fault that breaks the answer off."""
+UNFINISHED = (
+    "This is the beginning of an answer whose end nobody will read, because it is going to be cut off. "
+    * 4
+)
+"""The text that a client receives in part if a fault interrupts the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +51,7 @@ class Fault:
     overflow: the error of a prompt that does not fit, whatever the prompt is.
     hang: nothing for `seconds`, or until the client goes away. delay: the answer, after `seconds`.
     slow: a stream whose events come `seconds` apart.
-    reset: the connection is reset after `after` events, or before the body where nothing is streamed.
+    reset: the connection is reset after `after` events, or before the body if nothing is streamed.
     truncated: the body breaks off in the middle of its JSON; a stream ends after `after` events.
     empty: a reply without a choice, item or block. no_usage, wrong_usage, huge_reasoning: `tokens` of nonsense.
     stream_overflow, stream_error: after `after` events of a stream with status 200, an error event; where nothing
@@ -41,18 +60,20 @@ class Fault:
 
     kind: Kind
     reply: Reply | str | None = None
-    """What is answered, where something is. None: an echo where the client gets all of it, else `UNFINISHED`."""
+    """The answer, if there is one. None: an echo if the client gets all of it, else `UNFINISHED`."""
     seconds: float = 60.0
     after: int = 3
     tokens: int = 1_000_000
     retry_after: float | None = None
-    """What the header of an error says, in seconds."""
+    """Seconds in the error's `retry-after` header."""
     message: str = ""
     """Other words for the error."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InputError(f"fault {self.kind!r} is unknown; use one of: {', '.join(KINDS)}")
+            raise InputError(
+                f"fault {self.kind!r} is unknown; use one of: {', '.join(KINDS)}"
+            )
 
 
 @dataclass(slots=True)
@@ -68,17 +89,21 @@ class FaultPlan:
     def __post_init__(self) -> None:
         for kind, rate in self.rates.items():
             if not 0 <= rate <= 1:
-                raise InputError(f"the rate of fault {kind} is {rate}; it must be from 0 to 1")
+                raise InputError(
+                    f"the rate of fault {kind} is {rate}; it must be from 0 to 1"
+                )
             Fault(kind)
         self._random = random.Random(self.seed)  # noqa: S311  a plan that can be repeated, no secret  # nosec B311
 
     def next(self) -> Fault | None:
-        """What goes wrong with the next request."""
+        """Return the fault for the next request."""
         dice = self._random.random()
         for kind, rate in self.rates.items():
             dice -= rate
             if dice < 0:
-                return Fault(kind, seconds=self.seconds, after=self._random.randint(1, 6))
+                return Fault(
+                    kind, seconds=self.seconds, after=self._random.randint(1, 6)
+                )
         return None
 
 
@@ -87,7 +112,9 @@ def parse_fault(text: str) -> tuple[Kind, float]:
     name, _, rate = text.partition("=")
     kind = next((kind for kind in KINDS if kind == name), None)
     if kind is None:
-        raise InputError(f"--fault {text!r}: {name!r} is unknown; use one of: {', '.join(KINDS)}")
+        raise InputError(
+            f"--fault {text!r}: {name!r} is unknown; use one of: {', '.join(KINDS)}"
+        )
     try:
         return kind, float(rate) if rate else 1.0
     except ValueError:
@@ -113,31 +140,57 @@ class Refusal:
 
 
 _TEXTS: dict[str, dict[str, dict[str, Any]]] = json.loads(
-    resources.files("everthread.lab.provider").joinpath("dialects.json").read_text("utf-8")
+    resources.files("everthread.lab.provider")
+    .joinpath("dialects.json")
+    .read_text("utf-8")
 )
 DIALECTS: tuple[str, ...] = tuple(_TEXTS)
 OWN_DIALECTS: dict[Api, str] = {
     "openai_chat": "openai",
     "openai_responses": "openai-responses",
     "anthropic": "anthropic",
+    "gemini": "gemini",
 }
 """The dialect of the provider that made each protocol."""
 
 
-def overflow(dialect: str, kind: Overflow, figures: Mapping[str, Any]) -> Refusal | None:
-    """The error of this kind with these figures in it; None where the dialect has none."""
+def overflow(
+    dialect: str, kind: Overflow, figures: Mapping[str, Any]
+) -> Refusal | None:
+    """Return the error of this kind with these figures; None if the dialect has none."""
     text = _TEXTS[dialect].get(kind)
-    return None if text is None else Refusal(text["status"], _fill(text["body"], figures))
+    return (
+        None if text is None else Refusal(text["status"], _fill(text["body"], figures))
+    )
 
 
-def refusal(api: Api, status: int, message: str, *, kind: str = "", code: str | None = None) -> Refusal:
+def refusal(
+    api: Api, status: int, message: str, *, kind: str = "", code: str | None = None
+) -> Refusal:
     """Any other error in the protocol's own form; `kind` where it is not the usual one of the status."""
     if api == "anthropic":
-        error = {"type": kind or _ANTHROPIC_KINDS.get(status, "api_error"), "message": message}
-        return Refusal(status, {"type": "error", "error": error, "request_id": "req_lab"})
+        error = {
+            "type": kind or _ANTHROPIC_KINDS.get(status, "api_error"),
+            "message": message,
+        }
+        return Refusal(
+            status, {"type": "error", "error": error, "request_id": "req_lab"}
+        )
+    if api == "gemini":
+        name = _GEMINI_NAMES.get(
+            status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
+        )
+        return Refusal(
+            status, {"error": {"code": status, "message": message, "status": name}}
+        )
     code = code or ("rate_limit_exceeded" if status == 429 else None)
-    kind = kind or _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return Refusal(status, {"error": {"message": message, "type": kind, "param": None, "code": code}})
+    kind = kind or _OPENAI_KINDS.get(
+        status, "server_error" if status >= 500 else "invalid_request_error"
+    )
+    return Refusal(
+        status,
+        {"error": {"message": message, "type": kind, "param": None, "code": code}},
+    )
 
 
 def _fill(value: Any, figures: Mapping[str, Any]) -> Any:
@@ -147,7 +200,11 @@ def _fill(value: Any, figures: Mapping[str, Any]) -> Any:
     if not isinstance(value, str):
         return value
     name = value[1:-1]
-    return figures[name] if value == f"{{{name}}}" and name in figures else value.format_map(figures)
+    return (
+        figures[name]
+        if value == f"{{{name}}}" and name in figures
+        else value.format_map(figures)
+    )
 
 
 _ANTHROPIC_KINDS = {
@@ -158,5 +215,12 @@ _ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     500: "api_error",
     529: "overloaded_error",
+}
+_GEMINI_NAMES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
 }
 _OPENAI_KINDS = {429: "requests", 503: "server_error", 529: "overloaded_error"}

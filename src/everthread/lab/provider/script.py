@@ -1,9 +1,10 @@
-"""What the provider answers: from a list, a function, a recorded conversation, or an echo; in a protocol's own form."""
+"""Choose the provider's answers: from a list, a function, a recorded conversation, or an echo."""
 
 from __future__ import annotations
 
 import base64
 import inspect
+import json
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,22 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any, cast
 
-from everthread.core.messages import REASONING_BLOCKS, Message, calls_of, kind_of, parts_of, results_of, text_of
+from everthread.core.messages import (
+    REASONING_BLOCKS,
+    Message,
+    calls_of,
+    kind_of,
+    parts_of,
+    results_of,
+    text_of,
+)
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Reply, Request
 from everthread.errors import InputError
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.provider.faults import Fault
-from everthread.lab.provider.models import Protocol
-from everthread.wire import openai_responses
+from everthread.lab.provider.served_models import Protocol
+from everthread.wire import gemini, openai_responses
 from everthread.wire.common import native_value, with_native
 
 Answer = Reply | Fault | str
@@ -26,7 +35,7 @@ Step = Answer | Callable[[Request], Answer | Awaitable[Answer]]
 Script = Sequence[Step] | Callable[[Request], Answer | Awaitable[Answer]]
 
 _ECHO_CHARS = 200
-_MOST_COMPARED = 20
+_MAX_COMPARED = 20
 
 
 class Answers:
@@ -41,7 +50,9 @@ class Answers:
         step: Step = self._respond
         if self._steps is not None:
             if self._used >= len(self._steps):
-                raise InputError(f"the script has {len(self._steps)} answers, and all were given")
+                raise InputError(
+                    f"the script has {len(self._steps)} answers, and all were given"
+                )
             step = self._steps[self._used]
         self._used += 1
         if not callable(step):
@@ -51,9 +62,13 @@ class Answers:
 
 
 def echo(request: Request) -> str:
-    """What was said last, so that a person sees that it arrived."""
+    """Echo the last message, so that a person sees that it arrived."""
     last = request.messages[-1] if request.messages else None
-    words = (text_of(last) or " ".join(result.text for result in results_of(last))) if last else ""
+    words = (
+        (text_of(last) or " ".join(result.text for result in results_of(last)))
+        if last
+        else ""
+    )
     return f"You said: {words[:_ECHO_CHARS]}" if words.strip() else "You said nothing."
 
 
@@ -78,12 +93,21 @@ class Recorded:
         if not places:
             return echo(request)
         self._position = max(
-            places, key=lambda at: (self._run(requested, at), at >= self._position, -abs(at - self._position))
+            places,
+            key=lambda at: (
+                self._run(requested, at),
+                at >= self._position,
+                -abs(at - self._position),
+            ),
         )
         return Reply(places[self._position])
 
     def _run(self, requested: Sequence[_Utterance], position: int) -> int:
-        before = zip(reversed(requested[-_MOST_COMPARED:]), reversed(self._utterances[: position + 1]), strict=False)
+        before = zip(
+            reversed(requested[-_MAX_COMPARED:]),
+            reversed(self._utterances[: position + 1]),
+            strict=False,
+        )
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], before))
 
 
@@ -97,9 +121,11 @@ class _Utterance:
     """The next message of the assistant."""
 
     def ends_with(self, other: _Utterance) -> bool:
-        """Whether the other is what was said last: a summary may stand right before it, in one message."""
+        """Return whether the other is the last message, possibly after a summary in the same message."""
         return self == other or (
-            self.role == other.role and bool(other.words) and self.words.endswith(f"\n{other.words}")
+            self.role == other.role
+            and bool(other.words)
+            and self.words.endswith(f"\n{other.words}")
         )
 
 
@@ -107,11 +133,15 @@ def _split_utterances(messages: Sequence[Message]) -> list[_Utterance]:
     utterances: list[_Utterance] = []
     for at, message in enumerate(messages, 1):
         role = message["role"]
-        words = (text_of(message) or "\n".join(result.text for result in results_of(message))).strip()
+        words = (
+            text_of(message) or "\n".join(result.text for result in results_of(message))
+        ).strip()
         if utterances and utterances[-1].role == role == "user":
             words = f"{utterances.pop().words}\n{words}".strip()
         later = (messages[index] for index in range(at, len(messages)))
-        answer = next((message for message in later if message["role"] == "assistant"), None)
+        answer = next(
+            (message for message in later if message["role"] == "assistant"), None
+        )
         utterances.append(_Utterance(role, words, answer))
     return utterances
 
@@ -127,7 +157,9 @@ def _read_step(step: Any, at: int) -> Step:
     if isinstance(step, str):
         return step
     if not isinstance(step, Mapping):
-        raise InputError(f"answer {at} of the script is a text or an object, not {type(step).__name__}")
+        raise InputError(
+            f"answer {at} of the script is a text or an object, not {type(step).__name__}"
+        )
     if "fault" in step:
         fields = {key: value for key, value in step.items() if key != "fault"}
         try:
@@ -135,13 +167,15 @@ def _read_step(step: Any, at: int) -> Step:
         except TypeError as error:
             raise InputError(f"answer {at} of the script: {error}") from None
     if not ({"content", "tool_calls"} & step.keys()):
-        raise InputError(f"answer {at} of the script has neither content nor tool_calls nor fault")
+        raise InputError(
+            f"answer {at} of the script has neither content nor tool_calls nor fault"
+        )
     message: Any = {"content": None, **step, "role": "assistant"}
     return Reply(message)
 
 
 _SIGNED = "bGFi"
-"""What the signatures made here begin with; others are not judged."""
+"""Prefix of signatures issued here; others are not checked."""
 _CALL = 10
 """Tokens a call costs besides its name and arguments."""
 
@@ -162,18 +196,35 @@ def complete_reply(  # noqa: PLR0913  all that a reply depends on
     A text longer than the room is cut; calls never are. `thoughts` are reasoning tokens besides those of the reasoning
     shown.
     """
-    reply = Reply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
+    reply = (
+        Reply({"role": "assistant", "content": answer})
+        if isinstance(answer, str)
+        else answer
+    )
     calls = calls_of(reply.message)
     stop = reply.stop or ("tool_calls" if calls else "stop")
-    reply = replace(reply, stop=stop, model=reply.model or name, id=reply.id or f"{protocol.prefix}{number}")
+    reply = replace(
+        reply,
+        stop=stop,
+        model=reply.model or name,
+        id=reply.id or f"{protocol.prefix}{number}",
+    )
     text = reply.message.get("content")
     if isinstance(text, str) and not calls and counter.text(text) > room:
-        fitting = bisect_right(range(len(text)), room, key=lambda end: counter.text(text[: end + 1]))
-        reply = replace(reply, message={**reply.message, "content": text[:fitting]}, stop="length")
-    body = protocol.codec.encode_reply(replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id)))
+        fitting = bisect_right(
+            range(len(text)), room, key=lambda end: counter.text(text[: end + 1])
+        )
+        reply = replace(
+            reply, message={**reply.message, "content": text[:fitting]}, stop="length"
+        )
+    body = protocol.codec.encode_reply(
+        replace(reply, message=_with_thoughts(reply.message, protocol.api, reply.id))
+    )
     if reply.usage is None:
         reasoning = _reasoning_tokens(reply.message, counter) + thoughts
-        body["usage"] = protocol.usage(use, reasoning + count_answer(reply.message, counter), reasoning)
+        body[protocol.usage_field] = protocol.usage(
+            use, reasoning + count_answer(reply.message, counter), reasoning
+        )
     return protocol.codec.decode_reply(body)
 
 
@@ -193,14 +244,21 @@ def reasoned_items(reply: Reply) -> dict[str, str]:
 def is_forged(part: Mapping[str, Any]) -> bool:
     """Whether a thinking block bears a signature made here, for other words."""
     signature = part.get("signature")
-    if kind_of(part) != "thinking" or not isinstance(signature, str) or not signature.startswith(_SIGNED):
+    if (
+        kind_of(part) != "thinking"
+        or not isinstance(signature, str)
+        or not signature.startswith(_SIGNED)
+    ):
         return False
     return signature != sign(str(part.get("thinking")))
 
 
 def sign(thinking: str) -> str:
     """The signature of words of reasoning."""
-    return _SIGNED + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
+    return (
+        _SIGNED
+        + blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
+    )
 
 
 TRIGGER = "compaction_trigger"
@@ -209,16 +267,23 @@ _COMPACTED = "bGFiY21w"
 
 
 def make_compaction(request: Request, number: int) -> dict[str, Any]:
-    """An item that stands for a conversation; what it holds is the provider's secret."""
-    last_words = next((text_of(one) for one in reversed(request.messages) if one["role"] == "user"), "")
-    inner = base64.urlsafe_b64encode(f"{len(request.messages)} messages, last: {last_words[:200]}".encode()).decode()
+    """Return an opaque item that represents a conversation."""
+    last_words = next(
+        (text_of(one) for one in reversed(request.messages) if one["role"] == "user"),
+        "",
+    )
+    inner = base64.urlsafe_b64encode(
+        f"{len(request.messages)} messages, last: {last_words[:200]}".encode()
+    ).decode()
     return {
-        "id": f"cmp_lab{number}", "type": "compaction", "encrypted_content": f"{_COMPACTED}.{inner}.{sign(inner)}",
-    }  # fmt: skip
+        "id": f"cmp_lab{number}",
+        "type": "compaction",
+        "encrypted_content": f"{_COMPACTED}.{inner}.{sign(inner)}",
+    }
 
 
 def is_own_compaction(item: Mapping[str, Any]) -> bool:
-    """Whether the item was made here and came back as it was."""
+    """Return whether the item was issued here and is unchanged."""
     prefix, _, rest = str(item.get("encrypted_content")).partition(".")
     inner, _, signature = rest.partition(".")
     return prefix == _COMPACTED and signature == sign(inner)
@@ -230,16 +295,25 @@ def asks_compaction(body: Mapping[str, Any]) -> bool:
 
 
 def _with_thoughts(message: Message, api: Api, name: str) -> Message:
-    """Reasoning that is told as plain text (`reasoning_content`), in the form the protocol gives it.
+    """Convert plain-text reasoning (`reasoning_content`) to the form of the protocol.
 
-    Chat clients read it as it is; Claude signs it; the responses protocol hides it in an item.
+    Chat clients read it unchanged; Claude signs it; the responses protocol hides it in an item; Gemini signs calls.
     """
     thinking = message.get("reasoning_content")
+    if api == "gemini" and "_native" not in message:
+        return _sign_content(message)
     if not thinking or api == "openai_chat" or "_native" in message:
         return message
-    rest = cast("Message", {key: value for key, value in message.items() if key != "reasoning_content"})
+    rest = cast(
+        "Message",
+        {key: value for key, value in message.items() if key != "reasoning_content"},
+    )
     if api == "anthropic":
-        thought = {"type": "thinking", "thinking": thinking, "signature": sign(thinking)}
+        thought = {
+            "type": "thinking",
+            "thinking": thinking,
+            "signature": sign(thinking),
+        }
         return {**rest, "content": [thought, *parts_of(message)]}
     item = {
         "id": f"rs_{name}",
@@ -251,10 +325,54 @@ def _with_thoughts(message: Message, api: Api, name: str) -> Message:
     return with_native(message, api, [item, *items])
 
 
+def _sign_content(message: Message) -> Message:
+    """The message as Gemini writes it: thoughts as a part, and a signature on the first call."""
+    rest = cast(
+        "Message",
+        {key: value for key, value in message.items() if key != "reasoning_content"},
+    )
+    contents = [
+        content
+        for content in gemini.encode_messages([rest])
+        if content["role"] == "model"
+    ]
+    parts = [dict(part) for content in contents for part in content["parts"]]
+    signed = next((part for part in parts if "functionCall" in part), None)
+    if signed is not None:
+        signed["thoughtSignature"] = sign_call(signed["functionCall"])
+    if thinking := message.get("reasoning_content"):
+        parts.insert(0, {"text": thinking, "thought": True})
+    return with_native(message, "gemini", {"role": "model", "parts": parts})
+
+
+def sign_call(call: Mapping[str, Any]) -> str:
+    """The signature of a call of Gemini's."""
+    return sign(json.dumps([call.get("name"), call.get("args")], sort_keys=True))
+
+
+def is_forged_call(part: Mapping[str, Any]) -> bool:
+    """Whether a call bears a signature made here, for another call."""
+    signature = part.get("thoughtSignature")
+    if (
+        "functionCall" not in part
+        or not isinstance(signature, str)
+        or not signature.startswith(_SIGNED)
+    ):
+        return False
+    return signature != sign_call(part["functionCall"])
+
+
 def count_answer(message: Message, counter: TokenCounter) -> int:
     """Tokens of an answer without its reasoning."""
-    calls = sum(counter.text(call.name) + counter.text(call.arguments) + _CALL for call in calls_of(message))
-    return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + calls
+    calls = sum(
+        counter.text(call.name) + counter.text(call.arguments) + _CALL
+        for call in calls_of(message)
+    )
+    return (
+        counter.text(text_of(message))
+        + counter.text(message.get("refusal") or "")
+        + calls
+    )
 
 
 def _reasoning_tokens(message: Message, counter: TokenCounter) -> int:

@@ -1,4 +1,4 @@
-"""A recorded conversation, played again: what Everthread would have made of it, and what it would have cost.
+"""Plays a recorded conversation again with Everthread: contexts, compactions and cost.
 
 from everthread.lab.replay import replay
 
@@ -6,7 +6,21 @@ found = replay(messages, model="claude-sonnet-4-5", window=200_000)
 found.ours.cost, found.ours.peak, found.compactions
 """
 
-from everthread.lab.replay.result import FactCounts, PlayedCall, PlayedCompaction, Replay, ReplayWay
+from everthread.lab.replay.result import (
+    FactCounts,
+    PlayedCall,
+    PlayedCompaction,
+    Replay,
+    ReplayWay,
+)
 from everthread.lab.replay.runner import areplay, replay
 
-__all__ = ["FactCounts", "PlayedCall", "PlayedCompaction", "Replay", "ReplayWay", "areplay", "replay"]
+__all__ = [
+    "FactCounts",
+    "PlayedCall",
+    "PlayedCompaction",
+    "Replay",
+    "ReplayWay",
+    "areplay",
+    "replay",
+]

@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from everthread.context.policy import SPARE_OUTPUT
 from everthread.core.cache_control import apply_cache_control, mark_system, marks_begin
+from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, with_content
-from everthread.core.pricing import CanonicalUsage, cost, prices_for
+from everthread.core.prices import cost, prices_for
 from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import SPARE_OUTPUT
 from everthread.core.types import Request, System
 from everthread.lab.provider.cache import (
-    CLAUDE_SECONDS,
-    PREFIX_SECONDS,
     SMALLEST,
     STEP,
     Block,
@@ -25,21 +24,13 @@ from everthread.lab.provider.cache import (
     PromptReader,
     ProviderCaches,
 )
-from everthread.lab.provider.models import cache_minimum
+from everthread.lab.provider.served_models import cache_minimum
 from everthread.lab.replay import result
-from everthread.lab.replay.plan import PlannedCall
+from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.recording import Recording, recorded_use
+from everthread.lab.replay.replay_plan import PlannedCall
 from everthread.lab.replay.result import PlayedCall, ReplayWay
 from everthread.testing import SteppedClock
-
-
-def caches_by_marks(model: str) -> bool:
-    """Whether the model's cache needs marks, as Claude's does; any other is automatic."""
-    return "claude" in model.lower()
-
-
-def cache_seconds(model: str, ttl: str) -> float:
-    """The lifetime of an unused entry in the model's cache, in seconds."""
-    return CLAUDE_SECONDS["1h" if ttl == "1h" else "5m"] if caches_by_marks(model) else PREFIX_SECONDS
 
 
 class Prompts:
@@ -49,19 +40,34 @@ class Prompts:
         self._readers: dict[str, PromptReader] = {}
         self._blocks: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
         """Blocks by model and the message's id, with the message: the reference keeps its id unique."""
+        self._head: Request | None = None
+        self._head_blocks: Sequence[Block] = ()
 
     def counter(self, model: str) -> TokenCounter:
         return self._reader(model).counter
 
     def read(self, request: Request) -> Prompt:
-        head = self._reader(request.model).read("openai_chat", replace(request, messages=[], params={}), {})
-        blocks = [*head.blocks]
+        blocks = [*self._read_head(request)]
         for message in request.messages:
             key = (request.model, id(message))
             if key not in self._blocks:
                 self._blocks[key] = message, self._read_message(request.model, message)
             blocks += self._blocks[key][1]
-        return Prompt(blocks, sum(block.tokens for block in blocks) + self.counter(request.model).request(()))
+        return Prompt(
+            blocks,
+            sum(block.tokens for block in blocks)
+            + self.counter(request.model).request(()),
+        )
+
+    def _read_head(self, request: Request) -> Sequence[Block]:
+        """Return the blocks of system prompt and tools; the same objects as long as these are the same."""
+        head = replace(request, messages=[], params={})
+        if head != self._head:
+            self._head = head
+            self._head_blocks = (
+                self._reader(request.model).read("openai_chat", head, {}).blocks
+            )
+        return self._head_blocks
 
     def _reader(self, model: str) -> PromptReader:
         if model not in self._readers:
@@ -69,16 +75,83 @@ class Prompts:
         return self._readers[model]
 
     def _read_message(self, model: str, message: Message) -> Sequence[Block]:
-        """Its blocks. A mark on the message itself moves to the last one, as the wire does."""
-        blocks = self._reader(model).read("openai_chat", Request(model, [message]), {}).blocks
+        """Return its blocks. A mark on the message itself moves to the last one, as the wire does.
+
+        Reasoning is a block before the others, except encrypted reasoning, which is not in the log.
+        """
+        blocks = (
+            self._reader(model)
+            .read("openai_chat", Request(model, [message]), {})
+            .blocks
+        )
+        thoughts = message.get("reasoning_content")
+        if thoughts:
+            blocks = [
+                Block(thoughts, self.counter(model).text(thoughts), "thinking"),
+                *blocks,
+            ]
         mark = message.get("cache_control")
         if not mark or blocks[-1].mark:
             return blocks
-        return [*blocks[:-1], replace(blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1)]
+        return [
+            *blocks[:-1],
+            replace(
+                blocks[-1], mark="1h" if mark.get("ttl") == "1h" else "5m", marks=1
+            ),
+        ]
 
 
-def read_cache(caches: ProviderCaches, model: str, prompt: Prompt) -> CacheUse:
-    return caches.use(model, prompt, minimum=cache_minimum(model) if caches_by_marks(model) else None)
+class ReplayCaches:
+    """The provider's caches, for one way of holding the conversation.
+
+    Without a recording, entries expire by the clock. With one, the calls that missed in the log miss here too, and no
+    others do, except for changes that the way itself makes. An automatic cache is spread over several machines: a call
+    that missed in part reads the prefix that the previous missed call left on another machine.
+    """
+
+    def __init__(self, clock: Callable[[], float], recording: Recording | None) -> None:
+        self._recording = recording
+        self._clock = clock if recording is None else lambda: 0.0
+        self._caches = ProviderCaches(self._clock)
+        self._other_machine = ProviderCaches(self._clock)
+
+    def use(self, number: int, model: str, prompt: Prompt) -> CacheUse:
+        """Return the use of the cache by the call with this index."""
+        recording = self._recording
+        minimum = cache_minimum(model) if caches_by_marks(model) else None
+        if recording is None:
+            return self._caches.use(model, prompt, minimum=minimum)
+        missed = number == 0 or number in recording.missed
+        partly_missed = minimum is None and number in recording.partly_missed
+        if missed:
+            self._caches = ProviderCaches(self._clock)
+            self._fill(model, prompt, recording.cached_before(number))
+        use = self._caches.use(model, prompt, minimum=minimum)
+        if missed or partly_missed:
+            elsewhere = self._other_machine.use(model, prompt, minimum=minimum)
+            return elsewhere if partly_missed else use
+        return use
+
+    def _fill(self, model: str, prompt: Prompt, tokens: int) -> None:
+        """Put the first blocks, up to this many tokens, into the caches."""
+        blocks: list[Block] = []
+        size = 0
+        for block in prompt.blocks:
+            if size + block.tokens > tokens * FILL_TOLERANCE:
+                break
+            blocks.append(block)
+            size += block.tokens
+        if blocks:
+            blocks[-1] = replace(blocks[-1], mark="1h")
+            self._caches.use(
+                model,
+                Prompt(blocks, size),
+                minimum=0 if caches_by_marks(model) else None,
+            )
+
+
+FILL_TOLERANCE = 1.02
+"""A filler has about the size that it should have."""
 
 
 class CacheMarker:
@@ -89,14 +162,25 @@ class CacheMarker:
         self._last: int | None = None
 
     def request(
-        self, model: str, messages: Sequence[Message], system: System, tools: Sequence[dict[str, object]]
+        self,
+        model: str,
+        messages: Sequence[Message],
+        system: System,
+        tools: Sequence[dict[str, object]],
     ) -> Request:
         if not caches_by_marks(model):
             return Request(model, list(messages), system, list(tools))
-        last = None if self._last is not None and self._last >= len(messages) else self._last
+        last = (
+            None
+            if self._last is not None and self._last >= len(messages)
+            else self._last
+        )
         start = marks_begin(len(messages), last)
         near = apply_cache_control(
-            messages[start:], ttl=self._ttl, native_anthropic=True, previous=None if last is None else last - start
+            messages[start:],
+            ttl=self._ttl,
+            native_anthropic=True,
+            previous=None if last is None else last - start,
         )
         self._last = len(messages) - 1
         marked = mark_system(system, ttl=self._ttl)
@@ -113,14 +197,37 @@ class CallLedger:
     calls: list[PlayedCall] = field(default_factory=list)
     _before: tuple[Request, CacheUse, float] | None = None
 
-    def record_call(self, request: Request, use: CacheUse, output: int, at: float, *, reshaped: str = "") -> None:
+    def record_call(
+        self,
+        request: Request,
+        use: CacheUse,
+        output: int,
+        at: float,
+        *,
+        reshaped: str = "",
+    ) -> None:
         """Record a call. `reshaped`: why its history does not extend that of the previous call."""
         cause, missed = self._find_miss(request, use, at, reshaped)
         self._before = request, use, at
-        costs = call_costs(request.model, use, output, self.began + at)
-        self.calls.append(PlayedCall(at, len(request.messages), use, output, *costs, cause, missed))
+        input_cost, output_cost = call_costs(
+            request.model, use, output, at=self.began + at
+        )
+        self.calls.append(
+            PlayedCall(
+                at,
+                len(request.messages),
+                use,
+                output=output,
+                input_cost=input_cost,
+                output_cost=output_cost,
+                miss=cause,
+                missed=missed,
+            )
+        )
 
-    def _find_miss(self, request: Request, use: CacheUse, at: float, reshaped: str) -> tuple[result.Cause, int]:
+    def _find_miss(
+        self, request: Request, use: CacheUse, at: float, reshaped: str
+    ) -> tuple[result.Cause, int]:
         """The tokens missed, and the first cause that applies, those that lose most first."""
         if self._before is None:
             return result.FIRST, 0
@@ -137,18 +244,26 @@ class CallLedger:
             (bool(reshaped), reshaped),
             (before.system != request.system, result.SYSTEM),
         ]
-        return next((cause for applies, cause in causes if applies), result.CHANGED), cached - use.read
+        return next(
+            (cause for applies, cause in causes if applies), result.CHANGED
+        ), cached - use.read
 
 
-def call_costs(model: str, use: CacheUse, output: int, at: float) -> tuple[Decimal | None, Decimal | None]:
-    """Dollars for the prompt and for the output; None where a price is unknown."""
-    prices = prices_for(model, at=datetime.fromtimestamp(at, UTC), prompt_tokens=use.prompt)
+def call_costs(
+    model: str, use: CacheUse, output: int, *, at: float
+) -> tuple[Decimal | None, Decimal | None]:
+    """Return dollars for the prompt and for the output; None if a price is unknown."""
+    prices = prices_for(
+        model, at=datetime.fromtimestamp(at, UTC), prompt_tokens=use.prompt
+    )
     if prices is None:
         return None, None
     prompt = CanonicalUsage(
-        input_tokens=use.input, cache_read_tokens=use.read, cache_write_tokens=use.write,
+        input_tokens=use.input,
+        cache_read_tokens=use.read,
+        cache_write_tokens=use.write,
         cache_write_1h_tokens=use.write_1h,
-    )  # fmt: skip
+    )
     return cost(prompt, prices), cost(CanonicalUsage(output_tokens=output), prices)
 
 
@@ -160,8 +275,16 @@ def _cached_tokens(model: str, use: CacheUse) -> int:
     return cached if cached >= SMALLEST else 0
 
 
-UNCACHED, CACHED, TRUNCATED = "uncached", "cached", "truncated"
-WHAT = {UNCACHED: "no management, no caching", CACHED: "caching, no compaction", TRUNCATED: result.DROPPED}
+UNCACHED = "uncached"
+CACHED = "cached"
+TRUNCATED = "truncated"
+RECORDED = "recorded"
+WHAT = {
+    UNCACHED: "no management, no caching",
+    CACHED: "caching, no compaction",
+    TRUNCATED: result.DROPPED,
+    RECORDED: "as it was, by the log's usage",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +299,8 @@ class ReplaySetting:
     tools: list[dict[str, Any]]
     prompts: Prompts
     step: Callable[[], None]
+    recording: Recording | None = None
+    """None if the log states no usage: then the cache is simulated by the clock."""
 
     @property
     def fits(self) -> int:
@@ -183,26 +308,63 @@ class ReplaySetting:
         return self.window - min(SPARE_OUTPUT, self.window // 8)
 
 
-def play_baselines(setting: ReplaySetting) -> tuple[ReplayWay, ReplayWay, ReplayWay, list[Message]]:
+def price_recorded_calls(setting: ReplaySetting) -> list[PlayedCall | None]:
+    """Return each call with its recorded usage and its price; None for a call without a recorded prompt."""
+    played: list[PlayedCall | None] = []
+    messages = 0
+    for call in setting.calls:
+        messages += len(call.inputs)
+        usage = call.usage
+        if usage is None or not usage.prompt_tokens:
+            played.append(None)
+        else:
+            use = recorded_use(usage)
+            costs = call_costs(call.model, use, call.output, at=setting.began + call.at)
+            played.append(PlayedCall(call.at, messages, use, call.output, *costs))
+        messages += 1
+    return played
+
+
+def play_baselines(
+    setting: ReplaySetting,
+) -> tuple[ReplayWay, ReplayWay, ReplayWay, list[Message]]:
     """The ways without cache, with a cache, and with the oldest messages dropped; the messages left by the last."""
     cached, messages = _play_history(setting, CACHED)
     uncached_calls = []
     for planned, call in zip(setting.calls, cached.calls, strict=False):
         use = CacheUse(call.use.prompt)
-        prompt_cost, output_cost = call_costs(planned.model, use, call.output, setting.began + call.at)
+        prompt_cost, output_cost = call_costs(
+            planned.model, use, call.output, at=setting.began + call.at
+        )
         uncached_calls.append(
-            replace(call, use=use, input_cost=prompt_cost, output_cost=output_cost, miss="", missed=0)
+            replace(
+                call,
+                use=use,
+                input_cost=prompt_cost,
+                output_cost=output_cost,
+                miss="",
+                missed=0,
+            )
         )
     uncached = replace(cached, name=UNCACHED, what=WHAT[UNCACHED], calls=uncached_calls)
-    if cached.refused is None and cached.peak <= setting.fits:  # nothing is dropped, so it is the same
-        return uncached, cached, replace(cached, name=TRUNCATED, what=WHAT[TRUNCATED]), messages
+    if (
+        cached.refused is None and cached.peak <= setting.fits
+    ):  # nothing is dropped, so it is the same
+        return (
+            uncached,
+            cached,
+            replace(cached, name=TRUNCATED, what=WHAT[TRUNCATED]),
+            messages,
+        )
     return uncached, cached, *_play_history(setting, TRUNCATED)
 
 
 def _play_history(setting: ReplaySetting, name: str) -> tuple[ReplayWay, list[Message]]:
     """Play the whole history in every request, or its end that fits, until a prompt is larger than the window."""
-    ledger, clock, marker = CallLedger(setting.ttl, setting.began), SteppedClock(0.0), CacheMarker(setting.ttl)
-    caches = ProviderCaches(clock)
+    ledger = CallLedger(setting.ttl, setting.began)
+    clock = SteppedClock(0.0)
+    marker = CacheMarker(setting.ttl)
+    caches = ReplayCaches(clock, setting.recording)
     history: list[Message] = []
     for number, call in enumerate(setting.calls):
         history += call.inputs
@@ -210,25 +372,31 @@ def _play_history(setting: ReplaySetting, name: str) -> tuple[ReplayWay, list[Me
         if name == TRUNCATED:
             end_of_history = _fit_history(setting, history, call.model)
             if len(end_of_history) < len(history):
-                reshaped, marker = result.DROPPED, CacheMarker(setting.ttl)
+                reshaped = result.DROPPED
+                marker = CacheMarker(setting.ttl)
             history = end_of_history
         request = marker.request(call.model, history, setting.system, setting.tools)
         prompt = setting.prompts.read(request)
         if prompt.tokens > setting.window:
             return ReplayWay(name, WHAT[name], ledger.calls, number), history
         clock.now = call.at
-        use = read_cache(caches, request.model, prompt)
+        use = caches.use(number, request.model, prompt)
         ledger.record_call(request, use, call.output, call.at, reshaped=reshaped)
         history.append(call.answer)
         setting.step()
     return ReplayWay(name, WHAT[name], ledger.calls), history
 
 
-def _fit_history(setting: ReplaySetting, history: list[Message], model: str) -> list[Message]:
+def _fit_history(
+    setting: ReplaySetting, history: list[Message], model: str
+) -> list[Message]:
     """The end of the history that fits, in whole groups of calls and results."""
     counter = setting.prompts.counter(model)
-    size = counter.request((), system=setting.system, tools=setting.tools) + counter.messages(history)
-    start, remaining = 0, size
+    size = counter.request(
+        (), system=setting.system, tools=setting.tools
+    ) + counter.messages(history)
+    start = 0
+    remaining = size
     for start, dropped in _possible_starts(history, counter.message):
         remaining = size - dropped
         if remaining <= setting.fits:
@@ -246,7 +414,9 @@ def _cut_texts(group: list[Message], share: float, least: int) -> list[Message]:
     ]
 
 
-def _possible_starts(history: list[Message], count: Callable[[Message], int]) -> Iterator[tuple[int, int]]:
+def _possible_starts(
+    history: list[Message], count: Callable[[Message], int]
+) -> Iterator[tuple[int, int]]:
     """The possible starts of the history, with the tokens before each; a result never starts it."""
     before = 0
     for at, message in enumerate(history):

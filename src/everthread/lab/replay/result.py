@@ -12,17 +12,15 @@ from everthread.lab.provider.cache import CacheUse
 
 Cause = str
 """Why a call read less from the cache than the previous call had left there."""
-FIRST, FORGOTTEN, COMPACTED, TOOLS, MODEL, SYSTEM, SHORT, DROPPED, CHANGED = (
-    "first call",
-    "the cache had forgotten",
-    "compaction",
-    "tools changed",
-    "model changed",
-    "system prompt changed",
-    "prompt too short to be cached",
-    "oldest messages dropped",
-    "prompt changed",
-)
+FIRST = "first call"
+FORGOTTEN = "cache expired"
+COMPACTED = "compaction"
+TOOLS = "tools changed"
+MODEL = "model changed"
+SYSTEM = "system prompt changed"
+SHORT = "prompt too short to be cached"
+DROPPED = "oldest messages dropped"
+CHANGED = "prompt changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class PlayedCall:
     use: CacheUse
     output: int
     input_cost: Decimal | None
-    """Dollars for the prompt; None where a price is unknown."""
+    """Dollars for the prompt; None if a price is unknown."""
     output_cost: Decimal | None
     miss: Cause = ""
     missed: int = 0
@@ -42,7 +40,35 @@ class PlayedCall:
 
     @property
     def cost(self) -> Decimal | None:
-        return None if self.input_cost is None or self.output_cost is None else self.input_cost + self.output_cost
+        return (
+            None
+            if self.input_cost is None or self.output_cost is None
+            else self.input_cost + self.output_cost
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far the prediction without compaction agrees with the record, up to the client's first own compaction."""
+
+    calls: int
+    prompt_predicted: int
+    prompt_recorded: int
+    input_predicted: float | None
+    """Dollars for the prompts; None if a price is unknown."""
+    input_recorded: float | None
+
+    @property
+    def prompt_error(self) -> float:
+        """The share by which the predicted prompt tokens are too many (or, negative, too few)."""
+        return self.prompt_predicted / self.prompt_recorded - 1
+
+    @property
+    def input_error(self) -> float | None:
+        """The same for the dollars of the prompts."""
+        if self.input_predicted is None or not self.input_recorded:
+            return None
+        return self.input_predicted / self.input_recorded - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +98,9 @@ class FactCounts:
         """Retained, recoverable, lost."""
         counts = Counter((kind, place) for kind, _, place in self.named)
         names = dict.fromkeys(kind for kind, _, _ in self.named)
-        return {kind: (counts[kind, 0], counts[kind, 1], counts[kind, 2]) for kind in names}
+        return {
+            kind: (counts[kind, 0], counts[kind, 1], counts[kind, 2]) for kind in names
+        }
 
     @property
     def retained(self) -> int:
@@ -96,7 +124,7 @@ class FactCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReplayWay:
-    """One way of holding the conversation: ours, or a baseline."""
+    """One way of holding the conversation: Everthread, or a baseline."""
 
     name: str
     what: str
@@ -111,7 +139,11 @@ class ReplayWay:
 
     @property
     def mean(self) -> float:
-        return sum(call.use.prompt for call in self.calls) / len(self.calls) if self.calls else 0.0
+        return (
+            sum(call.use.prompt for call in self.calls) / len(self.calls)
+            if self.calls
+            else 0.0
+        )
 
     @property
     def read(self) -> int:
@@ -143,8 +175,23 @@ class ReplayWay:
 
 
 @dataclass(frozen=True, slots=True)
+class LogFigures:
+    """Facts about a recorded session."""
+
+    client: str
+    """The program that wrote the log, in words: `Claude Code`."""
+    began: float | None
+    """Seconds since 1970; None if the log has no times."""
+    ended: float | None
+    own_compactions: int
+    """Compactions that the client made itself."""
+    has_readable_summaries: bool = True
+    """Whether the summary of any of them can be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
-    """A replayed conversation; `ways[0]` is ours."""
+    """A replayed conversation; `ways[0]` is Everthread."""
 
     source: str
     model: str
@@ -157,8 +204,12 @@ class Replay:
     compactions: Sequence[PlayedCompaction]
     notes: Sequence[str] = ()
     recorded_cost: float | None = None
-    """The dollars in the log, where it has those of every call."""
+    """The dollars in the log, if it has those of every call."""
     seconds: float = 0.0
+    log: LogFigures | None = None
+    """Facts about the recorded session, if it was a log."""
+    agreement: Agreement | None = None
+    """None if the log states no usage."""
 
     @property
     def ours(self) -> ReplayWay:
@@ -167,16 +218,29 @@ class Replay:
     def way(self, name: str) -> ReplayWay:
         return next(way for way in self.ways if way.name == name)
 
+    def has_way(self, name: str) -> bool:
+        return any(way.name == name for way in self.ways)
+
+    def shared_calls(self, way: ReplayWay) -> int:
+        """Return the number of calls that our way and another both answered."""
+        return min(len(way.calls), len(self.ours.calls))
+
     def saved(self, way: ReplayWay) -> float | None:
-        """The share of the dollars that our way saves, over the calls that both answered; None where unknown."""
-        count = min(len(way.calls), len(self.ours.calls))
-        ours, theirs = self.ours.cost_of_first(count), way.cost_of_first(count)
+        """Return the share of the dollars that our way saves over the shared calls; None if a price is unknown."""
+        count = self.shared_calls(way)
+        ours = self.ours.cost_of_first(count)
+        theirs = way.cost_of_first(count)
         return None if ours is None or not theirs else float(1 - ours / theirs)
 
     def caching_saves(self) -> float | None:
         """The share of the input's dollars that the cache alone saves, without compaction."""
-        with_cache, without = self.way("cached").input_cost, self.way("uncached").input_cost
-        return None if with_cache is None or not without else float(1 - with_cache / without)
+        with_cache = self.way("cached").input_cost
+        without = self.way("uncached").input_cost
+        return (
+            None
+            if with_cache is None or not without
+            else float(1 - with_cache / without)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -186,13 +250,27 @@ class Replay:
             "notes": list(self.notes),
             "caching_saves_of_input": _round_share(self.caching_saves()),
             "seconds": round(self.seconds, 3),
+            "log": None if self.log is None else asdict(self.log),
+            "agreement": None
+            if self.agreement is None
+            else _agreement_as_dict(self.agreement),
             "compactions": [asdict(compaction) for compaction in self.compactions],
             "ways": [_way_as_dict(self, way) for way in self.ways],
         }
 
 
+def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
+    errors = {
+        "prompt_error": agreement.prompt_error,
+        "input_error": agreement.input_error,
+    }
+    return asdict(agreement) | {
+        name: _round_share(error) for name, error in errors.items()
+    }
+
+
 def total(costs: Iterable[Decimal | None]) -> Decimal | None:
-    """The sum; None where one is unknown."""
+    """Return the sum; None if one is unknown."""
     amount = Decimal(0)
     for cost in costs:
         if cost is None:
@@ -218,7 +296,10 @@ def _way_as_dict(replay: Replay, way: ReplayWay) -> dict[str, Any]:
 
 def _fact_figures(facts: FactCounts) -> dict[str, Any]:
     places = ("retained", "recoverable", "lost")
-    kinds = {kind: dict(zip(places, counts, strict=True)) for kind, counts in facts.kinds.items()}
+    kinds = {
+        kind: dict(zip(places, counts, strict=True))
+        for kind, counts in facts.kinds.items()
+    }
     return {place: getattr(facts, place) for place in places} | {"kinds": kinds}
 
 

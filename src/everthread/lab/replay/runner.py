@@ -17,37 +17,48 @@ from pathlib import Path
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services
-from everthread.compaction.journal import JournalWriter
+from everthread.compaction.journal_writer import JournalWriter
 from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory, load_config
 from everthread.conversation.conversation import Conversation
-from everthread.conversation.events import CompactionDone, CompactionFailed, CompactionStarted, Event, Notice
-from everthread.conversation.options import Route, SessionOptions, Setup
 from everthread.conversation.requests import PreparedRequest
 from everthread.core.messages import Message
 from everthread.core.types import Reply
 from everthread.errors import ContextOverflowError, ModelError
-from everthread.factory.conversation import session_options
-from everthread.factory.models import run_sync
-from everthread.factory.store import open_store
-from everthread.gateway.dashboard.reader import TrialRequest, TrialResult, TrialRun
-from everthread.lab.importers.log import Log, LoggedMessage
-from everthread.lab.provider.cache import Prompt, ProviderCaches
-from everthread.lab.provider.models import PROTOCOLS
-from everthread.lab.provider.script import count_answer
-from everthread.lab.replay import baselines, facts, result
+from everthread.factory.compression import run_sync
+from everthread.factory.conversations import session_options
+from everthread.factory.stores import open_store
+from everthread.gateway.dashboard.page_data import TrialRequest, TrialResult, TrialRun
+from everthread.lab.importers.log import CLIENT_NAMES, Log, LoggedMessage
+from everthread.lab.provider.cache import Prompt
+from everthread.lab.provider.served_models import PROTOCOLS
+from everthread.lab.replay import baselines, result
+from everthread.lab.replay import tracked_facts as facts
 from everthread.lab.replay.baselines import (
     CallLedger,
-    Prompts,
+    ReplayCaches,
     ReplaySetting,
-    cache_seconds,
-    caches_by_marks,
-    read_cache,
 )
-from everthread.lab.replay.plan import PAUSE, STEP, PlannedCall, plan_replay
-from everthread.lab.replay.result import PlayedCompaction, Replay, ReplayWay
-from everthread.providers.catalog import catalogue_window
+from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.recording import first_call_after, measure_agreement
+from everthread.lab.replay.replay_plan import PAUSE, STEP, plan_replay
+from everthread.lab.replay.result import (
+    Agreement,
+    LogFigures,
+    PlayedCompaction,
+    Replay,
+    ReplayWay,
+)
+from everthread.lab.replay.setting import DEFAULT_MODEL, prepare_setting
 from everthread.testing import SteppedClock
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionFailed,
+    CompactionStarted,
+    Event,
+    Notice,
+)
+from everthread.thread.options import Route, SessionOptions, Setup
 
 Compact = Callable[[int, Conversation], bool] | Collection[int]
 """The calls before which to compact, whatever the size: their indices, or a function."""
@@ -63,8 +74,36 @@ def route_for(model: str, window: int) -> Route:
 
 
 def fast_folder() -> str | None:
-    """A folder in memory, where the system has one: the store of a replay is temporary."""
+    """Return a folder in memory if the system has one: the store of a replay is temporary."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
+
+
+class SimulatedAlarm:
+    """The idle timer of a replay: it rings in simulated time."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        self._clock = clock
+        self._due = 0.0
+        self._then: Callable[[], None] | None = None
+
+    def set(self, seconds: float, then: Callable[[], None]) -> SimulatedAlarm:
+        """Schedule a call; it replaces an earlier one."""
+        self._due = self._clock.now + seconds
+        self._then = then
+        return self
+
+    def cancel(self) -> None:
+        self._then = None
+
+    def ring_before(self, moment: float) -> bool:
+        """Make the scheduled call if it is due by then; return whether it was made."""
+        then = self._then
+        if then is None or self._due > moment:
+            return False
+        self._then = None
+        self._clock.now = self._due
+        then()
+        return True
 
 
 class Player:
@@ -85,24 +124,36 @@ class Player:
         self.ledger = CallLedger(setting.ttl, setting.began)
         self.compactions: list[PlayedCompaction] = []
         self.notes: dict[str, str] = {}
-        """Notes by their words without figures: each is given once."""
+        """Notes by their words without figures: of several that differ in figures, the last is given."""
         self.refused: int | None = None
         self._started = 0.0
         """The start of the last compaction, by a real clock."""
+        self._alarm = SimulatedAlarm(self._clock)
 
     @asynccontextmanager
     async def play(self) -> AsyncIterator[Conversation]:
         """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
         setting = self.setting
-        with tempfile.TemporaryDirectory(prefix="everthread-replay-", dir=fast_folder()) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="everthread-replay-", dir=fast_folder()
+        ) as folder:
             store = open_store(Path(folder) / "replay.db")
             try:
                 setup = Setup(
-                    store, route_for(setting.calls[0].model, setting.window), self._engine,
-                    lambda context: JournalWriter(context.counter), self._options, setting.system, self._on_event,
-                    clock=self._clock, wall=lambda: setting.began + self._clock.now,
-                )  # fmt: skip
-                async with await Conversation.open(setup, tools=setting.tools) as conversation:
+                    store,
+                    route_for(setting.calls[0].model, setting.window),
+                    engine=self._engine,
+                    summarizer=lambda context: JournalWriter(context.counter),
+                    options=self._options,
+                    system=setting.system,
+                    listener=self._on_event,
+                    clock=self._clock,
+                    wall=lambda: setting.began + self._clock.now,
+                    timer=self._alarm.set,
+                )
+                async with await Conversation.open(
+                    setup, tools=setting.tools
+                ) as conversation:
                     await self._play_calls(conversation)
                     yield conversation
             finally:
@@ -115,21 +166,31 @@ class Player:
         elif isinstance(event, CompactionDone):
             self.compactions.append(
                 PlayedCompaction(
-                    number, event.reason, event.tokens_before, event.tokens_after, event.messages_before,
-                    event.messages_after, event.author, time.perf_counter() - self._started,
+                    number,
+                    event.reason,
+                    tokens_before=event.tokens_before,
+                    tokens_after=event.tokens_after,
+                    messages_before=event.messages_before,
+                    messages_after=event.messages_after,
+                    author=event.author,
+                    seconds=time.perf_counter() - self._started,
                 )
-            )  # fmt: skip
+            )
         elif isinstance(event, CompactionFailed):
             self._note(f"a compaction failed before call {number + 1:,}: {event.error}")
         elif isinstance(event, Notice):
             self._note(event.text)
 
     def _note(self, text: str) -> None:
-        self.notes.setdefault(re.sub(r"[\d,.]+", "#", text), text)
+        self.notes[re.sub(r"[\d,.]+", "#", text)] = text
 
     async def _play_calls(self, conversation: Conversation) -> None:
-        setting, caches, compactions = self.setting, ProviderCaches(self._clock), 0
+        setting = self.setting
+        caches = ReplayCaches(self._clock, setting.recording)
+        compactions = 0
         for number, call in enumerate(setting.calls):
+            if self._alarm.ring_before(call.at):
+                await conversation.settle()
             self._clock.now = call.at
             if call.model != conversation.route.name:
                 await conversation.use_model(route_for(call.model, setting.window))
@@ -140,32 +201,46 @@ class Player:
                 self.refused = number
                 return
             request = prepared.request
-            use = read_cache(caches, request.model, prompt)
+            use = caches.use(number, request.model, prompt)
             reshaped = result.COMPACTED if len(self.compactions) > compactions else ""
             compactions = len(self.compactions)
-            self.ledger.record_call(request, use, call.output, call.at, reshaped=reshaped)
+            self.ledger.record_call(
+                request, use, call.output, call.at, reshaped=reshaped
+            )
             usage = _USAGE[prepared.api](use, call.output, 0)
-            await conversation.record(Reply(call.answer, usage=usage, model=request.model))
+            await conversation.record(
+                Reply(call.answer, usage=usage, model=request.model)
+            )
             setting.step()
 
-    async def _prepare_call(self, conversation: Conversation, number: int) -> tuple[PreparedRequest, Prompt]:
+    async def _prepare_call(
+        self, conversation: Conversation, number: int
+    ) -> tuple[PreparedRequest, Prompt]:
         """Prepare a request that the provider accepts: one over the window is refused and recovered."""
-        messages, compact = list(self.setting.calls[number].inputs), self._compact
+        messages = list(self.setting.calls[number].inputs)
+        compact = self._compact
         if messages and compact:
             await conversation.add(messages)
             messages = []
-            if compact(number, conversation) if callable(compact) else number in compact:
+            if (
+                compact(number, conversation)
+                if callable(compact)
+                else number in compact
+            ):
                 compaction = await conversation.compress()
                 if not compaction.changed:
-                    self._note(f"nothing was compacted before call {number + 1:,}: {compaction.reason}")
+                    self._note(
+                        f"nothing was compacted before call {number + 1:,}: {compaction.reason}"
+                    )
         prepared = await conversation.prepare(messages or None)
-        while (prompt := self.setting.prompts.read(prepared.request)).tokens > self.setting.window:
+        while (
+            prompt := self.setting.prompts.read(prepared.request)
+        ).tokens > self.setting.window:
             refusal = f"prompt is too long: {prompt.tokens} tokens > {self.setting.window} maximum"
             prepared = await conversation.recover(ModelError(refusal, status=400))
         return prepared, prompt
 
 
-DEFAULT_MODEL = "claude-sonnet-4-5"
 OURS = "everthread"
 Progress = Callable[[int, int], None]
 """Called with the number of finished steps and of all steps."""
@@ -186,64 +261,134 @@ async def areplay(  # noqa: PLR0913 - what a replay may be told, one by one
     compared: bool = True,
     judged: bool | None = None,
     progress: Progress | None = None,
+    ttl: str | None = None,
 ) -> Replay:
     """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
 
     `model`: its name; None: the log's, call by call. `window`: None is the model's own. `options`: the settings of the
     conversation. `times`: the time of each call in seconds; else the log's, else assumed with `pause` and `step`.
     `compact`: calls to compact before, or a function `(call, conversation) -> bool`. `compared`: also the baselines.
-    `judged`: also the facts; None: as `compared`.
+    `judged`: also the facts; None: as `compared`. `ttl`: the lifetime of Claude's cache; None: as recorded, else as in
+    `options`.
+
+    A log's usage gives the size of system prompt and tools, the calls that missed the cache and the cache's lifetime.
     """
     started = time.perf_counter()
     log = conversation
     if not isinstance(log, Log):
         log = Log("messages", "core", [LoggedMessage(message) for message in log])
     settings = replace(options or session_options(Config()), background=False)
-    default_model = model or log.model or DEFAULT_MODEL
-    plan = plan_replay(log, times=times, pause=pause, step=step, ttl=cache_seconds(default_model, settings.cache_ttl))
-    prompts = Prompts()
-    calls = tuple(_complete_call(call, model or call.model or default_model, prompts) for call in plan.calls)
-    size = window or catalogue_window(calls[0].model).tokens
-    setting = baselines.ReplaySetting(
-        calls, size, settings.cache_ttl, time.time() if plan.began is None else plan.began,
-        log.system, log.tools, prompts, _count_steps(progress, len(calls) * (3 if compared else 1)),
-    )  # fmt: skip
+    lifetime = cache_seconds(
+        model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl
+    )
+    plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
+    setting = prepare_setting(
+        log,
+        plan,
+        model=model,
+        window=window,
+        ttl=ttl or settings.cache_ttl,
+        is_ttl_given=ttl is not None,
+        step=_count_steps(progress, len(plan.calls) * (3 if compared else 1)),
+    )
 
     def make_engine(services: Services) -> ContextEngine:
-        return create_engine(engine, services, dict(engine_options or {}), home=home_directory())
+        return create_engine(
+            engine, services, dict(engine_options or {}), home=home_directory()
+        )
 
-    player = Player(setting, settings, make_engine, compact)
+    player = Player(
+        setting, replace(settings, cache_ttl=setting.ttl), make_engine, compact
+    )
     is_judged = compared if judged is None else judged
     facts_stated = facts.collect_facts(plan.messages) if compared or is_judged else []
     async with player.play() as replayed:
-        fact_counts = await facts.judge_facts(facts_stated, replayed) if is_judged else None
+        fact_counts = (
+            await facts.judge_facts(facts_stated, replayed) if is_judged else None
+        )
         threshold = replayed.threshold
-        texts = [record.record.summary for record in await replayed.store.compactions(replayed.id)]
-    compactions = [
-        replace(one, summary=text or "") for one, text in zip_longest(player.compactions, texts) if one is not None
+        compactions = await _add_summaries(player.compactions, replayed)
+    ways = [
+        ReplayWay(OURS, "Everthread", player.ledger.calls, player.refused, fact_counts)
     ]
-    ways = [ReplayWay(OURS, "Everthread", player.ledger.calls, player.refused, fact_counts)]
+    agreement = None
     if compared:
-        uncached, cached, truncated, messages = baselines.play_baselines(setting)
-        ways += [uncached, cached, replace(truncated, facts=facts.judge_messages(facts_stated, messages))]
-    costs = [call.cost for call in calls if call.cost is not None]
+        others, agreement = _play_others(log, setting, facts_stated)
+        ways += others
+    costs = [call.cost for call in setting.calls if call.cost is not None]
     return Replay(
-        log.source, ", ".join(dict.fromkeys(call.model for call in calls)), size, threshold, engine, plan.timed,
-        ways, compactions, [*log.warnings, *plan.notes, *player.notes.values()],
-        sum(costs) if len(costs) == len(calls) else None, time.perf_counter() - started,
-    )  # fmt: skip
+        log.source,
+        ", ".join(dict.fromkeys(call.model for call in setting.calls)),
+        setting.window,
+        threshold=threshold,
+        engine=engine,
+        timed=plan.timed,
+        ways=ways,
+        compactions=compactions,
+        notes=[*log.warnings, *plan.notes, *player.notes.values()],
+        recorded_cost=sum(costs) if len(costs) == len(setting.calls) else None,
+        seconds=time.perf_counter() - started,
+        log=_describe_log(log),
+        agreement=agreement,
+    )
+
+
+async def _add_summaries(
+    compactions: Sequence[PlayedCompaction], conversation: Conversation
+) -> list[PlayedCompaction]:
+    """Return the compactions with the summaries that were stored."""
+    records = await conversation.store.compactions(conversation.id)
+    texts = [record.record.summary for record in records]
+    return [
+        replace(one, summary=text or "")
+        for one, text in zip_longest(compactions, texts)
+        if one is not None
+    ]
+
+
+def _play_others(
+    log: Log, setting: ReplaySetting, facts_stated: Sequence[facts.StatedFact]
+) -> tuple[list[ReplayWay], Agreement | None]:
+    """Return the baselines and the session as recorded, and how far the prediction agrees with the record."""
+    recorded = baselines.price_recorded_calls(setting)
+    uncached, cached, truncated, messages = baselines.play_baselines(setting)
+    kept = facts.judge_messages(facts_stated, messages)
+    ways = [uncached, cached, replace(truncated, facts=kept)]
+    known = [call for call in recorded if call is not None]
+    if len(known) == len(recorded):
+        name = baselines.RECORDED
+        ways.append(ReplayWay(name, baselines.WHAT[name], known))
+    agreement = measure_agreement(
+        cached.calls, recorded, until=_calls_before_compaction(log, setting)
+    )
+    return ways, agreement
+
+
+def _calls_before_compaction(log: Log, setting: ReplaySetting) -> int:
+    """Return the number of calls before the client's first own compaction."""
+    return (
+        first_call_after(setting.calls, log.compactions[0])
+        if log.compactions
+        else len(setting.calls)
+    )
+
+
+def _describe_log(log: Log) -> LogFigures | None:
+    if log.kind not in CLIENT_NAMES:
+        return None
+    times = [entry.at for entry in log.entries if entry.at is not None]
+    return LogFigures(
+        CLIENT_NAMES[log.kind],
+        began=min(times, default=None),
+        ended=max(times, default=None),
+        own_compactions=len(log.compactions),
+        has_readable_summaries=any(one.summary is not None for one in log.compactions),
+    )
 
 
 def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
     """Like `areplay`, from a script or from inside a running event loop."""
     return run_sync(areplay(conversation, **arguments))
-
-
-def _complete_call(call: PlannedCall, model: str, prompts: Prompts) -> PlannedCall:
-    """The call with its model and the tokens of its answer: as reported, else counted."""
-    counter, reported = prompts.counter(model), call.usage.output_tokens if call.usage is not None else 0
-    thoughts = call.answer.get("reasoning_content") or ""
-    return replace(call, model=model, output=reported or count_answer(call.answer, counter) + counter.text(thoughts))
 
 
 def _count_steps(progress: Progress | None, steps: int) -> Callable[[], None]:
@@ -265,11 +410,27 @@ async def run_trial(request: TrialRequest) -> TrialResult:
 
 def replay_twice(request: TrialRequest) -> TrialResult:
     """Replay a thread as configured, with the settings to try, and without compaction."""
-    messages = [LoggedMessage(message, at, model=request.model) for message, at in request.said]
-    log = Log(f"thread {request.source[:12]}", "core", messages, request.system, [], request.model)
+    messages = [
+        LoggedMessage(message, at, model=request.model) for message, at in request.said
+    ]
+    log = Log(
+        f"thread {request.source[:12]}",
+        "core",
+        entries=messages,
+        system=request.system,
+        tools=[],
+        model=request.model,
+    )
     options = session_options(load_config())
-    tried = replace(options, threshold=request.threshold, threshold_tokens=None, target_ratio=request.ratio)
-    now = replay(log, window=request.window, options=options, compared=False, judged=True)
+    tried = replace(
+        options,
+        threshold=request.threshold,
+        threshold_tokens=None,
+        target_ratio=request.ratio,
+    )
+    now = replay(
+        log, window=request.window, options=options, compared=False, judged=True
+    )
     then = replay(log, window=request.window, options=tried)
     runs = [
         _trial_run("as configured", now),
@@ -285,8 +446,12 @@ def _trial_run(name: str, replayed: Replay, way: str = "everthread") -> TrialRun
     return TrialRun(
         name,
         [call.use.prompt for call in played_way.calls],
-        [compaction.call for compaction in replayed.compactions] if way == "everthread" else [],
-        None if played_way.cost is None else float(played_way.cost),
-        (facts.retained, facts.recoverable, facts.lost) if facts is not None else None,
-        played_way.refused is not None,
+        compactions=[compaction.call for compaction in replayed.compactions]
+        if way == "everthread"
+        else [],
+        cost=None if played_way.cost is None else float(played_way.cost),
+        facts=(facts.retained, facts.recoverable, facts.lost)
+        if facts is not None
+        else None,
+        refused=played_way.refused is not None,
     )

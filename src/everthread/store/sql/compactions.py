@@ -10,8 +10,8 @@ from typing import Any
 
 from everthread.core.types import Node, System
 from everthread.errors import InputError, NothingToUndoError, UnknownIdError
-from everthread.store.database import LAST, Row, Tx, chunks, decode_json, encode_json, placeholders
-from everthread.store.models import (
+from everthread.store.database import LAST, Row, Tx, chunks, placeholders
+from everthread.store.records import (
     UNDONE,
     UNDONE_STATE,
     CompactionRecord,
@@ -22,14 +22,14 @@ from everthread.store.models import (
     NewSession,
     Session,
 )
-from everthread.store.sql.messages import (
+from everthread.store.sql.message_rows import (
     SESSION_MESSAGES,
     AppendRequest,
     append_messages,
     insert_message,
     prepare_message,
 )
-from everthread.store.sql.sessions import (
+from everthread.store.sql.session_rows import (
     ThreadTip,
     check_fence,
     find_thread,
@@ -41,7 +41,13 @@ from everthread.store.sql.sessions import (
     recount_thread,
     session_chain,
 )
-from everthread.store.sql.state import copy_pins, list_nodes, put_nodes, put_state
+from everthread.store.sql.thread_state import (
+    copy_pins,
+    list_nodes,
+    put_nodes,
+    put_state,
+)
+from everthread.store.value_encoding import decode_json, encode_json, unpack_body
 
 
 def continue_session(
@@ -65,36 +71,59 @@ def continue_session(
     """
     old = lock_tip(tx, session_id)
     if old.id != session_id:
-        first = tx.value("SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'", (session_id,))
+        first = tx.value(
+            "SELECT id FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
+            (session_id,),
+        )
         return Continuation(load_session(tx, old.id), won=first == new_id)
     check_fence(tx, old.thread, lease)
     if not 0 <= seen <= old.next_seq:
-        raise InputError(f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen")
+        raise InputError(
+            f"session {session_id} has {old.next_seq} messages, {seen} cannot have been seen"
+        )
     if pending:
         request = AppendRequest(session_id, pending, now)
         request.prepare()
         append_messages(tx, [request])
     parent = load_session(tx, session_id)
     new = NewSession(
-        id=new_id, kind="continuation", parent=session_id, tenant=parent.tenant, platform=parent.platform,
-        user=parent.user, title=parent.title, model=parent.model, client=parent.client,
-        client_session=parent.client_session, system=parent.system if system is None else system,
-    )  # fmt: skip
+        id=new_id,
+        kind="continuation",
+        parent=session_id,
+        tenant=parent.tenant,
+        platform=parent.platform,
+        user=parent.user,
+        title=parent.title,
+        model=parent.model,
+        client=parent.client,
+        client_session=parent.client_session,
+        system=parent.system if system is None else system,
+    )
     if not insert_session(tx, new, thread=parent.thread, now=now):
         raise InputError(f"the id {new_id!r} is taken by another session")
-    unseen = tx.all("SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq", (session_id, seen))
+    unseen = tx.all(
+        "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
+        (session_id, seen),
+    )
     placed = [_keep_or_insert(tx, old.thread, entry, now) for entry in compacted]
     place_messages(tx, new_id, [*placed, *(row[0] for row in unseen)])
     put_nodes(tx, [replace(node, thread=old.thread) for node in nodes], lease)
     move_activity(tx, session_id, new_id)
-    _set_end(tx, new_id, parent.ended, parent.end_reason)  # a thread that has ended stays so
+    _set_end(
+        tx, new_id, parent.ended, parent.end_reason
+    )  # a thread that has ended stays so
     _set_end(tx, session_id, now, "compression")
-    _insert_compaction(tx, (old.thread, session_id, new_id, now), compaction or NewCompaction())
+    _insert_compaction(
+        tx, (old.thread, session_id, new_id, now), compaction or NewCompaction()
+    )
     return Continuation(load_session(tx, new_id), won=True)
 
 
 def _set_end(tx: Tx, session_id: str, ended: float | None, reason: str | None) -> None:
-    tx.run("UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ?", (ended, reason, session_id))
+    tx.run(
+        "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ?",
+        (ended, reason, session_id),
+    )
 
 
 def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) -> int:
@@ -106,13 +135,20 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
             "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
         )
         if tx.one(of_thread, (entry, thread, thread)) is None:
-            raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
+            raise UnknownIdError(
+                f"thread {thread} has no message {entry}; nothing was changed"
+            )
         return entry
     if entry.kind == "message":
-        raise InputError("a compaction makes summaries and derived messages; what was said is appended or pending")
+        raise InputError(
+            "a compaction makes summaries and derived messages; what was said is appended or pending"
+        )
     message_id = insert_message(tx, thread, prepare_message(entry), now)
     if message_id is None:
-        message_id = tx.value("SELECT id FROM messages WHERE thread_id = ? AND event = ?", (thread, entry.event))
+        message_id = tx.value(
+            "SELECT id FROM messages WHERE thread_id = ? AND event = ?",
+            (thread, entry.event),
+        )
     return int(message_id)
 
 
@@ -121,58 +157,64 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
     unique = list(dict.fromkeys(ids))
     rows = ((session_id, seq, message_id) for seq, message_id in enumerate(unique))
     tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
-    tx.run("UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?", (len(unique), len(unique), session_id))
+    tx.run(
+        "UPDATE sessions SET next_seq = ?, carried = ? WHERE id = ?",
+        (len(unique), len(unique), session_id),
+    )
 
 
-def undo_compaction(tx: Tx, session_id: str, now: float, lease: Lease | None) -> Session:
+def undo_compaction(
+    tx: Tx, session_id: str, now: float, lease: Lease | None
+) -> Session:
     tip = lock_tip(tx, session_id)
     check_fence(tx, tip.thread, lease)
-    if _undo_rewrite(tx, tip, now):
-        return load_session(tx, tip.id)
     if tip.kind != "continuation" or tip.parent is None:
-        raise NothingToUndoError(f"thread {tip.thread} has no compaction that could be undone")
+        raise NothingToUndoError(
+            f"thread {tip.thread} has no compaction that could be undone"
+        )
     parent = load_session(tx, tip.parent)
     added = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE p.session_id = ? AND p.seq >= s.carried ORDER BY p.seq",
         (tip.id,),
     )
-    rows = [(parent.id, parent.messages + offset, row[0]) for offset, row in enumerate(added)]
+    rows = [
+        (parent.id, parent.messages + offset, row[0])
+        for offset, row in enumerate(added)
+    ]
     tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
-    tx.run("UPDATE sessions SET next_seq = ? WHERE id = ?", (parent.messages + len(rows), parent.id))
+    tx.run(
+        "UPDATE sessions SET next_seq = ? WHERE id = ?",
+        (parent.messages + len(rows), parent.id),
+    )
     tx.run("UPDATE sessions SET kind = 'reverted' WHERE id = ?", (tip.id,))
     move_activity(tx, tip.id, parent.id)
     _set_end(tx, parent.id, tip.ended, tip.end_reason)
     _set_end(tx, tip.id, now, "reverted")
     tx.run("UPDATE compactions SET reverted = ? WHERE session_id = ?", (now, tip.id))
+    _undo_rewrites(tx, tip, now)
     return load_session(tx, parent.id)
 
 
-def _undo_rewrite(tx: Tx, tip: ThreadTip, now: float) -> bool:
-    """The same for a proxied thread: the rewrite is kept, but never found again.
+def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
+    """Take a session's rewrites out of use, for a thread whose client keeps the history.
 
-    Its client sends the whole history, which is as large as before: until it has grown by a tenth no other is made.
+    The client sends the whole history, which is as large as before: no other compaction until it grew by a tenth.
     """
-    last = tx.one(
-        "SELECT id, created FROM compactions WHERE session_id = ? AND parent_id = session_id AND reverted IS NULL "
-        "ORDER BY id DESC LIMIT 1",
-        (tip.id,),
+    undone = tx.all(
+        "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE session_id = ? RETURNING chain",
+        (f"{UNDONE}{tip.id}:", tip.id),
     )
-    if last is None:
-        return False
-    tx.run(
-        "UPDATE rewrites SET chain = ? || chain, skeleton = '' WHERE thread_id = ? AND chain NOT LIKE ? "
-        "AND replacement IN (SELECT replacement FROM rewrites WHERE thread_id = ? AND ABS(created - ?) < 0.001)",
-        (f"{UNDONE}{last[0]}:", tip.thread, f"{UNDONE}%", tip.thread, last[1]),
-    )
+    if not undone:
+        return
     size = tx.value(
-        "SELECT COALESCE(SUM(COALESCE(tokens, (LENGTH(body) + 3) / 4)), 0) FROM messages "
+        "SELECT COALESCE(SUM(COALESCE(tokens, (chars + 3) / 4)), 0) FROM messages "
         "WHERE thread_id = ? AND kind = 'message'",
         (tip.thread,),
     )
-    put_state(tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size))}, now)
-    tx.run("UPDATE compactions SET reverted = ? WHERE id = ?", (now, last[0]))
-    return True
+    put_state(
+        tx, tip.thread, UNDONE_STATE, {"until": round(UNDO_GROWTH * int(size))}, now
+    )
 
 
 UNDO_GROWTH = 1.1
@@ -187,19 +229,19 @@ def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
     return [as_compaction(row) for row in rows]
 
 
-def record_compaction(tx: Tx, session_id: str, compaction: NewCompaction, now: float) -> None:
-    """Of a compaction that made no new session: what its client sends is compacted, the session stays whole."""
-    thread = tx.value("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
-    if thread is not None:
-        _insert_compaction(tx, (thread, session_id, session_id, now), compaction)
-
-
-def _insert_compaction(tx: Tx, origin: tuple[str, str, str, float], compaction: NewCompaction) -> None:
+def _insert_compaction(
+    tx: Tx, origin: tuple[str, str, str, float], compaction: NewCompaction
+) -> None:
     """`origin`: the thread, the session before, the one after, and when."""
     tx.run(
         "INSERT INTO compactions (thread_id, parent_id, session_id, created, tokens_before, tokens_after, record) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (*origin, compaction.tokens_before, compaction.tokens_after, encode_compaction(compaction)),
+        (
+            *origin,
+            compaction.tokens_before,
+            compaction.tokens_after,
+            encode_compaction(compaction),
+        ),
     )
 
 
@@ -216,7 +258,12 @@ def encode_compaction(compaction: NewCompaction) -> str:
     record = asdict(compaction)
     cost = None if compaction.cost is None else str(compaction.cost)
     return encode_json(
-        {**record, "covered": list(compaction.covered), "warnings": list(compaction.warnings), "cost": cost}
+        {
+            **record,
+            "covered": list(compaction.covered),
+            "warnings": list(compaction.warnings),
+            "cost": cost,
+        }
     )
 
 
@@ -224,34 +271,50 @@ OUTPUT_ID = re.compile(r"output:[0-9a-f]{16}")
 
 
 def branch_thread(
-    tx: Tx, session_id: str, at_message: int, new: NewSession | None, fresh_id: str, now: float
+    tx: Tx,
+    session_id: str,
+    at_message: int,
+    new: NewSession | None,
+    fresh_id: str,
+    now: float,
 ) -> Session:
     thread = lock_thread(tx, session_id)
     source_id, context = _find_context(tx, thread, at_message)
     source = load_session(tx, source_id)
     branch = new or NewSession(
-        id=fresh_id, platform=source.platform, user=source.user, title=source.title, model=source.model,
+        id=fresh_id,
+        platform=source.platform,
+        user=source.user,
+        title=source.title,
+        model=source.model,
         system=source.system,
-    )  # fmt: skip
+        client=source.client,
+    )
     branch = replace(branch, kind="branch", parent=source.id, tenant=source.tenant)
     if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
-        _share_messages(tx, branch.id, context, _history_ids(tx, thread, at_message))
+        _share_messages(tx, branch.id, context, history_ids(tx, thread, at_message))
         _copy_citations(tx, thread, branch.id)
-        # Summaries of what is shared: the context may cite them, and the branch outlives the thread they came from.
-        shared = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
+        # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
+        shared = [
+            node for node in list_nodes(tx, thread) if node.last_message <= at_message
+        ]
         put_nodes(tx, [replace(node, thread=branch.id) for node in shared], None)
         copy_pins(tx, thread, branch.id)
         recount_thread(tx, branch.id)
     stored = load_session(tx, branch.id)
-    if (stored.kind, stored.parent, stored.branched_at) != ("branch", source.id, at_message):
+    if (stored.kind, stored.parent, stored.branched_at) != (
+        "branch",
+        source.id,
+        at_message,
+    ):
         raise InputError(f"the id {branch.id!r} is taken by another session")
     return stored
 
 
 def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
-    """The session to branch from, and what it shows up to the message.
+    """Return the session to branch from, and the messages it shows up to `at_message`.
 
-    The newest session that shows it serves, unless that session's summary tells of what came later.
+    That is the newest session that shows the message, unless its summary covers later messages.
     """
     for session, _ in reversed(session_chain(tx, thread)):
         row = tx.one(
@@ -273,42 +336,63 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
 def _covers_later(tx: Tx, session: str, at_message: int) -> bool:
     """Whether the summary a session begins with covers something that was said after a message."""
     record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
-    later = [covered for covered in decode_json(record)["covered"] if covered > at_message] if record else []
-    return bool(tx.all_in("SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later))
+    later = (
+        [covered for covered in decode_json(record)["covered"] if covered > at_message]
+        if record
+        else []
+    )
+    return bool(
+        tx.all_in("SELECT 1 FROM messages WHERE id IN ({}) AND kind = 'message'", later)
+    )
 
 
-def _history_ids(tx: Tx, thread: str, at_message: int) -> list[int]:
-    """Ids of the history through a message."""
+def history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
+    """Load the ids of a thread's history through a message; None: all of it."""
     ids: list[int] = []
     for link in session_chain(tx, thread):
-        for row in tx.all(f"SELECT p.message_id {SESSION_MESSAGES} ORDER BY p.seq", link):
+        for row in tx.all(
+            f"SELECT p.message_id {SESSION_MESSAGES} ORDER BY p.seq", link
+        ):
             ids.append(row[0])
             if row[0] == at_message:
                 return ids
+    if at_message is None:
+        return ids
     raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
 
 
-def _share_messages(tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]) -> None:
-    """Place the context, and before it the history where that is more."""
+def _share_messages(
+    tx: Tx, session_id: str, context: Sequence[int], history: Sequence[int]
+) -> None:
+    """Place the context, preceded by the history if that holds more."""
     place_messages(tx, session_id, context)
     if list(context) == list(history):
         tx.run("UPDATE sessions SET carried = 0 WHERE id = ?", (session_id,))
         return
-    rows = ((session_id, seq - len(history), message_id) for seq, message_id in enumerate(history))
+    rows = (
+        (session_id, seq - len(history), message_id)
+        for seq, message_id in enumerate(history)
+    )
     tx.many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
 
 
 def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
     """Stored outputs that the shared messages cite live as long as the branch, too."""
-    stored = {row[0] for row in tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))}
+    stored = {
+        row[0]
+        for row in tx.all(
+            "SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,)
+        )
+    }
     if not stored:
         return
     rows = tx.all(
         "SELECT DISTINCT m.id, m.body FROM places p JOIN messages m ON m.id = p.message_id "
-        "WHERE p.session_id = ? AND m.body LIKE ?",
-        (session_id, "%output:%"),
+        "WHERE p.session_id = ?",
+        (session_id,),
     )
-    for some in chunks(sorted(stored & {key for row in rows for key in OUTPUT_ID.findall(row[1])})):
+    cited = {key for row in rows for key in OUTPUT_ID.findall(unpack_body(row[1]))}
+    for some in chunks(sorted(stored & cited)):
         tx.run(
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "

@@ -1,6 +1,6 @@
-"""What must always be true of a store, as questions to it; and how a thread is deleted.
+"""Consistency checks of a store, and the deletion of a thread.
 
-A deleted thread takes everything that is only its own. What it cost stays in the accounts, without any content.
+Deleting a thread deletes everything that belongs only to it. Its cost stays in the accounts, without any content.
 """
 
 from __future__ import annotations
@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everthread.core.fingerprints import byte_fingerprint
 from everthread.errors import StoreDamagedError
-from everthread.store.database import Tx, chunks, decode_json, placeholders
-from everthread.store.sql.messages import load_output, queue_output
-from everthread.store.sql.sessions import AT_TIP, THREAD_MESSAGES, lock_thread
+from everthread.store.database import Tx, chunks, placeholders
+from everthread.store.sql.session_rows import (
+    AT_TIP,
+    THREAD_MESSAGES,
+    THREAD_NUMBERS,
+    lock_thread,
+)
+from everthread.store.sql.stored_outputs import load_output, queue_output
+from everthread.store.value_encoding import checksum
 
 CONSISTENCY_CHECKS = {
     "place(s) name a message that is not there": (
@@ -63,6 +68,14 @@ CONSISTENCY_CHECKS = {
     "compaction(s) name a session that is not there": (
         "SELECT COUNT(*) FROM compactions c LEFT JOIN sessions s ON s.id = c.session_id WHERE s.id IS NULL"
     ),
+    "point(s) of a thread follow a point that is not in it": (
+        "SELECT COUNT(*) FROM links l WHERE l.follows <> '' AND NOT EXISTS "
+        "(SELECT 1 FROM links p WHERE p.digest = l.follows AND p.thread_id = l.thread_id)"
+    ),
+    "point(s) of a thread have messages from before those of the point they follow": (
+        "SELECT COUNT(*) FROM links l JOIN links p ON p.digest = l.follows AND p.thread_id = l.thread_id "
+        "WHERE l.message_id < p.message_id"
+    ),
     "citation(s) name an output that is not there": (
         "SELECT COUNT(*) FROM citations c LEFT JOIN outputs o ON o.tenant = c.tenant AND o.id = c.output_id "
         "WHERE o.id IS NULL"
@@ -86,11 +99,12 @@ def find_problems(tx: Tx) -> list[str]:
 def _changed_messages(tx: Tx) -> Iterator[str]:
     last = 0
     while rows := tx.all(
-        "SELECT id, body, byte_order FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, MESSAGES_AT_ONCE)
+        "SELECT id, body, checksum FROM messages WHERE id > ? ORDER BY id LIMIT ?",
+        (last, MESSAGES_AT_ONCE),
     ):
         last = rows[-1][0]
-        for message_id, body, fingerprint in rows:
-            if byte_fingerprint(decode_json(body)) != fingerprint:
+        for message_id, body, expected in rows:
+            if checksum(body) != expected:
                 yield f"message {message_id} is not what was stored"
 
 
@@ -106,7 +120,9 @@ def delete_thread(tx: Tx, thread: str) -> int:
     """How many sessions were deleted, those of its subagents too. A branch keeps what it shares."""
     threads = _lock_with_subagents(tx, thread)
     marks = placeholders(threads)
-    rows = tx.all(f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({marks})", threads)
+    rows = tx.all(
+        f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({marks})", threads
+    )
     ids = [row[0] for row in rows]
     tx.many("DELETE FROM places WHERE session_id = ?", [(key,) for key in ids])
     orphans = tx.all(
@@ -115,11 +131,19 @@ def delete_thread(tx: Tx, thread: str) -> int:
         threads,
     )
     for some in chunks([row[0] for row in orphans]):
-        _unindex(tx, f"message_id IN ({placeholders(some)})", some)
+        _unindex_messages(tx, some)
         tx.run(f"DELETE FROM messages WHERE id IN ({placeholders(some)})", some)
     _give_to_branches(tx, threads)
     _delete_outputs(tx, threads)
-    for table in ("compactions", "nodes", "leases", "links", "rewrites", "turns", "pins"):
+    for table in (
+        "compactions",
+        "nodes",
+        "leases",
+        "links",
+        "rewrites",
+        "turns",
+        "pins",
+    ):
         tx.run(f"DELETE FROM {table} WHERE thread_id IN ({marks})", threads)
     tx.many("DELETE FROM state WHERE scope = ?", [(key,) for key in ids])
     tx.many("DELETE FROM sessions WHERE id = ?", [(key,) for key in ids])
@@ -132,7 +156,8 @@ def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
     for key in hashes:
         tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.lock}", (key,))
         tx.run(
-            "DELETE FROM texts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_hash = ?)", (key, key)
+            "DELETE FROM texts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_hash = ?)",
+            (key, key),
         )
 
 
@@ -160,7 +185,9 @@ def _give_to_branches(tx: Tx, threads: list[str]) -> None:
         f"WHERE m.thread_id IN ({placeholders(threads)}) ORDER BY s.started DESC, s.id DESC",
         threads,
     )
-    heirs: dict[int, str] = dict(shared)  # of several branches the last row, the oldest branch, stays
+    heirs: dict[int, str] = dict(
+        shared
+    )  # of several branches the last row, the oldest branch, stays
     for message_id, heir in heirs.items():
         taken = tx.one(
             "SELECT 1 FROM messages WHERE thread_id = ? AND event = (SELECT event FROM messages WHERE id = ?)",
@@ -170,16 +197,21 @@ def _give_to_branches(tx: Tx, threads: list[str]) -> None:
             "UPDATE messages SET thread_id = ?, event = event || ? WHERE id = ?",
             (heir, f"/{message_id}" if taken else "", message_id),
         )
-        _unindex(tx, "message_id = ?", (message_id,))
+        _unindex_messages(tx, [message_id])
         tx.run(
             "INSERT INTO unindexed (message_id) SELECT id FROM messages WHERE id = ? AND kind = 'message'",
             (message_id,),
         )
 
 
-def _unindex(tx: Tx, where: str, values: Sequence[Any]) -> None:
-    """Remove pieces from the index. The queue goes first, so that an indexer has finished or will not begin."""
-    tx.run(f"DELETE FROM unindexed WHERE {where}", values)
+def _unindex_messages(tx: Tx, ids: Sequence[int]) -> None:
+    """Remove messages from the index. The queue goes first, so that an indexer has finished or will not begin."""
+    where = f"message_id IN ({placeholders(ids)})"
+    tx.run(f"DELETE FROM unindexed WHERE {where}", ids)
+    _delete_pieces(tx, where, ids)
+
+
+def _delete_pieces(tx: Tx, where: str, values: Sequence[Any]) -> None:
     pieces = tx.all(f"SELECT id FROM pieces WHERE {where}", values)
     tx.unindex([row[0] for row in pieces])
     tx.run(f"DELETE FROM pieces WHERE {where}", values)
@@ -188,13 +220,26 @@ def _unindex(tx: Tx, where: str, values: Sequence[Any]) -> None:
 def _delete_outputs(tx: Tx, threads: list[str]) -> None:
     """Delete stored outputs that no other thread cites. Each is locked before it is checked."""
     marks = placeholders(threads)
-    of_threads = f"thread_id IN ({marks}) AND output_id IS NOT NULL"
-    _unindex(tx, of_threads, threads)
-    cited = tx.all(f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({marks})", threads)
+    tx.run(
+        f"DELETE FROM unindexed WHERE thread_id IN ({marks}) AND output_id IS NOT NULL",
+        threads,
+    )
+    numbers = THREAD_NUMBERS.format(marks)
+    _delete_pieces(tx, f"thread IN ({numbers}) AND output_id IS NOT NULL", threads)
+    cited = tx.all(
+        f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({marks})",
+        threads,
+    )
     tx.run(f"DELETE FROM citations WHERE thread_id IN ({marks})", threads)
     for tenant, key in sorted(cited):
-        tx.one(f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.lock}", (tenant, key))
-        heir = tx.value("SELECT MIN(thread_id) FROM citations WHERE tenant = ? AND output_id = ?", (tenant, key))
+        tx.one(
+            f"SELECT 1 FROM outputs WHERE tenant = ? AND id = ? {tx.dialect.lock}",
+            (tenant, key),
+        )
+        heir = tx.value(
+            "SELECT MIN(thread_id) FROM citations WHERE tenant = ? AND output_id = ?",
+            (tenant, key),
+        )
         if heir is None:
             tx.run("DELETE FROM outputs WHERE tenant = ? AND id = ?", (tenant, key))
         else:  # whose search must find it from now on

@@ -1,7 +1,13 @@
 """Anthropic messages <-> core, both directions: messages and blocks, whole requests and replies, streams."""
 
-from everthread.wire.anthropic.messages import API, decode_messages, decode_tools, encode_messages, encode_tools
-from everthread.wire.anthropic.requests import (
+from everthread.wire.anthropic.message_codec import (
+    API,
+    decode_messages,
+    decode_tools,
+    encode_messages,
+    encode_tools,
+)
+from everthread.wire.anthropic.request_codec import (
     DEFAULT_MAX_TOKENS,
     AnthropicStreamDecoder,
     decode_reply,

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const wire = (chart) => {
-    const held = document.getElementById(`${chart.id}-data`);
+    const held = document.getElementById(chart.dataset.values);
     const figure = chart.closest("figure");
     const tip = figure && figure.querySelector(".tip");
     const cursor = chart.querySelector(".cursor");
@@ -11,15 +11,22 @@
     const { unit, axis, names, lines } = JSON.parse(held.textContent);
     const left = Number(chart.dataset.left), right = Number(chart.dataset.right), count = Number(chart.dataset.count);
     const width = chart.viewBox.baseVal.width;
+    const columns = chart.dataset.form === "columns";
+    const plot = width - left - right;
+    const place = (step) => left + (columns ? (plot * (step + 0.5)) / count : (plot * step) / Math.max(count - 1, 1));
+    const step = (x) => (columns ? Math.floor(((x - left) / plot) * count) : Math.round(((x - left) / plot) * (count - 1)));
     let at = 0;
-    const told = (value) => (unit === "$" ? `$${value.toFixed(4)}` : Math.round(value).toLocaleString("en"));
-    const show = (place) => {
-      at = Math.max(0, Math.min(count - 1, place));
-      const x = left + ((width - left - right) * at) / Math.max(count - 1, 1);
+    const write = (value) => {
+      if (unit === "$") return `$${value.toFixed(value >= 1 ? 2 : 4)}`;
+      return unit === "%" ? `${value.toFixed(1)} %` : Math.round(value).toLocaleString("en");
+    };
+    const show = (wanted) => {
+      at = Math.max(0, Math.min(count - 1, wanted));
+      const x = place(at);
       cursor.setAttribute("x1", x);
       cursor.setAttribute("x2", x);
       cursor.setAttribute("visibility", "visible");
-      const rows = lines.filter((line) => at < line.values.length).map((line) => `${line.name}: ${told(line.values[at])}`);
+      const rows = lines.filter((line) => at < line.values.length).map((line) => `${line.name}: ${write(line.values[at])}`);
       tip.textContent = [`${axis} ${names[at] || at + 1}`, ...rows].join("\n");
       tip.classList.toggle("right", x <= width / 2);
     };
@@ -30,7 +37,7 @@
     chart.addEventListener("pointermove", (event) => {
       const box = chart.getBoundingClientRect();
       const x = ((event.clientX - box.left) / box.width) * width;
-      show(Math.round(((x - left) / (width - left - right)) * (count - 1)));
+      show(step(x));
     });
     chart.addEventListener("pointerleave", hide);
     chart.addEventListener("blur", hide);

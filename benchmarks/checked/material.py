@@ -1,0 +1,211 @@
+"""Recordings as sources, with sentences that were said in them and the summaries that a model wrote of them.
+
+The logs of Claude Code hold the summaries that its own model wrote when it compacted: correct paraphrases of the
+messages before them, by somebody who did not know our checker.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared import half_of, shared
+from everthread.compaction.checkable_names import checkable_names
+from everthread.compaction.user_quotes import split_sentences
+from everthread.compaction.verification import source_text
+from everthread.core.messages import Message, results_of, text_of
+from everthread.core.transcript import is_user_message, user_text
+from everthread.errors import EverthreadError
+from everthread.lab.importers.read_logs import parse_log
+from everthread.wire import anthropic
+
+MIN_SENTENCE_CHARS = 25
+MAX_SENTENCE_CHARS = 400
+MIN_CHARS_PER_TOKEN = 2.0
+"""Recorded characters for each token that a compaction covered. With fewer, the session began in another file."""
+_CLIENT_WORDS = (
+    "This session is being continued",
+    "If you need specific details",
+    "Please continue the conversation",
+)
+_DIGIT = re.compile(r"\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was said, and lines about it."""
+
+    name: str
+    half: str
+    sources: str
+    said: list[str] = field(default_factory=list)
+    """Sentences of everybody that hold a name or a figure, word for word."""
+    asked: list[str] = field(default_factory=list)
+    """Sentences of the user, word for word."""
+    written: list[str] = field(default_factory=list)
+    """Lines of a model's summary that hold a name or a figure."""
+
+
+def recordings() -> Iterator[Recording]:
+    for folder, pattern in (("transcripts", "*.json"), ("logs", "*.jsonl.gz")):
+        root = shared(folder)
+        for path in sorted(root.glob(pattern)) if root else ():
+            yield from _read(path)
+
+
+def _read(path: Path) -> Iterator[Recording]:
+    name = path.name.partition(".")[0]
+    half = half_of(name)
+    if path.suffix != ".gz":
+        messages = json.loads(path.read_text("utf-8"))["messages"]
+        yield _of_messages(
+            name, half, [message for message in messages if message["role"] != "system"]
+        )
+        return
+    text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
+    if name.startswith("claude-code"):
+        yield from _summarised(name, half, text)
+        return
+    try:
+        messages = parse_log(text, name).messages
+    except EverthreadError:
+        return
+    yield _of_messages(name, half, messages)
+
+
+def _of_messages(name: str, half: str, messages: Sequence[Message]) -> Recording:
+    return Recording(
+        name=name,
+        half=half,
+        sources=source_text(messages, ""),
+        said=list(dict.fromkeys(_said(messages))),
+        asked=list(dict.fromkeys(_asked(messages))),
+    )
+
+
+def _said(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        for text in (
+            text_of(message),
+            *(result.text for result in results_of(message)),
+        ):
+            yield from (
+                sentence for sentence in _sentences(text) if is_checkable(sentence)
+            )
+
+
+def _asked(messages: Sequence[Message]) -> Iterator[str]:
+    for message in messages:
+        if is_user_message(message):
+            yield from _sentences(user_text(message))
+
+
+def _sentences(text: str) -> Iterator[str]:
+    for piece in split_sentences(text):
+        sentence = text[piece.start : piece.end].strip()
+        if (
+            MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS
+            and sentence.count(" ") > 3
+        ):
+            yield sentence
+
+
+def is_checkable(line: str) -> bool:
+    return _DIGIT.search(line) is not None or bool(checkable_names(line))
+
+
+def _summarised(name: str, half: str, text: str) -> Iterator[Recording]:
+    """One recording for each compaction whose messages are in the log; the earlier summary is a source too."""
+    before: list[dict[str, Any]] = []
+    earlier = ""
+    covered = 0
+    number = 0
+    for event in _events(text):
+        if event.get("subtype") == "compact_boundary":
+            covered = int(event.get("compactMetadata", {}).get("preTokens") or 0)
+        elif event.get("isCompactSummary"):
+            messages = anthropic.decode_messages(_merge(before))
+            summary = _text(event["message"])
+            number += 1
+            one = _of_messages(f"{name} {number}", half, messages)
+            if len(one.sources) >= MIN_CHARS_PER_TOKEN * covered:
+                lines = [
+                    line.rstrip() for line in summary.split("\n") if is_checkable(line)
+                ]
+                one.written.extend(
+                    line for line in lines if not line.startswith(_CLIENT_WORDS)
+                )
+                yield Recording(
+                    one.name,
+                    half,
+                    f"{earlier}\n{one.sources}",
+                    one.said,
+                    one.asked,
+                    one.written,
+                )
+            earlier = summary
+        elif _is_said(event):
+            before.append(event["message"])
+
+
+def _events(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _is_said(event: dict[str, Any]) -> bool:
+    return (
+        event.get("type") in ("user", "assistant")
+        and not event.get("isSidechain")
+        and not event.get("isApiErrorMessage")
+        and isinstance(event.get("message"), dict)
+    )
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        block.get("text", "") for block in content or () if block.get("type") == "text"
+    )
+
+
+def _merge(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One message for the blocks that a log writes as several lines."""
+    merged: list[dict[str, Any]] = []
+    last = None
+    for message in messages:
+        content = message.get("content")
+        blocks = (
+            [{"type": "text", "text": content}]
+            if isinstance(content, str)
+            else list(content or ())
+        )
+        blocks = [
+            block
+            for block in blocks
+            if block.get("type") in ("text", "tool_use", "tool_result")
+        ]
+        if not blocks:
+            continue
+        if (
+            merged
+            and merged[-1]["role"] == message["role"]
+            and (message["role"] == "user" or message.get("id") == last)
+        ):
+            merged[-1]["content"] += blocks
+        else:
+            merged.append({"role": message["role"], "content": blocks})
+        last = message.get("id")
+    return merged

@@ -1,0 +1,206 @@
+"""Make a true line wrong in one respect: a figure, a name, a negation, a decision.
+
+Half of the changed figures and names are taken from elsewhere in the same recording, so that a look whether the
+sources hold them at all does not find the change.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everthread.compaction.checkable_names import ERROR, URL, Name, checkable_names
+from everthread.core.search.terms import stop_words
+
+FIGURE = "figure"
+NAME = "name"
+NEGATION = "negation"
+DECISION = "decision"
+KINDS = (FIGURE, NAME, NEGATION, DECISION)
+WORDS = (
+    "harbour",
+    "quartz",
+    "lantern",
+    "velvet",
+    "cobalt",
+    "meadow",
+    "falcon",
+    "ember",
+    "willow",
+    "saffron",
+    "tundra",
+)
+_FIGURE = re.compile(
+    r"(?<![\w.,:/#\[-])\d+(?:[.,]\d+)*(?=\s?%|\s[A-Za-z]|(?:ms|s|[kKMG]B?)\b)"
+)
+_NUMBERING = re.compile(r"\s*(?:[-*•]\s+)?\d{1,4}[.)]\s")
+_FLIPS = tuple(
+    (re.compile(pattern, re.IGNORECASE), other)
+    for pattern, other in (
+        (r"\bno longer\b", "still"),
+        (
+            r"\b(do|does|did|is|are|was|were|has|have|should|must|could|would) not\b",
+            r"\1",
+        ),
+        (
+            r"\b(do|does|did|is|are|was|were|has|have|should|must|could|would)n['’]t\b",
+            r"\1",
+        ),
+        (r"\bcan(?:not|['’]t)\b", "can"),
+        (r"\bwon['’]t\b", "will"),
+        (r"\bnever\b", "always"),
+        (r"\balways\b", "never"),
+        (r"\bwithout\b", "with"),
+        (
+            r"\b(should|must|will|can|could|would|is|are|was|were|has|have|does|did)\b",
+            r"\1 not",
+        ),
+        (r"\b(fails|failed|failing)\b", "passed"),
+        (r"\b(passes|passed|passing|succeeded)\b", "failed"),
+        (r"\bneeds? to\b", "need not"),
+        (r"\bwants?\b", "does not want"),
+    )
+)
+_SIDES = re.compile(r"([\w./`'-]+) (instead of|rather than|over|and not) ([\w./`'-]+)")
+_REVERSED = (
+    ("keep", "remove"),
+    ("add", "remove"),
+    ("use", "avoid"),
+    ("enable", "disable"),
+    ("allow", "forbid"),
+    ("accept", "reject"),
+    ("include", "exclude"),
+    ("before", "after"),
+    ("start", "stop"),
+    ("open", "close"),
+    ("increase", "decrease"),
+)
+_DECIDED = re.compile(
+    r"\b(use|using|keep|choose|chose|prefer|prefers|remove|add|want|wants|switch to|go with|replace|drop|skip)\s+"
+    r"(?:the |a |an |to )?`?([A-Za-z][\w-]{3,})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongFact:
+    kind: str
+    line: str
+    changed_from: str
+    """The true line."""
+
+
+class Recorded:
+    """The names, figures and words of a recording, to take wrong ones from."""
+
+    def __init__(self, sources: str) -> None:
+        self._sources = sources
+        sample = sources[:400_000]
+        self._names: dict[str, list[str]] = {}
+        for name in checkable_names(sample):
+            self._names.setdefault(name.kind, []).append(name.value)
+        self._figures = sorted({match[0] for match in _FIGURE.finditer(sample)})
+        words = re.findall(r"\b[a-z]{4,12}\b", sample)
+        stop = stop_words(words)
+        self._words = sorted({word for word in words if word not in stop})
+
+    def wrong_facts(self, line: str, rng: random.Random) -> list[WrongFact]:
+        """One wrong line of each kind that can be made of this one."""
+        changed = {
+            FIGURE: self._change_figure(line, rng),
+            NAME: self._change_name(line, rng),
+            NEGATION: change_polarity(line),
+            DECISION: self._change_decision(line, rng),
+        }
+        return [
+            WrongFact(kind, other, line)
+            for kind, other in changed.items()
+            if other and other != line
+        ]
+
+    def _change_figure(self, line: str, rng: random.Random) -> str:
+        numbering = _NUMBERING.match(line)
+        found = list(_FIGURE.finditer(line, numbering.end() if numbering else 0))
+        if not found:
+            return ""
+        match = rng.choice(found)
+        digits = match[0]
+        if rng.random() < 0.5 and self._figures:
+            alike = [
+                figure for figure in self._figures if len(figure) == len(digits)
+            ] or self._figures
+            other = rng.choice(alike)
+        else:
+            place = rng.choice([at for at, char in enumerate(digits) if char.isdigit()])
+            other = (
+                digits[:place]
+                + rng.choice([char for char in "123456789" if char != digits[place]])
+                + digits[place + 1 :]
+            )
+        return f"{line[: match.start()]}{other}{line[match.end() :]}"
+
+    def _change_name(self, line: str, rng: random.Random) -> str:
+        names = [name for name in checkable_names(line) if name.kind != ERROR]
+        if not names:
+            return ""
+        name = rng.choice(names)
+        known = [other for other in self._names.get(name.kind, ()) if other not in line]
+        other = (
+            rng.choice(known)
+            if known and rng.random() < 0.5
+            else self._invent(name, rng)
+        )
+        return f"{line[: name.start]}{other}{line[name.end :]}"
+
+    def _invent(self, name: Name, rng: random.Random) -> str:
+        """The name with one piece changed."""
+        pieces = list(
+            re.finditer(
+                r"[A-Za-z]{3,}|\d+", name.value[8:] if name.kind == URL else name.value
+            )
+        )
+        if len(pieces) < 2:
+            return f"{name.value}_{rng.choice(WORDS)}"
+        offset = 8 if name.kind == URL else 0
+        piece = rng.choice(pieces)
+        word = str(rng.randrange(100, 999)) if piece[0].isdigit() else rng.choice(WORDS)
+        word = word.capitalize() if piece[0][0].isupper() else word
+        return f"{name.value[: piece.start() + offset]}{word}{name.value[piece.end() + offset :]}"
+
+    def _change_decision(self, line: str, rng: random.Random) -> str:
+        """Exchange the two sides of a choice, reverse its verb, or put another word of the recording in its place."""
+        sides = _SIDES.search(line)
+        if sides is not None and sides[1].casefold() != sides[3].casefold():
+            return f"{line[: sides.start()]}{sides[3]} {sides[2]} {sides[1]}{line[sides.end() :]}"
+        for pair in _REVERSED:
+            for one, other in (pair, pair[::-1]):
+                reversed_line = re.sub(rf"\b{one}(s?)\b", rf"{other}\1", line, count=1)
+                if reversed_line != line:
+                    return reversed_line
+        choice = _DECIDED.search(line)
+        if choice is None or not self._words:
+            return ""
+        word = rng.choice(self._words)
+        return (
+            f"{line[: choice.start(2)]}{word}{line[choice.end(2) :]}"
+            if word not in line
+            else ""
+        )
+
+
+def change_polarity(line: str) -> str:
+    """The line with one negation taken out, or one put in; empty if it has no verb that is known here."""
+    for pattern, other in _FLIPS:
+        if pattern.search(line):
+            return pattern.sub(other, line, count=1)
+    return ""
+
+
+def pick(facts: Sequence[WrongFact], count: int, rng: random.Random) -> list[WrongFact]:
+    """At most this many of each kind."""
+    picked: list[WrongFact] = []
+    for kind in KINDS:
+        of_kind = [fact for fact in facts if fact.kind == kind]
+        picked += rng.sample(of_kind, min(count, len(of_kind)))
+    return picked

@@ -1,0 +1,106 @@
+"""Make the system prompt, the tools and the hooks that an agent is opened with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everthread.agent.loop import Agent
+from everthread.agent.memory import MemoryFiles
+from everthread.agent.system_prompt import SystemPrompt
+from everthread.agent.tool_interface import Approver, Tool
+from everthread.agent.tools import file_tools
+from everthread.agent.tools.conversation_tools import (
+    MemoryTool,
+    Recall,
+    Todo,
+    load_todo,
+)
+from everthread.agent.tools.delegate import Delegate
+from everthread.providers.resilience import ModelEvent
+from everthread.store.store import Store
+from everthread.thread.events import Event
+from everthread.thread.options import CompactionHooks, Route
+
+
+@dataclass(slots=True)
+class AgentBuilder(CompactionHooks):
+    """The prompt, memory and tools of an agent, made before it; set `agent` to pass on the events.
+
+    Before a compaction it writes memory to disk and notes the open tasks for the next prompt.
+    """
+
+    store: Store
+    workspace: Path
+    memory: MemoryFiles
+    approve: Approver
+    instructions_chars: int
+    extra_tools: Sequence[Tool] = ()
+    """Tools besides the built-in ones."""
+    builtin: bool = True
+    is_talk_only: bool = False
+    """It has no tools of its own, and its prompt names no workspace."""
+    agent: Agent | None = None
+    window: int | None = None
+    """The model's window, until there is an agent to ask."""
+    prompt: SystemPrompt = field(init=False)
+    tools: list[Tool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        texts = (
+            ("talk",)
+            if self.is_talk_only
+            else ("role", "tools")
+            if self.builtin
+            else ("role",)
+        )
+        self.prompt = self._make_prompt(*texts)
+        self.tools = [
+            *(self._make_builtin_tools() if self.builtin else ()),
+            *self.extra_tools,
+        ]
+
+    def use_route(self, route: Route) -> None:
+        """Note the model's window, before the first prompt is written."""
+        self.window = route.window
+
+    async def before_compaction(self, session: str) -> None:
+        await self.memory.settle()
+        thread = (await self.store.session(session)).thread
+        if (await self.store.session(thread)).kind != "subagent":
+            self.prompt.set_todo(await load_todo(self.store, thread))
+
+    async def after_compaction(self, session: str, previous: str) -> None:
+        """Nothing to do."""
+
+    def on_event(self, event: Event) -> None:
+        """The conversation's listener."""
+        if self.agent is not None:
+            self.agent.on_event(event)
+
+    def on_model_event(self, event: ModelEvent) -> None:
+        """Listen to the wrappers around a model that was chosen later."""
+        if self.agent is not None:
+            self.agent.conversation.on_model_event(event)
+
+    def _make_builtin_tools(self) -> list[Tool]:
+        """The built-in tools, in the order the model sees them."""
+        common: list[Tool] = [*file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
+        prompt = self._make_prompt("subagent", "tools")
+        return [
+            *common,
+            Delegate(common, self.approve, system=prompt, tell=self.on_event),
+        ]
+
+    def _make_prompt(self, *texts: str) -> SystemPrompt:
+        return SystemPrompt(
+            None if self.is_talk_only else self.workspace,
+            self.memory,
+            texts=texts,
+            instructions_chars=self.instructions_chars,
+            window=self._window,
+        )
+
+    def _window(self) -> int | None:
+        return self.agent.conversation.window if self.agent is not None else self.window

@@ -1,0 +1,150 @@
+"""`/model`, `/usage` and `/insights`: the model and its cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from everthread.agent.commands.dispatch import (
+    CommandResult,
+    CommandScope,
+    command,
+    paragraphs,
+)
+from everthread.conversation.conversation import Conversation
+from everthread.core.messages import count_noun
+from everthread.core.prices import format_dollars
+from everthread.errors import InputError
+from everthread.store.records import (
+    UsageRow,
+)
+from everthread.store.sql.accounts import sum_usage, usage_figures, usage_row
+from everthread.thread.facts import (
+    load_thread_usage,
+)
+
+
+@command("/model [NAME]", "show or change the model", changes=True)
+async def model(scope: CommandScope, argument: str) -> CommandResult:
+    if argument:
+        if scope.agent is None:
+            raise InputError("this conversation cannot change its model")
+        await scope.agent.use_model(argument)
+    conversation = scope.conversation
+    route = conversation.route
+    window = describe_window(conversation)
+    answer = (
+        f"{'Now answering' if argument else 'Answering'}: `{route.name}`, {window}."
+    )
+    if argument and conversation.tokens >= conversation.threshold:
+        answer += " The history is over its threshold: it will be compacted before the next call."
+    data = {
+        "model": route.name,
+        "window": conversation.window,
+        "source": route.source,
+        "api": route.api,
+    }
+    return CommandResult(answer, data)
+
+
+def describe_window(conversation: Conversation) -> str:
+    """Return the window in use and its source; a limit learnt since the start replaces the first source."""
+    size = f"{conversation.window:,} tokens"
+    source = conversation.route.source
+    if conversation.window != conversation.route.window:
+        return f"{size}, learnt from the provider"
+    return source if source.startswith(size) else f"{size} ({source})"
+
+
+DAY = 86_400
+DAYS = 30
+MAX_DAYS = 3_660
+
+
+@command("/usage", "tokens and cost of this conversation")
+async def usage(scope: CommandScope, _argument: str) -> CommandResult:
+    conversation = scope.conversation
+    thread = scope.conversation.id
+    out = list(conversation.toolbox.out)
+    parts = await load_thread_usage(scope.store, thread)
+    *rows, total = [
+        sum_usage(key, [*map(usage_row, part)])
+        for key, part in parts.items()
+        if part or key == "all"
+    ]
+    sums = {row.key: usage_figures(row) for row in (*rows, total)}
+    data = {"thread": thread, "sums": sums, "tools_left_out": out}
+    if not total.calls:
+        return CommandResult(
+            "No call to a model is recorded for this conversation yet.", data
+        )
+    lines = [_usage_line(row) for row in ([*rows, total] if len(rows) > 1 else [total])]
+    ahead = f"The next prompt: about {conversation.tokens:,} of {conversation.window:,} tokens."
+    tools = count_noun(len(conversation.toolbox.given), "tool")
+    left_out = f"{len(out):,} of {tools} are left out: {', '.join(out)}." if out else ""
+    return CommandResult(paragraphs(lines, ahead, left_out), data)
+
+
+@command("/insights [DAYS]", "where tokens and money went")
+async def insights(scope: CommandScope, argument: str) -> CommandResult:
+    if argument and not (argument.isdecimal() and 1 <= int(argument) <= MAX_DAYS):
+        raise InputError(
+            f"{argument!r} is not a number of days; /insights 7 shows the last week"
+        )
+    days = int(argument or DAYS)
+    until = time.time() + 1
+    since = (until // DAY - days + 1) * DAY
+    figures = await scope.store.insights(
+        since=since, until=until, tenant=scope.conversation.session.tenant
+    )
+    counts = [
+        count_noun(figures.threads, "conversation"),
+        count_noun(figures.messages, "message"),
+    ]
+    counts += [
+        count_noun(figures.compactions, "compaction"),
+        f"{figures.tokens_saved:,} tokens saved by them",
+    ]
+    if figures.lookups:
+        counts.append(
+            f"{count_noun(figures.lookups, 'lookup')} of what had left the context"
+        )
+    blocks: list[str | list[str]] = [
+        f"The last {count_noun(days, 'day')}: {', '.join(counts)}."
+    ]
+    blocks.append([_usage_line(replace(figures.total, key="all"))])
+    for name in ("model", "platform"):
+        rows = sorted(
+            getattr(figures, f"by_{name}"), key=lambda row: -(row.prompt + row.output)
+        )
+        blocks += [f"**By {name}**", [_usage_line(row) for row in rows]] if rows else []
+    if figures.by_tool:
+        tools = [
+            f"{row.tool}: {count_noun(row.results, 'result')}, {row.tokens:,} tokens"
+            for row in figures.by_tool
+        ]
+        blocks += ["**By tool**", tools]
+    names = ("threads", "messages", "compactions", "tokens_saved", "lookups")
+    data = {"days": days, "total": usage_figures(figures.total)} | {
+        name: getattr(figures, name) for name in names
+    }
+    data["by_model"] = {row.key: usage_figures(row) for row in figures.by_model}
+    return CommandResult(paragraphs(*blocks), data)
+
+
+def _usage_line(row: UsageRow) -> str:
+    hits = "" if row.cache_share is None else f" ({row.cache_share:.0%} from the cache)"
+    prompt = f"{row.prompt:,} tokens read{hits}, {row.output:,} written"
+    return f"{row.key or '(none)'}: {count_noun(row.calls, 'call')}, {prompt}, {_cost(row)}"
+
+
+def _cost(row: UsageRow) -> str:
+    """A missing price is unknown, never zero."""
+    if row.unpriced == row.calls and row.calls:
+        return "cost unknown"
+    cost = format_dollars(row.cost)
+    return (
+        f"{cost} + {count_noun(row.unpriced, 'call')} without a known price"
+        if row.unpriced
+        else cost
+    )

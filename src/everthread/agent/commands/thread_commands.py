@@ -1,0 +1,171 @@
+"""`/search`, `/sessions`, `/new`, `/resume` and `/branch`: other conversations."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from everthread.agent.commands.dispatch import (
+    CommandResult,
+    CommandScope,
+    command,
+)
+from everthread.core.messages import count_noun, excerpt
+from everthread.core.search.lookup import moment
+from everthread.errors import InputError
+from everthread.store.records import (
+    NewSession,
+    SearchQuery,
+    Session,
+    ThreadRow,
+)
+from everthread.store.store import Store
+from everthread.thread.facts import (
+    load_title,
+)
+
+LISTED = 10
+MAX_LISTED = 100
+MAX_HITS = 10
+MAX_NEIGHBOUR_CHARS = 64
+"""So that it is one line of a terminal."""
+MAX_TITLE_CHARS = 60
+LOOKED_AT = 4
+"""Threads that are loaded for each that is listed."""
+
+
+@command("/search TEXT", "search all conversations")
+async def search(scope: CommandScope, argument: str) -> CommandResult:
+    if not argument:
+        raise InputError(
+            'say what to look for: /search retry budget, or /search "an exact phrase"'
+        )
+    query = SearchQuery(
+        argument, tenant=scope.conversation.session.tenant, limit=MAX_HITS
+    )
+    hits = (await scope.store.find(query)).hits
+    found = {hit.message for hit in hits}
+    lines = []
+    data = []
+    for hit in hits:
+        number = f"#{hit.message}" if hit.message is not None else hit.output or ""
+        who = " ".join(filter(None, (hit.role, hit.tool)))
+        lines.append(
+            f"- `{hit.thread[:8]}` {number} {who}, {moment(hit.created)}: {excerpt(hit.snippet, 200)}"
+        )
+        beside = {"before": hit.before, "after": hit.after}
+        lines += [
+            f"  - {side} {excerpt(one.as_line(found), MAX_NEIGHBOUR_CHARS)}"
+            for side, one in beside.items()
+            if one
+        ]
+        data.append(
+            {
+                "thread": hit.thread,
+                "message": hit.message,
+                "output": hit.output,
+                "snippet": hit.snippet,
+            }
+            | {side: one and asdict(one) for side, one in beside.items()}
+        )
+    return CommandResult(
+        "\n".join(lines) or f"Nothing was found for {argument!r}.", {"hits": data}
+    )
+
+
+@command("/sessions [COUNT]", "the last conversations")
+async def sessions(scope: CommandScope, argument: str) -> CommandResult:
+    if argument and not argument.isdecimal():
+        raise InputError(
+            f"{argument!r} is not a number; /sessions 20 lists the last 20 conversations"
+        )
+    count = min(int(argument or LISTED), MAX_LISTED)
+    rows = await scope.store.list_threads(
+        tenant=scope.conversation.session.tenant, limit=LOOKED_AT * count
+    )
+    here = scope.conversation.id
+    listed = [
+        row
+        for row in rows
+        if row.first.id == here or (row.first.kind != "subagent" and row.messages > 0)
+    ]
+    threads = [await _thread_figures(scope, row) for row in listed[:count]]
+    lines = [_thread_line(item) for item in threads]
+    return CommandResult(
+        "\n".join(lines) or "There are no conversations yet.", {"threads": threads}
+    )
+
+
+async def _thread_figures(scope: CommandScope, row: ThreadRow) -> dict[str, Any]:
+    title = await _load_short_title(
+        scope.store, row.tip if row.tip.title else row.first
+    )
+    return {
+        "thread": row.first.id,
+        "title": title,
+        "messages": row.messages,
+        "tokens": row.tokens,
+        "compactions": row.compactions,
+        "active": row.active,
+        "here": row.first.id == scope.conversation.id,
+    }
+
+
+def _thread_line(item: dict[str, Any]) -> str:
+    sizes = f"{count_noun(item['messages'], 'message')}, {count_noun(item['compactions'], 'compaction')}"
+    mark = " (this one)" if item["here"] else ""
+    return f"- `{item['thread'][:8]}`{mark} {item['title'] or '(nothing said)'}: {sizes}, {moment(item['active'])}"
+
+
+async def _load_short_title(store: Store, session: Session) -> str:
+    return excerpt(await load_title(store, session), MAX_TITLE_CHARS)
+
+
+@command("/new [TITLE]", "start a new conversation")
+async def new(scope: CommandScope, argument: str) -> CommandResult:
+    session = scope.conversation.session
+    session_to_open = NewSession(
+        tenant=session.tenant,
+        platform=session.platform,
+        user=session.user,
+        title=argument,
+    )
+    conversation = await scope.conversation.another(new=session_to_open)
+    await conversation.close()
+    text = f"A new conversation: `{conversation.id[:8]}`. `/resume {session.thread[:8]}` goes back."
+    return CommandResult(
+        text,
+        {"thread": conversation.id, "previous": session.thread},
+        switch=conversation.session.id,
+    )
+
+
+@command("/resume [ID]", "continue another conversation")
+async def resume(scope: CommandScope, argument: str) -> CommandResult:
+    if not argument:
+        listing = await sessions(scope, "")
+        return CommandResult(
+            f"{listing.text}\n\n`/resume ID` continues one of them.", listing.data
+        )
+    session = await scope.store.resolve(
+        argument, tenant=scope.conversation.session.tenant
+    )
+    tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
+    title = await _load_short_title(scope.store, tip)
+    text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.messages, 'message')} in the prompt."
+    return CommandResult(text, {"thread": tip.thread, "session": tip.id}, switch=tip.id)
+
+
+@command(
+    "/branch [TITLE]",
+    "continue in a copy; this conversation stays as it is",
+    changes=True,
+)
+async def branch(scope: CommandScope, argument: str) -> CommandResult:
+    old = scope.conversation.id
+    conversation = await scope.conversation.branch(title=argument)
+    await conversation.close()
+    text = f"A branch: `{conversation.id[:8]}`. `{old[:8]}` stays as it is."
+    return CommandResult(
+        text, {"thread": conversation.id, "parent": old}, switch=conversation.session.id
+    )

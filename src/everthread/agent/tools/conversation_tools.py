@@ -1,0 +1,304 @@
+"""Tools about the conversation itself: `recall`, `todo`, `memory`, `find_tools`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everthread.agent import RECALL_CHARS
+from everthread.agent.memory import FILES, LIMITS, SHELVES, MemoryFiles, Shelf
+from everthread.agent.tool_interface import FreeTool, Permission, ToolContext, ToolReply
+from everthread.agent.tools import arguments as args
+from everthread.conversation.offered_tools import FIND, FIND_SCHEMA, QUERY_CHARS
+from everthread.core.search.lookup import page_text, passage_text
+from everthread.errors import InputError
+from everthread.store.store import Store
+from everthread.thread.lookup import StoreLookup
+
+PAGE = 7
+"""Hits in one answer."""
+ROOM = 500
+"""Characters for the head of a passage and the note of how to continue."""
+RECALL_SCHEMA = args.build_schema(
+    "recall",
+    "Search this conversation's whole history, also what was summarised away, and every stored tool output. Gives "
+    "exact excerpts with their ids. Give `id` instead to read one message or output in full, in parts.",
+    {
+        "query": {
+            "type": "string",
+            "description": 'Words; "a phrase"; prefix*; identifiers as typed. Where none has all: the closest.',
+        },
+        "path": {
+            "type": "string",
+            "description": "Only calls that name this file or folder, and their results.",
+        },
+        "id": {
+            "type": "string",
+            "description": "message:123 or output:0123456789abcdef, from an earlier answer.",
+        },
+        "offset": {
+            "type": "integer",
+            "description": "Where to go on: places to skip for a query, characters for an id. Default 0.",
+        },
+    },
+    [],
+)
+
+
+class Recall(FreeTool):
+    """The tool `recall`."""
+
+    name = "recall"
+    schema = RECALL_SCHEMA
+
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
+        conversation = context.conversation
+        lookup = StoreLookup(
+            conversation.store,
+            conversation.session.tenant,
+            conversation.id,
+            family=True,
+        )
+        return ToolReply(await recall_text(lookup, arguments))
+
+
+async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
+    """The answer to a `recall` call. `InputError` for bad arguments."""
+    args.check_names(arguments, RECALL_SCHEMA)
+    offset = args.read_int(arguments, "offset", default=0)
+    item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
+    if item_id:
+        passage = await lookup.read(item_id, offset=offset, limit=RECALL_CHARS - ROOM)
+        return passage_text(passage, tool=Recall.name)
+    query = args.read_text(
+        arguments, "query", default="", allow_empty=True, max_chars=1_000
+    ).strip()
+    if not query:
+        raise InputError(
+            "give a query to search for, or the id of a message or output to read"
+        )
+    path = args.read_text(
+        arguments, "path", default="", allow_empty=True, max_chars=1_000
+    ).strip()
+    hits = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
+    where = "this conversation" + (f" that name {path!r}" if path else "")
+    return page_text(
+        hits,
+        query,
+        tool=Recall.name,
+        where=where,
+        offset=offset,
+        unsearched="other conversations",
+    )
+
+
+KEY = "todo"
+STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
+MAX_ITEMS = 50
+MAX_CHARS = 300
+TODO_SCHEMA = args.build_schema(
+    "todo",
+    "Plan work of three or more steps and keep track of it. Give `items` to write the whole list anew; without it the "
+    "list is read. One item is in_progress at a time; mark it done as soon as it is.",
+    {
+        "items": {
+            "type": "array",
+            "description": "The whole list, in order.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string"},
+                    "status": {"type": "string", "enum": list(STATES)},
+                },
+                "required": ["text"],
+            },
+        }
+    },
+    [],
+)
+
+Items = list[dict[str, str]]
+
+
+class Todo(FreeTool):
+    """The tool `todo`."""
+
+    name = "todo"
+    schema = TODO_SCHEMA
+
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
+        args.check_names(arguments, TODO_SCHEMA)
+        store = context.conversation.store
+        thread = context.conversation.id
+        if arguments.get("items") is not None:
+            await store.put_state(thread, KEY, _read_items(arguments["items"]))
+        items = await load_todo(store, thread)
+        return ToolReply(todo_text(items) if items else "The list is empty.")
+
+
+async def load_todo(store: Store, thread: str) -> Items:
+    """The list of a thread."""
+    items = await store.get_state(thread, KEY)
+    return items if isinstance(items, list) else []
+
+
+def has_open(items: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a task is still open."""
+    return any(item["status"] in ("pending", "in_progress") for item in items)
+
+
+def todo_text(items: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(f"[{STATES[item['status']]}] {item['text']}" for item in items)
+
+
+def _read_items(value: Any) -> Items:
+    if not isinstance(value, list) or len(value) > MAX_ITEMS:
+        raise InputError(f"items must be a list of at most {MAX_ITEMS} objects")
+    items: Items = []
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, dict):
+            raise InputError(f"item {number} must be an object with text and status")
+        text = " ".join(args.read_text(item, "text", max_chars=MAX_CHARS).split())
+        status = args.read_text(item, "status", default="pending")
+        if status not in STATES:
+            raise InputError(
+                f"item {number} has the status {status!r}; use {', '.join(STATES)}"
+            )
+        items.append({"text": text, "status": status})
+    return items
+
+
+ACTIONS = ("list", "add", "replace", "remove")
+MEMORY_SCHEMA = args.build_schema(
+    "memory",
+    "Keep what must outlast this conversation: short, durable facts and preferences, one an entry. Not for progress of "
+    "the current task, and never for credentials. New sessions see the entries in their system prompt.",
+    {
+        "action": {"type": "string", "enum": list(ACTIONS)},
+        "target": {
+            "type": "string",
+            "enum": list(SHELVES),
+            "description": "memory: what you learnt of projects and tools. user: who the user is and wants. "
+            "Default: memory.",
+        },
+        "text": {
+            "type": "string",
+            "description": "For add and replace: the new entry.",
+        },
+        "old": {
+            "type": "string",
+            "description": "For replace and remove: words of the entry meant, or its number.",
+        },
+    },
+    ["action"],
+)
+
+
+class MemoryTool(FreeTool):
+    """The tool `memory`."""
+
+    name = "memory"
+    schema = MEMORY_SCHEMA
+
+    def __init__(self, memory: MemoryFiles) -> None:
+        self._memory = memory
+
+    async def call(
+        self,
+        arguments: Mapping[str, Any],
+        context: ToolContext,  # noqa: ARG002
+    ) -> ToolReply:
+        args.check_names(arguments, MEMORY_SCHEMA)
+        action = args.read_text(arguments, "action")
+        shelf = _read_shelf(args.read_text(arguments, "target", default="memory"))
+        if action == "list":
+            await self._memory.settle()
+            return ToolReply(self._list_entries(shelf))
+        if action == "add":
+            change = await self._memory.add(shelf, args.read_text(arguments, "text"))
+        elif action == "replace":
+            change = await self._memory.replace(
+                shelf,
+                args.read_text(arguments, "old"),
+                args.read_text(arguments, "text"),
+            )
+        elif action == "remove":
+            change = await self._memory.remove(shelf, args.read_text(arguments, "old"))
+        else:
+            raise InputError(f"there is no action {action!r}; use {', '.join(ACTIONS)}")
+        note = (
+            "\nA credential in it was left out: secrets are never kept."
+            if change.redacted
+            else ""
+        )
+        word = "Removed" if action == "remove" else "Kept"
+        return ToolReply(f"{word}: {change.entry}{note}\n{self._room(shelf)}")
+
+    def _list_entries(self, shelf: Shelf) -> str:
+        entries = self._memory.entries(shelf)
+        lines = [f"{number}. {entry}" for number, entry in enumerate(entries, 1)]
+        return (
+            "\n".join([*lines, self._room(shelf)])
+            if lines
+            else f"{FILES[shelf]} has no entries."
+        )
+
+    def _room(self, shelf: Shelf) -> str:
+        return f"({FILES[shelf]}: {len(self._memory.text(shelf)):,} of {LIMITS[shelf]:,} characters)"
+
+
+def _read_shelf(name: str) -> Shelf:
+    if name not in SHELVES:
+        raise InputError(f"there is no target {name!r}; use {' or '.join(SHELVES)}")
+    return name
+
+
+class FindTools:
+    """The tool `find_tools`. The conversation offers it where tools are left out."""
+
+    name = FIND
+    schema = FIND_SCHEMA
+
+    def needs(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> Permission | None:
+        """Permission to lose the provider's cache, with its price, where tools are wanted at once."""
+        query, now = _read_query(arguments)
+        match = context.conversation.toolbox.look(query) if now else None
+        if match is None or not match.tools:
+            return None
+        names = ", ".join(card.name for card in match.tools)
+        return Permission(
+            "cache",
+            f"show these tools at once: {names}",
+            context.conversation.toolbox.price(),
+        )
+
+    async def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
+        query, _ = _read_query(arguments)
+        allowed = context.allowed is not None and context.allowed.kind == "cache"
+        return ToolReply(
+            (await context.conversation.find_tools(query, now=allowed)).text
+        )
+
+    async def refused(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolReply:
+        """Without approval the tools come back at the next compaction."""
+        query, _ = _read_query(arguments)
+        return ToolReply(
+            (await context.conversation.toolbox.find(query, refused=True)).text
+        )
+
+
+def _read_query(arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    args.check_names(arguments, FIND_SCHEMA)
+    return args.read_text(arguments, "query", max_chars=QUERY_CHARS), args.read_flag(
+        arguments, "now"
+    )

@@ -1,0 +1,206 @@
+"""Events of an agent beside those of its conversation, and the log that `/why` reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from everthread.core.cache_control import shared_prefix
+from everthread.core.redacted_values import redact_value
+from everthread.core.redaction import redact
+from everthread.core.types import Request
+from everthread.thread import events
+from everthread.thread.events import Event
+
+RESULT_CHARS = 2_000
+"""Characters of a result in its JSON form; the whole is in the store."""
+
+Ending = Literal["answered", "max_rounds", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted(Event):
+    """A tool starts: it was approved, or needs no approval."""
+
+    kind = "tool_started"
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = {
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "arguments": redact_value(dict(self.arguments)),
+        }
+        return {"event": self.kind, "session": self.session} | fields
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished(Event):
+    """A tool answered, failed or was refused; also a call that could not start."""
+
+    kind = "tool_finished"
+    call_id: str
+    tool: str
+    text: str
+    failed: bool = False
+    refused: bool = False
+    """It was not approved."""
+    seconds: float = 0.0
+    """From its start, without the time for approval."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """A refused call has no `ToolStarted` that names them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = {
+            name: getattr(self, name)
+            for name in ("call_id", "tool", "failed", "refused")
+        }
+        figures = {
+            "seconds": round(self.seconds, 3),
+            "chars": len(self.text),
+            "text": redact(self.text[:RESULT_CHARS]),
+        }
+        return {"event": self.kind, "session": self.session} | fields | figures
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded(Event):
+    """The turn is over: its answer follows, unless it was interrupted or failed."""
+
+    kind = "turn_ended"
+    reason: Ending
+    rounds: int
+    """Of tool calls."""
+    calls: int
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delegated(Event):
+    """An event of a subagent's conversation."""
+
+    kind = "delegated"
+    thread: str
+    """The subagent's."""
+    event: Event
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "event": self.kind,
+            "session": self.session,
+            "thread": self.thread,
+            "inner": self.event.as_dict(),
+        }
+
+
+CACHE_MINIMUM = 1_024
+"""Prompt tokens below which no provider caches."""
+TTL = 300.0
+"""Seconds after which a provider may drop an unused prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallUsage:
+    """A request to the main model, and the tokens read from the cache."""
+
+    request: Request
+    session: str
+    at: float
+    prompt: int = 0
+    cached: int = 0
+    diagnosis: str = ""
+    """Why the cache missed, as the provider says."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMiss:
+    """A call whose shared prefix was not read from the cache."""
+
+    at: float
+    expected: int
+    cached: int
+    why: str
+    is_asked: bool = False
+    """The provider gave the reason; otherwise it was worked out here."""
+
+
+class CauseLog:
+    """A listener that records cache misses for `/why`."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.time, *, ttl: float = TTL
+    ) -> None:
+        self._clock = clock
+        self._ttl = ttl
+        self._ready: CallUsage | None = None
+        self._last: CallUsage | None = None
+        self._ever_cached = False
+        self.requests = 0
+        """Requests sent to the main model."""
+        self.calls = 0
+        """Requests whose usage the provider reported."""
+        self.miss: CacheMiss | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, events.RequestReady):
+            self.requests += 1
+            messages = event.request.messages[
+                : len(event.request.messages) - event.injected
+            ]
+            request = Request(
+                event.request.model, messages, event.request.system, event.request.tools
+            )
+            self._ready = CallUsage(request, event.session, self._clock())
+        elif (
+            isinstance(event, events.UsageRecorded)
+            and event.task == "main"
+            and not event.estimated
+            and self._ready
+        ):
+            used = event.usage
+            self._record_call(
+                replace(
+                    self._ready,
+                    prompt=used.prompt_tokens,
+                    cached=used.cache_read_tokens,
+                    diagnosis=used.cache_miss,
+                )
+            )
+
+    def _record_call(self, current: CallUsage) -> None:
+        previous = self._last
+        self._last = current
+        self.calls += 1
+        self._ever_cached = self._ever_cached or current.cached > 0
+        if (
+            previous is not None
+            and previous.prompt >= CACHE_MINIMUM
+            and current.cached < previous.prompt // 2
+        ):
+            self.miss = CacheMiss(
+                current.at,
+                previous.prompt,
+                current.cached,
+                current.diagnosis or self._explain_miss(previous, current),
+                is_asked=bool(current.diagnosis),
+            )
+
+    def _explain_miss(self, previous: CallUsage, current: CallUsage) -> str:
+        if previous.request.model != current.request.model:
+            return f"another model: {previous.request.model} became {current.request.model}"
+        if previous.session != current.session:
+            return "the history was rewritten, or another session was entered: only tools and system prompt are shared"
+        prefix = shared_prefix(previous.request, current.request)
+        if not prefix.extends:
+            return f"the request no longer begins like the one before: {prefix}"
+        if current.at - previous.at > self._ttl:
+            seconds = current.at - previous.at
+            return f"{seconds:,.0f} s passed since the call before; a cached prefix is kept for {self._ttl:,.0f} s"
+        if not self._ever_cached:
+            return "the provider has reported no cached tokens so far: it may not cache, or not report it"
+        return "the request extends the one before byte for byte; the provider dropped its cache by itself"

@@ -1,0 +1,542 @@
+"""`everthread chat`: choose a model and a thread, talk until the user leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+from rich.text import Text
+
+from everthread.agent import commands
+from everthread.agent.approval import (
+    RULES_FILE,
+    Approvals,
+    Rule,
+    read_rules,
+    write_rule,
+)
+from everthread.agent.commands.cost_commands import describe_window
+from everthread.agent.loop import Agent
+from everthread.cli.chat.input import (
+    Asker,
+    InputReader,
+    Interrupts,
+    LineReader,
+    StoppedError,
+    at_terminal,
+    hide_typing,
+)
+from everthread.cli.chat.presence import Presence
+from everthread.cli.chat.terminal_view import (
+    BAD,
+    QUIET,
+    Screen,
+    Status,
+    render_context,
+    style_markup,
+)
+from everthread.cli.options import NO_ID, PLATFORM
+from everthread.cli.output import (
+    console,
+    format_cost,
+    format_share,
+    print_text,
+    report_unexpected,
+    shorten_id,
+    visible,
+)
+from everthread.cli.session_views import short_title
+from everthread.cli.store_access import find_latest_thread, list_recent_threads
+from everthread.cli.summary_writer import describe_own_writer
+from everthread.cli.times import format_age
+from everthread.config import Config, config_path, home_directory
+from everthread.config.file import set_keys
+from everthread.conversation.answers import Answer
+from everthread.conversation.conversation import Conversation
+from everthread.core.cache_control import caching_line
+from everthread.core.messages import Message, count_noun, excerpt, text_of
+from everthread.core.packages import require_package
+from everthread.core.prices import prices_for, unpriced_text
+from everthread.core.redaction import redact
+from everthread.core.transcript import user_text
+from everthread.core.types import StreamDelta
+from everthread.errors import EverthreadError, InputError
+from everthread.factory import open_agent
+from everthread.factory.model_setup import check_choice
+from everthread.gateway.dashboard.headlines import describe_difference
+from everthread.gateway.dashboard.savings import (
+    CostComparison,
+    PriceTable,
+    compare_thread,
+)
+from everthread.providers.local import SMOLLM2, pull
+from everthread.store.records import NewSession
+from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.store.store import Store
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionVoid,
+    Event,
+    Listener,
+    Notice,
+)
+from everthread.thread.facts import load_thread_usage
+
+LOCAL_MODEL = f"local/{SMOLLM2.name}"
+MODEL_HELP = """Run `everthread init` to set up a model: a provider with its key, a server of your own, or a small one \
+on this machine.
+For a server of your own, --base-url http://localhost:8000/v1 is enough; `everthread doctor` shows what works here."""
+LOCAL_MODEL_OFFER = "A small model can run on this machine: no key, good for trying things out, not for work."
+
+
+def find_model_problem(config: Config, model: str | None) -> str:
+    """Return why the model cannot be used: none is named, or its key is missing. Empty if it can."""
+    choice, trouble = check_choice(config.model, model)
+    return (
+        f"{choice.model} needs a key, and {trouble}." if choice and trouble else trouble
+    )
+
+
+def choose_model(config: Config, model: str | None, *, ask: bool) -> str | None:
+    """The model to use. Where none can be used, print what to do and offer the local one."""
+    problem = find_model_problem(config, model)
+    if not problem:
+        return model
+    if not ask:
+        raise InputError(f"{problem}\n{MODEL_HELP}")
+    print_text(f"{problem}\n{MODEL_HELP}\n")
+    if find_spec("xllamacpp") is None:
+        raise InputError(
+            "no model can be used yet (for the local model: pip install 'everthread[local]')"
+        )
+    is_fetched = SMOLLM2.path(home_directory()).is_file()
+    download = (
+        ""
+        if is_fetched
+        else f" About {SMOLLM2.size // 1_000_000} MB will be downloaded first."
+    )
+    print_text(f"{LOCAL_MODEL_OFFER}{download}")
+    if not typer.confirm("Use the small model on this machine now?", default=False):
+        raise typer.Exit(2)
+    pull(home_directory(), say=lambda words: print_text((words, "dim")))
+    if config.model.default is None and set_keys(
+        config_path(), {"model.default": LOCAL_MODEL}
+    ):
+        print_text(
+            (
+                f"{LOCAL_MODEL} is used from now on (model.default); `everthread init` changes it.",
+                "dim",
+            )
+        )
+    return LOCAL_MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """Options that `chat` and `run` share."""
+
+    config: Config
+    model: str | None
+    thread: str | None
+    workspace: Path
+    ask: bool
+    """A person can be asked."""
+    repeated: str
+    """The option that a later command needs to reach the same server."""
+
+
+async def open_terminal_agent(
+    start: StartOptions,
+    store: Store,
+    resume: str | None,
+    approve: Approvals,
+    *,
+    listener: Listener | None = None,
+) -> Agent:
+    """Open an agent for `chat` or `run`, in a new thread or in the one to resume.
+
+    A resumed thread uses the named model, else its own if that is usable, else the default. If neither is usable, the
+    error says why the thread's own model is not.
+    """
+    config = start.config
+    model = start.model
+    if resume is not None:
+        session = await store.resolve(resume)
+        tip = await store.session(await store.get_compression_tip(session.id))
+        own = tip.model or session.model
+        if (
+            model is None
+            and own
+            and (
+                not find_model_problem(config, own) or find_model_problem(config, None)
+            )
+        ):
+            model = own
+        model = choose_model(config, model, ask=start.ask)
+    return await open_agent(
+        config,
+        model=model,
+        resume=resume,
+        workspace=start.workspace,
+        approve=approve,
+        store=store,
+        listener=listener,
+        session=None if resume else NewSession(platform=PLATFORM),
+    )
+
+
+def last_exchange(messages: Sequence[Message]) -> Text | None:
+    """The last question of the user and the last answer of the model, in a few lines."""
+    question = next(
+        (
+            text
+            for message in reversed(messages)
+            if (text := user_text(message).strip())
+        ),
+        "",
+    )
+    answers = (
+        text_of(message).strip()
+        for message in reversed(messages)
+        if message["role"] == "assistant"
+    )
+    answer = next((text for text in answers if text), "")
+    exchange = Text(f"› {excerpt(redact(question), 300)}\n" if question else "", "bold")
+    exchange.append(excerpt(redact(answer), 600), "not bold")
+    return exchange if exchange.plain else None
+
+
+def render_greeting(
+    conversation: Conversation, start: StartOptions, *, resumed: bool
+) -> Text:
+    """The model, its window, the workspace, prompt caching and the thread."""
+    config = start.config
+    route = conversation.route
+    window = describe_window(conversation)
+    lines = [f"Everthread · {visible(route.name)} · {visible(window)}"]
+    caching = caching_line(
+        route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
+    )
+    lines += [caching] if caching else []
+    is_priced = prices_for(route.name, at=datetime.now(UTC)) is not None
+    if not is_priced and route.provider != "local":
+        lines.append(visible(unpriced_text(route.name)))
+    choice, _ = check_choice(config.model)
+    if (
+        not resumed
+        and config.model.default is None
+        and choice
+        and choice.model == route.name
+        and choice.why
+    ):
+        lines.append(
+            f"{visible(route.name)}: {choice.why}; `everthread init` changes it"
+        )
+    lines.append(f"summaries by {visible(describe_own_writer(config, route.name))}")
+    thread = f"thread {shorten_id(conversation.id)}"
+    count = count_noun(len(conversation.messages), "message")
+    lines.append(
+        f"continuing {thread}: {count} in context"
+        if resumed
+        else f"{thread} · {visible(str(start.workspace))}"
+    )
+    lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
+    return Text("\n".join(lines), "dim")
+
+
+EXIT_COMMAND = ("/exit", "end the chat")
+EXIT_WORDS = ("/exit", "/quit", "exit", "quit")
+STOPPED = "■ Stopped. The transcript records this."
+EVENTS_IN_ANSWER: dict[str, tuple[type[Event], ...]] = {
+    "compress": (CompactionDone, CompactionVoid),
+    "undo": (Notice,),
+}
+"""Events that a command's own answer covers, so that they print no line."""
+
+
+class Chat:
+    """A chat of one user with one agent. It continues after an error."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        status: Status,
+        *,
+        reader: InputReader,
+        presence: Presence,
+    ) -> None:
+        self.screen = screen
+        self.status = status
+        self.reader = reader
+        self._presence = presence
+        self.interrupts = Interrupts(
+            reader.interrupt, lambda words: screen.print(Text(words, QUIET))
+        )
+        self._turn_shows_events = False
+        self._hidden_events: tuple[type[Event], ...] = ()
+
+    def on_event(self, event: Event) -> None:
+        """Listen to the agent. Events of a turn are shown with the turn; others at once."""
+        self.status.update(event)
+        if not self._turn_shows_events and not isinstance(event, self._hidden_events):
+            self.screen.event(event)
+
+    async def talk(self, agent: Agent) -> None:
+        """Read and answer until the end of the input, two Ctrl-C at the prompt, or /exit."""
+        is_exit_announced = False
+        with self.interrupts.handle_signals(), self._presence:
+            while True:
+                self._update_status(agent)
+                self._warn_of_others(agent)
+                try:
+                    text = (await self.reader.read()).strip()
+                except KeyboardInterrupt:
+                    if is_exit_announced:
+                        return
+                    is_exit_announced = True
+                    self.screen.print(
+                        Text("Ctrl-C again, or Ctrl-D, ends the chat.", QUIET)
+                    )
+                    continue
+                except EOFError:
+                    return
+                is_exit_announced = False
+                if text.lower() in EXIT_WORDS:
+                    return
+                if text:
+                    self._warn_of_others(agent)
+                    await self._answer(agent, text)
+
+    def _warn_of_others(self, agent: Agent) -> None:
+        if warning := self._presence.enter(agent.conversation.id):
+            self.screen.print(Text(f"! {warning}", BAD))
+
+    async def _answer(self, agent: Agent, text: str) -> None:
+        command = commands.parse(text) is not None
+        work = self._run_command(agent, text) if command else self.turn(agent, text)
+        try:
+            with hide_typing() if self.screen.rich else contextlib.nullcontext():
+                await self.interrupts.run(work, self._on_stop)
+        except StoppedError:
+            self.screen.settle()
+            self.screen.print(Text("■ Stopped." if command else STOPPED, BAD))
+        except EverthreadError as error:
+            self.screen.settle()
+            self.screen.print(Text(f"✗ {visible(str(error))}", "red"))
+        except Exception as error:  # noqa: BLE001 - shown, logged with its traceback, and the chat goes on
+            self.screen.settle()
+            self.screen.print(Text(f"✗ {visible(report_unexpected(error))}", "red"))
+        finally:
+            self._turn_shows_events = False
+            self._hidden_events = ()
+            self.screen.tools.clear()
+
+    async def turn(self, agent: Agent, text: str) -> Answer | None:
+        """Run one turn and show it as it streams."""
+        answer = None
+        self._turn_shows_events = True
+        self.screen.show_waiting("…")
+        try:
+            async with contextlib.aclosing(agent.turn(text)) as items:
+                async for item in items:
+                    match item:
+                        case StreamDelta(kind="text" | "refusal"):
+                            self.screen.text(item.text)
+                        case StreamDelta(kind="reasoning"):
+                            self.screen.show_waiting("thinking …")
+                        case StreamDelta(kind="call") if item.name:
+                            self.screen.settle()
+                            self.screen.show_waiting(f"⚙ {visible(item.name)} …")
+                        case Event():
+                            self.screen.event(item, idle="…")
+                        case Answer():
+                            answer = item
+        finally:
+            self._turn_shows_events = False
+            self.screen.settle()
+        return answer
+
+    def _on_stop(self) -> None:
+        """From here on the events of the stopped turn come through the listener alone."""
+        self._turn_shows_events = False
+        self.screen.settle()
+
+    async def _run_command(self, agent: Agent, text: str) -> None:
+        name, argument = commands.parse(text) or ("", "")
+        self._hidden_events = EVENTS_IN_ANSWER.get(name, ())
+        result = await commands.run(agent, agent.conversation.store, text)
+        if result.switch:
+            await agent.switch(result.switch)
+        if result.switch or name == "undo":
+            await self.load_status(agent)
+        self.screen.settle()
+        lists_all = name == "help" and not argument
+        if name == "context" and self.screen.rich and not result.failed:
+            self.screen.print(render_context(result.data, self.screen.console.width))
+            return
+        answer = style_markup(
+            f"{result.text}\n- `{EXIT_COMMAND[0]}`: {EXIT_COMMAND[1]}"
+            if lists_all
+            else result.text
+        )
+        self.screen.print(
+            Text.assemble(("✗ ", BAD), answer) if result.failed else answer
+        )
+
+    async def load_status(self, agent: Agent) -> None:
+        """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
+        store = agent.conversation.store
+        thread = agent.conversation.id
+        self.status.restart(
+            (await load_thread_usage(store, thread))["all"],
+            await store.compactions(thread),
+        )
+
+    def _update_status(self, agent: Agent) -> None:
+        conversation = agent.conversation
+        self.status.model = conversation.route.name
+        self.status.tokens = conversation.tokens
+        self.status.window = conversation.window
+
+
+async def render_farewell(
+    store: Store, thread: str, *, window: int, options: str = ""
+) -> Text | None:
+    """Render the summary at exit; None for an empty thread. `options`: command-line options to resume with."""
+    row = await store.thread_row(thread)
+    if not row.messages:
+        return None
+    usage = sum_usage(
+        "all", [*map(usage_row, (await load_thread_usage(store, thread))["all"])]
+    )
+    comparison = compare_thread(
+        await store.call_rows([thread]),
+        await store.compactions(thread),
+        price=PriceTable(),
+        window=lambda _model: window,
+        ttl=CACHE_SECONDS,
+    )
+    beyond = f", {comparison.beyond:,} beyond the window" if comparison.beyond else ""
+    made = count_noun(row.compactions, "compaction") if row.compactions else ""
+    kept = f"{count_noun(row.messages, 'message')} kept and searchable"
+    lines = [
+        f"{count_noun(usage.calls, 'call')}{beyond}{made and f', {made}'}; {kept}."
+    ]
+    if usage.calls:
+        cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
+        lines.append(
+            f"Cost {format_cost(usage)}: {usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
+            f"written{_describe_saving(comparison)}."
+        )
+    return Text.assemble(
+        ("\n".join(lines), "dim"),
+        ("\nContinue with: ", "dim"),
+        (f"everthread chat --resume {shorten_id(thread)}{options}", "bold"),
+    )
+
+
+def _describe_saving(comparison: CostComparison) -> str:
+    figure = describe_difference(comparison)
+    return f"; {figure.value} {figure.label} {figure.detail}" if figure else ""
+
+
+CACHE_SECONDS = 300.0
+"""How long a provider's cache counts as warm."""
+MAX_LISTED_THREADS = 10
+
+
+async def run_chat(start: StartOptions, store: Store, *, pick: bool, yes: bool) -> None:
+    """Run a chat from the greeting to the farewell, then close the store."""
+    resume = start.thread
+    try:
+        screen = Screen(console)
+        status = Status()
+        reader = _open_reader(screen, status, start.workspace)
+        if resume == NO_ID:
+            can_pick = pick and reader.interactive
+            resume = (
+                await _pick_thread(store, reader)
+                if can_pick
+                else await find_latest_thread(store)
+            )
+        chat = Chat(screen, status, reader=reader, presence=Presence(home_directory()))
+        # Without a terminal no person can be asked: calls that need approval are refused.
+        ask = (
+            Asker(screen, reader, chat.interrupts.interrupt)
+            if reader.interactive
+            else None
+        )
+
+        def save_rule(rule: Rule) -> None:
+            write_rule(home_directory(), rule)
+            screen.print(Text(f"written to {RULES_FILE}: {visible(str(rule))}", "dim"))
+
+        approve = Approvals(
+            read_rules(home_directory()), ask, everything=yes, keep=save_rule
+        )
+        async with await open_terminal_agent(
+            start, store, resume, approve, listener=chat.on_event
+        ) as agent:
+            await chat.load_status(agent)
+            screen.print(
+                render_greeting(agent.conversation, start, resumed=resume is not None)
+            )
+            if resume is not None and (
+                exchange := last_exchange(agent.conversation.messages)
+            ):
+                screen.print(exchange)
+            await chat.talk(agent)
+            thread = agent.conversation.id
+            window = agent.conversation.window
+        farewell = await render_farewell(
+            store, thread, window=window, options=start.repeated
+        )
+        if farewell is not None:
+            screen.print(farewell)
+        elif resume is None:
+            await store.delete_thread(thread)  # the thread is empty
+    finally:
+        await store.close()
+
+
+def _open_reader(screen: Screen, status: Status, workspace: Path) -> InputReader:
+    """Return the editor if the terminal can show one, else a line reader."""
+    if not (screen.rich and at_terminal()):
+        return LineReader(console, interactive=at_terminal())
+    require_package("prompt_toolkit", extra="models")
+    from everthread.cli.chat.editor import ChatCompleter, Editor, history_file
+
+    slash = [(f"/{command.name}", command.help) for command in commands.COMMANDS]
+    return Editor(
+        screen,
+        ChatCompleter([*slash, EXIT_COMMAND], workspace),
+        history_file(home_directory()),
+        status.line,
+    )
+
+
+async def _pick_thread(store: Store, reader: InputReader) -> str:
+    """Let the user pick one of the last threads by its number."""
+    rows = await list_recent_threads(store, MAX_LISTED_THREADS)
+    if not rows:
+        return await find_latest_thread(store)
+    now = time.time()
+    for number, row in enumerate(rows, 1):
+        facts = f"{shorten_id(row.first.id)}  {format_age(row.active, now)}, {count_noun(row.messages, 'message')}  "
+        title = await short_title(store, row.first)
+        print_text((f"{number:>3}  ", "bold"), facts, (title, "cyan"))
+    try:
+        typed = (
+            await reader.ask(f"Which one? [1-{len(rows)}, Enter for 1]: ")
+        ).strip() or "1"
+    except (KeyboardInterrupt, EOFError):
+        raise typer.Exit(0) from None
+    if typed.isdecimal() and 1 <= int(typed) <= len(rows):
+        return rows[int(typed) - 1].first.id
+    return typed

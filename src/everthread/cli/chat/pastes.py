@@ -1,0 +1,45 @@
+"""Fold long pastes into a short placeholder while the user edits."""
+
+from __future__ import annotations
+
+from prompt_toolkit.history import FileHistory
+
+from everthread.core.messages import count_noun
+
+MAX_PASTE_LINES = 4
+MAX_PASTE_CHARS = 400
+"""A longer paste is folded."""
+
+
+class Pastes:
+    """The pasted texts of a chat, by their placeholders."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def fold(self, text: str) -> str:
+        """Return the text, or a placeholder if it is long."""
+        lines = text.count("\n") + 1
+        if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
+            return text
+        size = count_noun(lines, "line") if lines > 1 else f"{len(text):,} characters"
+        placeholder = f"[paste {len(self._texts) + 1}: {size}]"
+        self._texts[placeholder] = text
+        return placeholder
+
+    def unfold(self, text: str) -> str:
+        """Return what was typed with every placeholder replaced by its text."""
+        for placeholder, pasted in self._texts.items():
+            text = text.replace(placeholder, pasted)
+        return text
+
+
+class UnfoldingHistory(FileHistory):
+    """An input history whose file holds the pasted texts, since placeholders end with the chat."""
+
+    def __init__(self, file: str, pastes: Pastes) -> None:
+        super().__init__(file)
+        self._pastes = pastes
+
+    def store_string(self, string: str) -> None:
+        super().store_string(self._pastes.unfold(string))

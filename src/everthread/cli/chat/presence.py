@@ -1,0 +1,83 @@
+"""Notice other terminals on this machine that have the same thread open."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+FOLDER = "terminals"
+
+
+class Presence:
+    """A lock file of this terminal for each thread it enters; the lock ends with the process."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / FOLDER
+        self._file: IO[bytes] | None = None
+        self._path: Path | None = None
+        self._thread = ""
+        self._reported: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    def enter(self, thread: str) -> str:
+        """Move to a thread; return a warning if another terminal has it open that was not reported before."""
+        if thread != self._thread:
+            self._leave()
+            self._lock(thread)
+        others = self._find_others()
+        news = [process for process in others if process not in self._reported]
+        self._reported = set(others)
+        if not news:
+            return ""
+        return (
+            f"This thread is open in another terminal too (process {', '.join(news)}): "
+            "messages of both go into one history."
+        )
+
+    def _lock(self, thread: str) -> None:
+        self._thread = thread
+        self._path = self._folder / f"{thread}.{os.getpid()}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
+        except OSError:
+            return  # a home that cannot be written: nothing is noticed
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _find_others(self) -> list[str]:
+        """Return the process ids that hold a lock for the thread; remove files without a lock."""
+        others = []
+        for path in sorted(self._folder.glob(f"{self._thread}.*")):
+            if path == self._path:
+                continue
+            try:
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink(missing_ok=True)
+            except BlockingIOError:
+                others.append(path.suffix[1:])
+            except OSError:
+                continue
+        return others
+
+    def _leave(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._path = None
+        self._reported = set()

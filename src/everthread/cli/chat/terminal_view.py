@@ -1,0 +1,559 @@
+"""The display of a turn: streamed text, tool calls, events, and the status line of the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.segment import Segment, Segments
+from rich.text import Text
+
+from everthread.agent.commands.context_commands import list_context
+from everthread.agent.turn_events import Delegated, ToolFinished, ToolStarted, TurnEnded
+from everthread.cli.output import format_cost, visible
+from everthread.compaction.tool_calls import Action, action_of, outcome_of
+from everthread.core.messages import Call, clip, count_noun
+from everthread.core.prices import format_dollars
+from everthread.store.records import CompactionRecord, UsageRecord, UsageRow
+from everthread.store.sql.accounts import sum_usage, usage_row
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionFailed,
+    CompactionProgress,
+    CompactionStarted,
+    CompactionVoid,
+    Estimated,
+    Event,
+    LimitLearnt,
+    Notice,
+    OutputStored,
+    Recalled,
+    Recovery,
+    ToolsChanged,
+    UsageRecorded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+QUIET = "dim"
+LOUD = "cyan"
+BAD = "yellow"
+
+
+def render_event(event: Event) -> Text | None:
+    """The line for an event; None for events that only change figures."""
+    match event:
+        case CompactionDone():
+            return _render_compaction(event)
+        case Delegated():
+            inner = render_event(event.event)
+            return Text.assemble("  ", inner) if inner else None
+    line = _describe_event(event)
+    return None if line is None else Text(f"{line[0]} {visible(line[1])}", line[2])
+
+
+def _describe_event(event: Event) -> tuple[str, str, str] | None:
+    """The mark, the words and the style."""
+    match event:
+        case CompactionProgress():
+            return "◇", event.text, QUIET
+        case CompactionVoid():
+            return "◇", f"Nothing was compacted: {event.why}", QUIET
+        case CompactionFailed():
+            return "✗", f"The compaction failed: {event.error}", BAD
+        case Recovery():
+            return (
+                "↻",
+                f"{event.problem}: {event.action} (attempt {event.attempt})",
+                BAD,
+            )
+        case LimitLearnt():
+            unstored = "" if event.stored else ", not stored"
+            return (
+                "↻",
+                f"the window of {event.model} is {event.window:,} tokens: {event.source}{unstored}",
+                BAD,
+            )
+        case OutputStored():
+            return (
+                "▤",
+                f"{event.tool or 'message'}: {event.chars:,} characters stored as {event.output}",
+                QUIET,
+            )
+        case Recalled():
+            return "⌕", f"recalled for this answer: {', '.join(event.cited)}", QUIET
+        case ToolsChanged():
+            counts = (
+                f"{len(event.left_out)} of {count_noun(event.given, 'tool')} left out"
+            )
+            changes = (("out", event.gone), ("back", event.back))
+            names = "; ".join(
+                f"{word}: {', '.join(tools)}" for word, tools in changes if tools
+            )
+            return (
+                "⚒",
+                f"{counts}, {event.tokens_saved:,} tokens saved ({event.why}; {names})",
+                QUIET,
+            )
+        case Notice():
+            return "!", event.text, BAD
+        case TurnEnded(reason="max_rounds"):
+            return (
+                "!",
+                f"stopped after {count_noun(event.rounds, 'round')} of tools",
+                BAD,
+            )
+        case _:
+            return None
+
+
+_MARKUP = re.compile(r"`([^`\n]+)`|\*\*([^*\n]+)\*\*")
+
+
+def style_markup(text: str) -> Text:
+    """Style the bullets, code and bold words in the answer of a slash command; its lines stay lines."""
+    styled = Text()
+    at = 0
+    text = re.sub(r"^- ", "• ", visible(text), flags=re.MULTILINE)
+    for match in _MARKUP.finditer(text):
+        styled.append(text[at : match.start()])
+        styled.append(match[1] or match[2], LOUD if match[1] else "bold")
+        at = match.end()
+    return styled.append(text[at:])
+
+
+def _render_compaction(event: CompactionDone) -> Text:
+    """Render the size before and after, and the author of the summary; `/why` has the details."""
+    author = f"; summary by {visible(event.author)}" if event.author else ""
+    cost = f" for {format_dollars(event.cost)}" if event.cost else ""
+    line = Text.assemble(
+        (
+            f"◆ Compacted {thousands(event.tokens_before)} → {thousands(event.tokens_after)} tokens{author}{cost}.",
+            LOUD,
+        ),
+        (" /why, /undo", QUIET),
+    )
+    for warning in event.warnings:
+        line.append(f"\n  ! {visible(warning)}", BAD)
+    return line
+
+
+CONTEXT_COLOURS = {
+    "system prompt": "blue",
+    "tools": "magenta",
+    "summary": "yellow",
+    "user": "green",
+    "assistant": "cyan",
+    "tool calls": "bright_cyan",
+    "tool results": "bright_blue",
+    "free": "bright_black",
+}
+
+
+def render_context(data: Mapping[str, Any], width: int) -> Text:
+    """Render what `/context` found as a bar in colours with a line for each kind."""
+    window = data["window"]
+    sizes: dict[str, int] = data["kinds"]
+    threshold = data["threshold"]
+    cells = max(20, min(width - 2, 72))
+    colours: list[str] = []
+    for kind, size in sizes.items():
+        colours += [CONTEXT_COLOURS[kind]] * round(size / window * cells)
+    colours = colours[:cells]
+    bar = Text()
+    mark = min(cells - 1, round(threshold / window * cells))
+    for at in range(cells):
+        style = colours[at] if at < len(colours) else CONTEXT_COLOURS["free"]
+        cell = "█" if at < len(colours) else "·"
+        bar.append("│" if at == mark else cell, "bold" if at == mark else style)
+    head = f"{data['tokens']:,} of {window:,} tokens ({data['tokens'] / window:.0%})"
+    lines = [Text(head, "bold"), bar]
+    for row in list_context(sizes, window):
+        kind = row[:14].strip()
+        style = CONTEXT_COLOURS[kind]
+        square = "■ " if kind != "free" else "· "
+        lines.append(Text.assemble((square, style), row))
+    lines.append(Text(f"│ compaction starts at {threshold:,} tokens", QUIET))
+    return Text("\n").join(lines)
+
+
+WIDTH = 100
+"""Characters of a command or a path that are shown."""
+
+
+class ToolLines:
+    """The lines for tool calls: one while a tool runs, one when it has finished."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str], ToolStarted] = {}
+
+    def render(self, event: Event, thread: str = "") -> Text | None:
+        """The line for an event of a tool; None for others. `thread`: a subagent's, where call ids repeat."""
+        match event:
+            case ToolStarted():
+                self._running[thread, event.call_id] = event
+            case ToolFinished():
+                self._running.pop((thread, event.call_id), None)
+                return render_tool_result(event)
+            case Delegated():
+                inner = self.render(event.event, event.thread)
+                return Text.assemble("  ", inner) if inner else None
+        return None
+
+    @property
+    def running(self) -> str:
+        """Return the running tools in one line; empty if there are none."""
+        targets = [
+            _target(event.tool, event.arguments) for event in self._running.values()
+        ]
+        return f"⚙ {'; '.join(targets)} …" if targets else ""
+
+    def clear(self) -> None:
+        self._running.clear()
+
+
+def render_tool_result(event: ToolFinished) -> Text:
+    """The line of a finished tool: name, target, outcome, seconds, the start of its output."""
+    action = _action(event.tool, event.arguments)
+    mark, style = ("✗", BAD) if event.failed else ("✓", "green")
+    outcome = "refused" if event.refused else _outcome(event, action)
+    line = Text.assemble(
+        (mark, style),
+        f" {_target(event.tool, event.arguments)}",
+        (f"  {visible(outcome)}", QUIET),
+    )
+    if event.refused:
+        return line
+    if event.seconds >= 0.05:
+        line.append(f"  {event.seconds:.1f} s", QUIET)
+    return line.append_text(_preview(event.text, action.kind))
+
+
+PREVIEW = 3
+"""Lines of a tool's output that are shown."""
+
+
+def _preview(text: str, kind: str) -> Text:
+    """The first lines of the output of a command or a search, and the count of the others."""
+    first, _, output = text.partition("\n")
+    rows = visible(output if first.startswith("exit code:") else text).splitlines()
+    rows = [row for row in rows if row.strip()]
+    if kind not in ("shell", "search") or len(rows) < 2:
+        return Text()
+    lines = [f"\n  │ {clip(row.rstrip(), WIDTH)}" for row in rows[:PREVIEW]]
+    more = f"\n  │ … {len(rows) - PREVIEW:,} more" if len(rows) > PREVIEW else ""
+    return Text("".join(lines) + more, QUIET)
+
+
+def _outcome(event: ToolFinished, action: Action) -> str:
+    """Show a one-line result unchanged; describe a longer one in a few words."""
+    text = event.text.strip()
+    if "\n" not in text and (event.failed or action.kind != "read"):
+        return clip(text, WIDTH)
+    return outcome_of(action.kind, event.text, failed=event.failed, room=WIDTH)
+
+
+def _target(tool: str, arguments: Mapping[str, Any]) -> str:
+    action = _action(tool, arguments)
+    words = " ".join(part for part in (action.target, action.detail) if part)
+    return visible(f"{tool} {clip(words, WIDTH)}".rstrip())
+
+
+def _action(tool: str, arguments: Mapping[str, Any]) -> Action:
+    return action_of(
+        Call("", tool, json.dumps(dict(arguments), default=str))
+    ) or Action(tool)
+
+
+_PARSER = MarkdownIt().enable("table")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+class Blocks:
+    """A Markdown text that grows. `feed` returns the finished blocks; `rest` is the unfinished one."""
+
+    def __init__(self) -> None:
+        self.rest = ""
+        self._fence = ""
+
+    def feed(self, text: str) -> list[str]:
+        """Take the next piece of text; return the blocks that cannot change any more, in order."""
+        length = len(self.rest)
+        self.rest = self.rest + text
+        if "\n" not in text or not self._may_finish(length):
+            return []
+        return self._take_finished()
+
+    def finish(self) -> list[str]:
+        """The remaining blocks, at the end of the text."""
+        blocks = self.feed("\n")
+        last = self.rest.removesuffix("\n")
+        self.rest = ""
+        self._fence = ""
+        return [*blocks, last]
+
+    def tail(self, lines: int) -> str:
+        """The last lines of the unfinished block. Code keeps its opening fence, so that it is shown as code."""
+        rows = self.rest.split("\n")
+        if len(rows) <= lines:
+            return self.rest
+        opening = [rows[0]] if _FENCE.match(rows[0]) else []
+        return "\n".join([*opening, *rows[-max(lines - len(opening), 1) :]])
+
+    def _may_finish(self, length: int) -> bool:
+        """Inside a code block only a closing line after `length` can finish it; the rest is not parsed again."""
+        if not self._fence:
+            return True
+        start = self.rest.rfind("\n", 0, length) + 1
+        return any(
+            line.strip().startswith(self._fence)
+            for line in self.rest[start:].split("\n")
+        )
+
+    def _take_finished(self) -> list[str]:
+        rows = self.rest.split("\n")
+        complete = rows[:-1]  # the last row may still grow into something else
+        tops = [
+            token
+            for token in _PARSER.parse("\n".join(complete))
+            if token.level == 0 and token.map
+        ]
+        starts = [token.map[0] for token in tops if token.map]
+        self._fence = _open_fence(tops[-1]) if tops else ""
+        if len(starts) < 2:
+            return []
+        self.rest = "\n".join(rows[starts[-1] :])
+        return [
+            "\n".join(complete[first:last])
+            for first, last in pairwise([0, *starts[1:]])
+        ]
+
+
+def _open_fence(block: Token) -> str:
+    """Return the fence that would close this code block; empty if it is closed or not a code block."""
+    first, end = block.map or (0, 0)
+    is_closed = end - first > 1 + block.content.count("\n")
+    return block.markup if block.type == "fence" and not is_closed else ""
+
+
+FRAMES = 10
+"""How often a second the unfinished block is drawn."""
+CODE = "ansi_dark"
+"""The terminal's own colours."""
+MARGIN = 3
+"""Lines of the terminal left free below the unfinished block."""
+
+
+class Screen:
+    """Shows a turn. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rich = console.is_terminal and not console.is_dumb_terminal
+        self.beside: Callable[[Callable[[], None]], None] | None = None
+        """Set while the user types: prints above the line that is being typed."""
+        self.tools = ToolLines()
+        self._blocks = Blocks()
+        self._live: Live | None = None
+        self._waiting = ""
+        self._since = 0.0
+        self._has_text = self._has_block = False
+        self._progress: set[str] = set()
+        """Lines of a compaction that were shown; its warnings repeat them."""
+
+    def print(self, line: RenderableType) -> None:
+        """Print a line of its own, above the unfinished block."""
+        if not self.rich:
+            self._end_line()
+
+        def show() -> None:
+            self.console.print(line, soft_wrap=not self.console.is_terminal)
+
+        if self.beside is not None:
+            self.beside(show)
+        else:
+            show()
+
+    def text(self, piece: str) -> None:
+        """Show the next piece of an answer."""
+        self._has_text = True
+        if not self.rich:
+            self.console.out(visible(piece), end="", highlight=False)
+            return
+        self._waiting = ""
+        for block in self._blocks.feed(visible(piece)):
+            self._print_block(block)
+        self._draw()
+
+    def event(self, event: Event, *, idle: str = "") -> None:
+        """Show an event's line, and then what is waited for: the tools that run, or `idle`."""
+        if isinstance(event, Notice) and event.passing and self.rich:
+            self.settle()
+            self.show_waiting(
+                f"! {visible(event.text)}"
+            )  # one line, replaced by the next one
+            return
+        if isinstance(event, CompactionProgress):
+            self._progress.add(event.text)
+        elif isinstance(event, CompactionDone):
+            fresh = tuple(one for one in event.warnings if one not in self._progress)
+            event = replace(event, warnings=fresh)
+            self._progress.clear()
+        line = self.tools.render(event) or render_event(event)
+        if line is not None:
+            self.settle()
+            self.print(line)
+        if words := _waiting_for(event):
+            self.show_waiting(words)
+        elif words := self.tools.running or (idle if line is not None else ""):
+            self.settle()
+            self.show_waiting(words)
+
+    def show_waiting(self, words: str) -> None:
+        """Show that something runs, and for how long, until anything else is shown."""
+        if self.rich and not self._has_text:
+            if words != self._waiting:
+                self._waiting, self._since = words, time.monotonic()
+            self._draw()
+
+    def settle(self) -> None:
+        """Print the unfinished block unchanged: the answer is over, or something else follows."""
+        blocks = [block for block in self._blocks.finish() if block.strip()]
+        self._waiting = ""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        for block in blocks:
+            self._print_block(block)
+        if not self.rich:
+            self._end_line()
+        self._has_text = self._has_block = False
+
+    def _print_block(self, block: str) -> None:
+        """Print a block for good, with an empty line between blocks."""
+        if self._has_block:
+            self.console.print()
+        self._has_block = True
+        self.console.print(self._render_block(block), end="")
+
+    def _render_block(self, block: str, most: int | None = None) -> Segments:
+        """Render a block without the empty lines around it, at most its last `most` lines."""
+        lines = self.console.render_lines(
+            Markdown(block, hyperlinks=False, code_theme=CODE), pad=False
+        )
+        full = [
+            at
+            for at, line in enumerate(lines)
+            if "".join(segment.text for segment in line).strip()
+        ]
+        lines = lines[full[0] : full[-1] + 1] if full else []
+        lines = lines if most is None else lines[-most:]
+        return Segments(
+            [segment for line in lines for segment in (*line, Segment.line())]
+        )
+
+    def _render_unfinished(self) -> RenderableType:
+        """Return the part redrawn with every frame: the end of the unfinished block, or the event being waited for."""
+        room = max(self.console.height - MARGIN, 4)
+        text = self._blocks.tail(room)
+        if text.strip():
+            block = self._render_block(text, room)
+            return Group(Text(""), block) if self._has_block else block
+        seconds = time.monotonic() - self._since
+        return Text(
+            f"{self._waiting} ({seconds:.0f} s)"
+            if self._waiting and seconds >= 1
+            else self._waiting,
+            "dim",
+        )
+
+    def _draw(self) -> None:
+        if self._live is None and self.beside is None:  # else the user types there
+            self._live = Live(
+                console=self.console,
+                refresh_per_second=FRAMES,
+                transient=True,
+                get_renderable=self._render_unfinished,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._live.start()
+
+    def _end_line(self) -> None:
+        if self._has_text:
+            self.console.out("", highlight=False)
+            self._has_text = False
+
+
+def _waiting_for(event: Event) -> str:
+    """Return the words to show while a compaction runs; empty for other events."""
+    if isinstance(event, CompactionStarted) and not event.background:
+        return f"compacting {thousands(event.tokens)} tokens …"
+    return ""
+
+
+@dataclass(slots=True)
+class Status:
+    """The figures of a thread, updated by its events."""
+
+    model: str = ""
+    tokens: int = 0
+    window: int = 0
+    compactions: int = 0
+    used: UsageRow = field(default_factory=lambda: UsageRow("all"))
+
+    def restart(
+        self, usage: Sequence[UsageRecord], compactions: Sequence[CompactionRecord]
+    ) -> None:
+        """Take the figures of a stored thread."""
+        self.used = sum_usage("all", [*map(usage_row, usage)])
+        self.compactions = sum(record.reverted is None for record in compactions)
+
+    def update(self, event: Event) -> None:
+        match event:
+            case Estimated():
+                self.tokens = event.tokens
+                self.window = event.window
+            case (UsageRecorded() as call) | Delegated(event=UsageRecorded() as call):
+                self.used = sum_usage("all", [self.used, usage_row(call)])  # type: ignore[arg-type]  # the same fields
+            case CompactionDone():
+                self.compactions = event.count
+                self.tokens = event.tokens_after
+            case LimitLearnt():
+                self.window = event.window
+
+    def line(self) -> str:
+        filled = f"{self.tokens / self.window:.0%}" if self.window else "-"
+        parts = [
+            visible(self.model),
+            f"{thousands(self.tokens)} of {thousands(self.window)} ({filled})",
+        ]
+        if self.used.prompt:
+            parts.append(f"cache {self.used.cache_read / self.used.prompt:.0%}")
+        if self.used.calls:
+            price = format_cost(self.used)
+            parts.append(f"cost {price}" if self.used.unpriced else price)
+        if self.compactions:
+            parts.append(count_noun(self.compactions, "compaction"))
+        return " · ".join(parts)
+
+
+def thousands(tokens: int) -> str:
+    """Format a number of tokens: `950`, `12.3K`, `200K`, `1M`."""
+    for unit, letter in ((1_000_000, "M"), (1_000, "K")):
+        if tokens >= unit:
+            return f"{tokens / unit:.1f}".rstrip("0").rstrip(".") + letter
+    return str(tokens)

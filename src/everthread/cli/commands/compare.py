@@ -1,0 +1,147 @@
+"""`everthread compare [LOG…]`: measure the summaries that agents made of their own sessions, beside Everthread's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from everthread.cli.options import AsJson, number_option
+from everthread.cli.output import print_json, print_table, print_text, show_progress
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.lab.hand_offs import ComparedHandOff, Comparison
+
+MAX_NAME_CHARS = 24
+"""Characters of a log's name in the table; most are ids."""
+COLUMNS = (
+    "log",
+    "context after the compaction",
+    "names used next>",
+    "your messages, whole>",
+    "tokens>",
+)
+
+
+def compare(
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG",
+            help="Logs of Claude Code, Codex, Copilot CLI, Gemini CLI, pi or opencode. Default: the newest here.",
+        ),
+    ] = None,
+    newest: Annotated[
+        int, number_option(least=1, text="Without LOG: this many of the newest logs.")
+    ] = 20,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the summaries that agents made of their own sessions with Everthread's.
+
+    For each compaction in a log: which of the names that the agent used next, and which of the user's messages, were in
+    the client's new context, and which in Everthread's of the same size and of the default size. No model is asked.
+    """
+    from everthread.lab.hand_offs import compare_log, describe
+    from everthread.lab.importers.read_logs import find_latest, read_log
+
+    sources = logs or find_latest(limit=newest)
+    comparisons = []
+    with show_progress(len(sources)) as progress:
+        for number, source in enumerate(sources):
+            step = progress(number, source)
+            comparisons.append(compare_log(read_log(source)))
+            step(1, 1)
+    sentence = describe(comparisons)
+    if html is not None:
+        _write_page(html, comparisons, sentence)
+    if as_json:
+        print_json(
+            {
+                "sentence": sentence,
+                "logs": [asdict(comparison) for comparison in comparisons],
+            }
+        )
+        return
+    print_text(sentence)
+    print_table(
+        "", COLUMNS, [row for comparison in comparisons for row in _rows(comparison)]
+    )
+    _print_notes(comparisons)
+    if html is not None:
+        print_text(f"The page: {html}")
+
+
+def _rows(comparison: Comparison) -> list[list[object]]:
+    """Return three rows for each compaction: the client's context, and Everthread's in two sizes."""
+    name = Path(comparison.source).name
+    if len(name) > MAX_NAME_CHARS:
+        name = f"{name[: MAX_NAME_CHARS - 1]}…"
+    return [row for made in comparison.compactions for row in _make_rows(name, made)]
+
+
+def _make_rows(log: str, made: ComparedHandOff) -> list[list[object]]:
+    from everthread.lab.hand_offs import DEFAULT_SIZE, OWN, SAME_SIZE
+
+    contexts = {
+        OWN: "the client's own",
+        SAME_SIZE: "Everthread, same size",
+        DEFAULT_SIZE: "Everthread, default size",
+    }
+    rows: list[list[object]] = []
+    for way, context in contexts.items():
+        held = made.held[way]
+        names = f"{held.names} of {made.names} ({held.names / made.names:.0%})"
+        is_hidden = way == OWN and not made.is_readable
+        rows.append(
+            [
+                f"{log}, {made.number + 1}" if way == OWN else "",
+                context,
+                "encrypted" if is_hidden else names,
+                f"{held.user_messages} of {made.user_messages}",
+                held.tokens,
+            ]
+        )
+    return rows
+
+
+def _print_notes(comparisons: list[Comparison]) -> None:
+    skipped = sum(comparison.skipped for comparison in comparisons)
+    if skipped:
+        print_text(
+            f"Not measured, because too little came before or after: {skipped:,} of the compactions."
+        )
+    if any(
+        not made.is_readable
+        for comparison in comparisons
+        for made in comparison.compactions
+    ):
+        print_text(
+            "Encrypted summaries cannot be read; they do not count in the sentence above."
+        )
+    print_text(
+        "Names used next: file names and identifiers from before the compaction that the agent typed in a call "
+        "afterwards, before any result showed them again."
+    )
+
+
+def _write_page(file: str, comparisons: list[Comparison], sentence: str) -> None:
+    from everthread.lab.replay.report import table_page
+
+    rows: list[list[Any]] = [
+        row for comparison in comparisons for row in _rows(comparison)
+    ]
+    heads = [column.rstrip(">") for column in COLUMNS]
+    try:
+        Path(file).write_text(
+            table_page("Summaries compared", sentence, heads, rows), "utf-8"
+        )
+    except OSError as error:
+        raise InputError(
+            f"{file}: cannot be written: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,65 @@
+"""`everthread continue LOG --in codex|claude`: continue a session of one agent in another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everthread.cli.options import AsJson, number_option
+from everthread.cli.output import print_json, print_text
+
+
+def continue_(
+    log: Annotated[
+        str,
+        typer.Argument(
+            help="A log of any agent; `latest` is the newest on this machine."
+        ),
+    ],
+    client: Annotated[
+        str,
+        typer.Option(
+            "--in", metavar="AGENT", help="The agent to continue in: codex or claude."
+        ),
+    ],
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="The project's folder. Default: the current one."
+        ),
+    ] = None,
+    window: Annotated[
+        int,
+        number_option(
+            least=8_000, text="The window of the other agent's model, in tokens."
+        ),
+    ] = 200_000,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a session of one agent in another: write its compacted context as a log of the other.
+
+    The log of the first agent is not changed. No model is asked.
+    """
+    from everthread.lab.handover import hand_over
+    from everthread.lab.importers.read_logs import find_latest, read_log
+
+    source = find_latest()[0] if log == "latest" else log
+    made = hand_over(
+        read_log(source), client, window=window, folder=Path(folder) if folder else None
+    )
+    if as_json:
+        print_json(
+            {
+                "file": str(made.file),
+                "command": made.command,
+                "messages": made.messages,
+                "tokens": made.tokens,
+            }
+        )
+        return
+    print_text(
+        f"Written for {made.client}: {made.messages:,} messages, {made.tokens:,} tokens, {made.file}"
+    )
+    print_text(f"Continue with: {made.command}")

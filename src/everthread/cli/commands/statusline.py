@@ -1,0 +1,113 @@
+"""`everthread statusline`: one line about the context, for the status command of any client."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from everthread.cli.options import AsJson
+from everthread.cli.output import print_json, print_text
+from everthread.errors import InputError
+
+if TYPE_CHECKING:
+    from everthread.lab.status import ContextStatus
+
+SETTING = {"type": "command", "command": "everthread statusline"}
+
+
+def statusline(
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A log. Default: the session told on standard input, or the newest.",
+        ),
+    ] = None,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install", help="Set it as Claude Code's status line, after asking."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --install: do not ask.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print one line about a session: context used, threshold, cache, dollars.
+
+    Claude Code calls it with a JSON object on standard input. Without one, the newest log on this machine is read.
+    """
+    if install:
+        _install(is_asked=not yes)
+        return
+    status = _read_status(log)
+    if as_json:
+        print_json(asdict(status))
+    else:
+        typer.echo(status.as_line())
+
+
+def _read_status(file: str | None) -> ContextStatus:
+    from everthread.config import load_config
+    from everthread.lab.importers.read_logs import find_latest, read_log
+    from everthread.lab.status import status_of_client, status_of_log
+
+    config = load_config()
+    given = _read_input() if file is None else {}
+    told = status_of_client(given, config)
+    if told is not None:
+        return told
+    transcript = given.get("transcript_path")
+    if file is None and isinstance(transcript, str) and Path(transcript).is_file():
+        file = transcript
+    return status_of_log(read_log(file or find_latest()[0]), config)
+
+
+def _read_input() -> dict[str, Any]:
+    """Return the JSON object on standard input; empty if there is none."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return {}
+    try:
+        value = json.load(sys.stdin)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _install(*, is_asked: bool) -> None:
+    """Set the status line in Claude Code's settings; everything else in the file stays."""
+    file = (
+        Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
+        / "settings.json"
+    )
+    try:
+        settings = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    except ValueError as error:
+        raise InputError(f"{file}: is not JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"{file}: is not an object")
+    if settings.get("statusLine") == SETTING:
+        print_text(f"{file} has it already.")
+        return
+    instead = (
+        f" instead of {json.dumps(settings['statusLine'])}"
+        if "statusLine" in settings
+        else ""
+    )
+    if is_asked and not typer.confirm(
+        f"Set Everthread's status line in {file}{instead}?"
+    ):
+        print_text("Nothing was changed.")
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        json.dumps({**settings, "statusLine": SETTING}, indent=2) + "\n", "utf-8"
+    )
+    print_text(f"Set in {file}.")

@@ -1,0 +1,33 @@
+"""End a serving command by Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+def leave_on_interrupt() -> None:
+    """Let Ctrl-C end the process at once until `watch_end_signals` takes over.
+
+    A KeyboardInterrupt raised during an import is lost if it falls into a destructor, and ends the process by signal
+    if it passes through `exec`, as in dataclasses.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGINT, leave)
+
+
+def watch_end_signals() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set, in the running loop."""
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended

@@ -1,0 +1,80 @@
+"""What `wrap` says about requests that it changes, or would have changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everthread.core.messages import count_noun
+
+if TYPE_CHECKING:
+    from everthread.config import Config
+    from everthread.store.records import ThreadRow
+    from everthread.store.store import Store
+
+CHANGES = (
+    "Everthread: this login looks like a subscription. Requests are changed: a history that "
+    "grows too long is shortened before it is sent. With --passive nothing is changed."
+)
+WATCHES = "Everthread: watching only, no request is changed."
+
+
+def uses_subscription(client: str, variables: Mapping[str, str], home: Path) -> bool:
+    """Return whether a client is logged in to a flat-rate account, as far as its files show."""
+    if client == "claude":
+        keys = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+        folder = Path(variables.get("CLAUDE_CONFIG_DIR") or home / ".claude")
+        stored = _read(folder / ".credentials.json").get("claudeAiOauth")
+        token = variables.get("CLAUDE_CODE_OAUTH_TOKEN")
+        return bool(stored or token) and not any(map(variables.get, keys))
+    if client == "codex":
+        folder = Path(variables.get("CODEX_HOME") or home / ".codex")
+        login = _read(folder / "auth.json")
+        has_key = variables.get("CODEX_API_KEY") or login.get("OPENAI_API_KEY")
+        return bool(login.get("tokens")) and not has_key
+    return False
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+async def describe_passive(config: Config, store: Store, since: float) -> str:
+    """Replay the largest thread of the run as if it had been managed; describe the result."""
+    rows = [row for row in await store.list_threads() if row.active >= since]
+    largest = max(rows, key=lambda row: row.messages, default=None)
+    if largest is None or largest.messages < 2:
+        return "Nothing was long enough to be changed."
+    return await _describe_thread(config, store, largest)
+
+
+async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
+    from everthread.factory.conversations import session_options
+    from everthread.factory.gateways import page_reader
+    from everthread.lab.importers.log import Log, LoggedMessage
+    from everthread.lab.replay.runner import areplay
+
+    model, size = await page_reader(config, store).window_of(row)
+    history = await store.history(row.tip.id)
+    messages = [LoggedMessage(one.body, one.created, model=model) for one in history]
+    name = f"thread {row.first.id[:12]}"
+    log = Log(
+        name, "core", entries=messages, system=row.first.system, tools=[], model=model
+    )
+    played = await areplay(
+        log, window=size.tokens, options=session_options(config), compared=False
+    )
+    made = count_noun(len(played.compactions), "compaction")
+    calls = [call for call in await store.usage(row.first.id) if call.task == "main"]
+    sent = sum(call.usage.prompt_tokens for call in calls)
+    kept = sum(call.use.prompt for call in played.ours.calls)
+    return (
+        f"Managed, its longest conversation would have had {made} and "
+        f"{kept:,} prompt tokens in all instead of {sent:,}."
+    )

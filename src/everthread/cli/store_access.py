@@ -1,0 +1,83 @@
+"""Open the store for a command, and find threads in it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from everthread.config import load_config
+from everthread.errors import InputError, NoStoreError
+
+if TYPE_CHECKING:
+    from everthread.store.records import ThreadRow
+    from everthread.store.store import Store
+
+
+T = TypeVar("T")
+
+
+def store_address(url: str | None) -> str:
+    """The address of the store: the given one, or the configured one."""
+    from everthread import factory
+
+    return url or factory.store_url(load_config())
+
+
+def with_store(
+    url: str | None,
+    work: Callable[[Store], Awaitable[T]],
+    *,
+    create: bool = False,
+    or_empty: bool = False,
+) -> T:
+    """Run `work` on the store at `url`, or on the configured one; return its result.
+
+    `create`: make the store if it does not exist. `or_empty`: if no store is configured and none exists yet, use an
+    empty temporary one instead of raising an error.
+    """
+    from everthread import factory
+
+    try:
+        store = factory.open_store(store_address(url), create=create)
+    except NoStoreError:
+        if not or_empty or url or load_config().store.url:
+            raise
+        with tempfile.TemporaryDirectory(prefix="everthread-") as folder:
+            return _run_and_close(
+                factory.open_store(Path(folder) / factory.STORE_FILE), work
+            )
+    return _run_and_close(store, work)
+
+
+def _run_and_close(store: Store, work: Callable[[Store], Awaitable[T]]) -> T:
+    async def run() -> T:
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(run())
+    except UnicodeEncodeError as error:
+        raise InputError(f"the argument is not valid text: {error.object!r}") from error
+
+
+async def list_recent_threads(store: Store, count: int) -> list[ThreadRow]:
+    """Threads that hold messages, the last used first, without those of subagents."""
+    rows = await store.list_threads(limit=4 * count)
+    return [row for row in rows if row.first.kind != "subagent" and row.messages][
+        :count
+    ]
+
+
+async def find_latest_thread(store: Store) -> str:
+    """The id of the thread that was used last."""
+    rows = await list_recent_threads(store, 1)
+    if not rows:
+        raise InputError(
+            "there is no thread to continue yet; leave --continue and --resume out"
+        )
+    return rows[0].first.id

@@ -1,0 +1,37 @@
+"""Say who writes the summaries of a compaction, and who pays for them."""
+
+from __future__ import annotations
+
+from everthread.config import Config
+from everthread.factory.model_setup import check_choice
+
+JOURNAL = "the built-in journal: no model is called, nothing is paid"
+
+
+def describe_own_writer(config: Config, model: str) -> str:
+    """Return who writes for `chat`, `run` and the library, for a conversation with this model."""
+    if not config.compression.enabled:
+        return "nobody: compression.enabled is false, nothing is compacted"
+    auxiliary = config.auxiliary.compression
+    if auxiliary.provider != "main" and auxiliary.model:
+        trouble = check_choice(auxiliary)[1]
+        if not trouble:
+            return f"{auxiliary.model}, paid with its own key (auxiliary.compression)"
+    if model.startswith("local/") or config.model.provider == "local":
+        return f"{model} on this machine, free"
+    return f"{model}, paid like its answers; if it fails, the journal, free"
+
+
+def describe_client_writer(config: Config) -> str:
+    """Describe which model writes summaries for clients of the gateway."""
+    if not config.compression.enabled:
+        return "nobody: compression.enabled is false, nothing is compacted"
+    auxiliary = config.auxiliary.compression
+    if auxiliary.provider == "main":
+        return "the client's own model, paid with the client's key; else the journal"
+    if not auxiliary.model:
+        return JOURNAL
+    trouble = check_choice(auxiliary)[1]
+    if trouble:
+        return f"the journal, since {auxiliary.model} cannot be used: {trouble}"
+    return f"{auxiliary.model}, paid with the gateway's key; else the journal"

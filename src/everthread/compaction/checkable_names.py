@@ -1,0 +1,276 @@
+"""Find the names in a text that are either right or made up: URLs, paths, hashes, identifiers, quoted errors.
+
+A text is cut into chunks (runs of the characters such names are made of), and each chunk is classified once: most are
+plain words, and the same names come again and again, so results are cached.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+URL = "url"
+PATH = "path"
+HASH = "hash"
+IDENTIFIER = "identifier"
+VALUE = "value"
+ERROR = "error"
+CHECKABLE = frozenset({URL, PATH, HASH, IDENTIFIER, ERROR})
+"""Kinds that are true or made up; a number or a word of prose is neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name in a text, with its kind and span."""
+
+    kind: str
+    value: str
+    start: int
+    end: int
+
+
+def checkable_names(text: str) -> list[Name]:
+    """Return the URLs, rooted or extension-bearing paths, hashes, identifiers and quoted errors of a text.
+
+    In order of appearance and without overlaps: a path inside a URL is skipped.
+    """
+    if not isinstance(text, str):
+        return []
+    names: list[Name] = []
+    taken = 0
+    for name in sorted(_names(text), key=lambda name: (name.start, -name.end)):
+        if name.start >= taken and name.kind in CHECKABLE:
+            names.append(name)
+            taken = name.end
+    return names
+
+
+_URL = re.compile(
+    r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}\[\]，。；、）】」』》\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]+"
+)
+_CHUNK = re.compile(r"[A-Za-z0-9_$@~./\\#%+=&?:*À-ɏ-]{3,}(?:\(\))?")
+_QUOTED_PATH = re.compile(
+    r"([\"'])((?:/|~/|[A-Za-z]:\\)[^\"'\n]{1,400}\.[A-Za-z0-9]{1,6})\1"
+)
+# Matched in pairs from the left, so that text between two quotations does not count as quoted.
+_QUOTATION = re.compile(
+    r"`([^`\n]{1,400})`|\"([^\"\n]{1,400})\"|“([^”\n]{1,400})”|«([^»\n]{1,400})»|「([^」\n]{1,400})」"
+)
+_ERROR_WORD = re.compile(
+    r"[Ee]rror\b|Exception\b|\b(?:failed|denied|not found|No such|cannot|refused)\b"
+)
+_NAME = re.compile(r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}")
+
+
+def _names(text: str) -> Iterator[Name]:
+    for match in _URL.finditer(text):
+        url = _trim_url(match[0])
+        yield Name(URL, url, match.start(), match.start() + len(url))
+    for match in _QUOTED_PATH.finditer(text):
+        yield Name(PATH, match[2], *match.span(2))
+    for match in _CHUNK.finditer(text):
+        for kind, value, offset in _classify(match[0]):
+            start = match.start() + offset
+            yield Name(kind, value, start, start + len(value))
+    for match in _QUOTATION.finditer(text):
+        start = match.start() + 1
+        end = match.end() - 1
+        quoted = text[start:end]
+        name = quoted.removesuffix("()")
+        if " " in quoted and _ERROR_WORD.search(quoted):
+            yield Name(ERROR, quoted, start, end)
+        elif match[1] and _NAME.fullmatch(name):
+            yield Name(IDENTIFIER, name, start, start + len(name))
+
+
+def _trim_url(url: str) -> str:
+    """Return a URL without the punctuation of the sentence around it."""
+    unopened = url.count(")") - url.count("(")
+    end = len(url)
+    while url[end - 1] in ".,:;!?*_~'" or (url[end - 1] == ")" and unopened > 0):
+        unopened -= url[end - 1] == ")"
+        end -= 1
+    return url[:end]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _classify(chunk: str) -> tuple[tuple[str, str, int], ...]:
+    """Return the names in a chunk: (kind, value, offset); a function without its parentheses."""
+    if len(chunk) > 300 or "://" in chunk:
+        return ()
+    value = chunk.lstrip("*=+&?:%").rstrip(".:!?*=+&\\-%#@")
+    offset = chunk.find(value)
+    key, equals, right = value.partition("=")
+    if equals and "=" not in right and "&" not in value and _KEY.fullmatch(key):
+        named = [
+            (kind, name, offset + position + len(key) + 1)
+            for kind, name, position in _classify(right)
+        ]
+        own = _kind(key)
+        return (*([(own, key, offset)] if own else []), *named)
+    path = _LINE_NUMBER.sub("", value)
+    if path != value and _kind(path) == PATH:
+        return ((PATH, path, offset),)
+    kind = _kind(value)
+    return ((kind, value.removesuffix("()"), offset),) if kind else ()
+
+
+_KEY = re.compile(r"-{0,2}[A-Za-z_][\w.-]{0,60}")
+_LINE_NUMBER = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)?)$")
+
+
+def _kind(value: str) -> str:
+    """Return the kind of name, or an empty string if it is not a name."""
+    if len(value) < 3:
+        return ""
+    if _is_hash(value):
+        return HASH
+    if _VALUE_SHAPE.fullmatch(value):
+        return VALUE
+    if _is_path(value):
+        return PATH
+    return IDENTIFIER if _is_identifier(value) else ""
+
+
+_HEX = re.compile(
+    r"(?:sha\d{1,3}:)?(?:[0-9a-f]{7,16}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|"
+    r"[0-9a-f]{128})"
+)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_VALUE_SHAPE = re.compile(
+    r"v?\d{1,5}\.\d{1,5}(?:\.\d{1,7}){0,3}(?:[-+.]?(?:a|b|rc|alpha|beta|dev|post)[\w.+-]{0,20})?"  # a version
+    r"|#[0-9a-fA-F]{6}(?:[0-9a-fA-F]{2})?"  # a colour
+    r"|(?:localhost|[\w-]{1,60}(?:\.[\w-]{1,60}){1,5}|\d{1,3}(?:\.\d{1,3}){3}):\d{2,5}"  # host and port
+    r"|\d{4}-\d\d-\d\d(?:T[\d:.+Z-]{4,30})?"  # a date
+)
+
+
+def _is_hash(value: str) -> bool:
+    lowered = value.lower()
+    if _UUID.fullmatch(lowered):
+        return True
+    return (
+        _HEX.fullmatch(lowered) is not None
+        and any(char.isdigit() for char in value)
+        and any(char.isalpha() for char in value)
+        and (value.islower() or value.isupper())
+    )
+
+
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_ROOT = re.compile(r"~?/|\.{1,2}/")
+_PATH = re.compile(r"[\w.@~+%À-ɏ\\/-]+")
+_SUFFIX = re.compile(r"(?<=[^.])\.([A-Za-z][A-Za-z0-9]{0,10})$")
+
+
+def _is_path(value: str) -> bool:
+    """Return whether a value is a path: rooted, or with a file extension."""
+    drive = _DRIVE.match(value)
+    body = value[drive.end() :] if drive else value
+    segments = [
+        segment
+        for segment in re.split(r"[\\/]", body)
+        if segment not in ("", ".", "..", "~")
+    ]
+    if (
+        not _PATH.fullmatch(body)
+        or "//" in body
+        or not any(map(str.isalpha, "".join(segments)))
+    ):
+        return False
+    if drive or (value[0] in "~." and _ROOT.match(value)):
+        return True
+    if value[0] == "/":
+        return (
+            len(segments) > 1
+            or segments[0] in _data()["roots"]
+            or _has_extension(segments)
+        )
+    return _has_extension(segments)
+
+
+def _has_extension(segments: list[str]) -> bool:
+    """Return whether the last segment is a file name. Without a folder only a known extension counts."""
+    data = _data()
+    name = segments[-1]
+    suffix = _SUFFIX.search(name)
+    if name in data["files"] or not suffix:
+        return name in data["files"]
+    extension = suffix[1].lower()
+    stem = name[: suffix.start()].lower()
+    if len(segments) > 1 and "." not in segments[0]:
+        return len(extension) < 7
+    if extension not in data["extensions"] or stem in data["products"]:
+        return False
+    return extension not in data["methods"] or any(
+        char in "-_0123456789" for char in stem
+    )
+
+
+_SNAKE = re.compile(
+    r"[$@]?_{0,2}[A-Za-z][A-Za-z0-9$]*(?:_+[A-Za-z0-9$]+)+_{0,2}(?:\(\))?|__\w+__(?:\(\))?"
+)
+_CAMEL = re.compile(r"[$@]?[A-Za-z][A-Za-z0-9]{2,60}(?:\(\))?")
+_HUMPS = re.compile(r"[a-z0-9][A-Z][a-z]|[a-z]{2}[A-Z]{2}|[A-Z]{2}[a-z]{2}")
+_CALL = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)")
+_SCOPED = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
+_DOTTED = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
+_TICKET = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
+_CODE = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
+_SHAPED = re.compile(
+    r"--[a-z][\w-]{1,60}"  # a flag
+    r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
+    r"|\$[A-Za-z_]\w{1,60}"  # a variable
+    r"|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63})+"  # an address
+    r"|@[\w-]{1,60}/[\w.-]{1,60}"  # a scoped package
+    r"|E(?:NOENT|ACCES|CONN\w+|ADDRINUSE|PERM|EXIST|PIPE|TIMEDOUT|ISDIR|NOTDIR|INVAL|MFILE|NOSPC|AGAIN)"
+)
+
+
+def _is_identifier(value: str) -> bool:
+    data = _data()
+    if (
+        _SNAKE.fullmatch(value)
+        or _SHAPED.fullmatch(value)
+        or _SCOPED.fullmatch(value)
+        or _CALL.fullmatch(value)
+    ):
+        return True
+    if _CAMEL.fullmatch(value):
+        return (
+            _HUMPS.search(value) is not None and value not in data["names"]
+        ) or _is_code(value)
+    if ticket := _TICKET.fullmatch(value):
+        return ticket[1] not in data["units"]
+    if _DOTTED.fullmatch(value):
+        return any(
+            _SNAKE.fullmatch(part) or _HUMPS.search(part) for part in value.split(".")
+        ) and not any(part in data["names"] for part in value.split("."))
+    return _is_code(value)
+
+
+def _is_code(value: str) -> bool:
+    """Return whether a value is a code of capitals and digits, not a unit or a standard.
+
+    Examples are the numbers of bookings, flights and errors.
+    """
+    if not (_CODE.fullmatch(value) or re.fullmatch(r"[A-Z]{1,4}\d{3,5}", value)):
+        return False
+    letters = value.rstrip("0123456789")
+    return letters not in _data()["units"] and not re.fullmatch(r"\d+[A-Z]{1,3}", value)
+
+
+@functools.cache
+def _data() -> dict[str, frozenset[str]]:
+    text = (
+        resources.files("everthread.compaction")
+        .joinpath("data/names.toml")
+        .read_text("utf-8")
+    )
+    return {
+        name: frozenset(words.split()) for name, words in tomllib.loads(text).items()
+    }

@@ -1,0 +1,144 @@
+"""Get drafts from a summariser, again if one is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.journal import AUTHOR
+from everthread.compaction.summary import (
+    NAMES,
+    TASK,
+    WORDS,
+    RefusedDraft,
+    Sections,
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+    parse_sections,
+    section_name,
+)
+from everthread.core.redaction import redact
+from everthread.errors import SummaryError
+
+WROTE_NOTHING = "wrote nothing in the sections of a summary"
+MAX_PARALLEL = 4
+"""Drafts that are written at the same time."""
+
+
+def empty_draft(
+    warnings: Sequence[str] = (), usage: Sequence[Mapping[str, Any]] = ()
+) -> SummaryDraft:
+    """Return the draft that leaves the writing to the journal."""
+    return SummaryDraft({}, AUTHOR, tuple(warnings), tuple(usage))
+
+
+async def ask_drafts(
+    summarizer: Summarizer, requests: Sequence[SummaryRequest]
+) -> list[SummaryDraft]:
+    """Return a draft for each request, in order. A summariser that fails leaves the writing to the journal."""
+    slots = asyncio.Semaphore(MAX_PARALLEL)
+
+    async def ask(request: SummaryRequest) -> SummaryDraft:
+        async with slots:
+            return await _ask_draft(summarizer, request)
+
+    tasks = [asyncio.ensure_future(ask(request)) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ask_draft(summarizer: Summarizer, request: SummaryRequest) -> SummaryDraft:
+    name = summarizer.name
+    try:
+        return _clean_draft(await summarizer.summarize(request))
+    except SummaryError as error:
+        return empty_draft([f"{name} wrote no summary: {error}"], error.usage)
+    except Exception as error:  # noqa: BLE001 - a summariser may be third-party code; the journal always works
+        return empty_draft([f"{name} failed: {type(error).__name__}: {error}"])
+
+
+def _clean_draft(draft: SummaryDraft) -> SummaryDraft:
+    """Return the draft with known headings only, without the task and the user's words, which the engine writes.
+
+    A heading inside a section gets a backslash, so that it is not read back as the start of another section.
+    """
+    sections: Sections = {}
+    for name, text in draft.sections.items():
+        if isinstance(text, str):
+            lines = (
+                f"\\{line}" if section_name(line) else line for line in text.split("\n")
+            )
+            for known, body in parse_sections(
+                "\n".join([f"## {name}", *lines])
+            ).items():
+                sections[known] = "\n".join(filter(None, (sections.get(known), body)))
+    return replace(
+        draft,
+        sections={
+            name: text
+            for name, text in sections.items()
+            if name not in (TASK, WORDS, NAMES)
+        },
+        author=str(draft.author),
+        warnings=tuple(map(str, draft.warnings)),
+        usage=tuple(map(dict, draft.usage)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDraft:
+    """A draft that a summariser is writing.
+
+    Each route of a chain gets at most two attempts, its own repetitions included. Then the chain takes the next one.
+    """
+
+    request: SummaryRequest
+    briefer: SummaryRequest | None = None
+    """The request to use after a refusal."""
+    warnings: tuple[str, ...] = ()
+    usage: tuple[Mapping[str, Any], ...] = ()
+    refused: tuple[RefusedDraft, ...] = ()
+
+    @property
+    def next_request(self) -> SummaryRequest:
+        """The request to ask with now."""
+        request = self.request
+        if self.refused and self.briefer is not None:
+            request = self.briefer
+        return replace(request, refused=self.refused)
+
+    def take(
+        self, draft: SummaryDraft, check: Callable[[SummaryDraft], SummaryDraft | str]
+    ) -> PendingDraft | SummaryDraft:
+        """Return the draft, with the warnings and the usage of all calls; or ask again if it is refused.
+
+        `check` returns a model's draft in its final form, or the reason to refuse it. If no route is left, the draft is
+        empty and the journal is used.
+        """
+        usage = (*self.usage, *draft.usage)
+        warnings = (*self.warnings, *draft.warnings)
+        checked: SummaryDraft | str = draft
+        if draft.author != AUTHOR:
+            checked = (
+                check(draft) if draft.sections else f"{draft.author} {WROTE_NOTHING}"
+            )
+        if isinstance(checked, SummaryDraft):
+            return replace(checked, warnings=tuple(map(redact, warnings)), usage=usage)
+        if checked not in warnings:
+            warnings = (*warnings, checked)
+        is_final = draft.was_repeated or any(
+            one.route == draft.route for one in self.refused
+        )
+        if is_final and not draft.route:
+            return empty_draft(tuple(map(redact, warnings)), usage)
+        refused = RefusedDraft(draft.route, redact(checked), is_final)
+        return replace(
+            self, warnings=warnings, usage=usage, refused=(*self.refused, refused)
+        )

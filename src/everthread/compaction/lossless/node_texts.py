@@ -1,0 +1,246 @@
+"""Write the text of a node.
+
+It must be smaller than the text it covers. If a draft is not, it is requested again with half the room. If the second
+draft is too large as well, or no model can write, the node is a journal: makeshift, to be rewritten when a model is
+available.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.compaction.draft_checks import NAMES_TOO_MUCH
+from everthread.compaction.drafts import PendingDraft
+from everthread.compaction.journal import AUTHOR
+from everthread.compaction.lossless.graph import (
+    VisibleNode,
+    defuse_nodes,
+    join_journals,
+    join_sections,
+    plain_author,
+)
+from everthread.compaction.lossless.leaf_sources import LeafSource
+from everthread.compaction.summary import (
+    CRITICAL,
+    DECISIONS,
+    DONE,
+    FILES,
+    Sections,
+    SummaryDraft,
+    SummaryRequest,
+    Verification,
+    parse_sections,
+    render_sections,
+)
+from everthread.compaction.summary_message import fit_sections
+from everthread.compaction.user_quotes import Count
+from everthread.compaction.verification import is_refused, mark_sections, source_text
+from everthread.core.redaction import redact
+
+MAX_EXCESS = 1.5
+"""A draft may exceed its room by this factor; it is cut then."""
+MIN_NODE_TOKENS = 40
+_FACTS = (DECISIONS, CRITICAL, FILES)
+"""Sections whose lines are meaningful by themselves, the most important first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrder:
+    """Options for writing a node: its room, the task, the focus."""
+
+    room: int
+    task: str = ""
+    focus: str | None = None
+    manual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeafTask:
+    """A node to be written over messages."""
+
+    source: LeafSource
+    order: NodeOrder
+
+    def request(self) -> SummaryRequest:
+        """Return the request for its text."""
+        source = self.source
+        return SummaryRequest(
+            messages=source.messages,
+            pruned=source.pruned,
+            budget=self.order.room,
+            task=self.order.task,
+            focus=self.order.focus,
+            ids=source.ids,
+            manual=self.order.manual,
+            journal=source.journal,
+            stretch=True,
+        )
+
+    def covered_tokens(self, count: Count) -> int:  # noqa: ARG002 - as `JoinTask`
+        """Return the tokens that it covers."""
+        return self.source.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTask:
+    """A node to be written over nodes, with their text in less room."""
+
+    parts: Sequence[VisibleNode]
+    order: NodeOrder
+
+    def request(self) -> SummaryRequest:
+        """Return the request for its text."""
+        return SummaryRequest(
+            messages=[],
+            pruned=[],
+            budget=self.order.room,
+            previous=join_sections(self.parts),
+            task=self.order.task,
+            focus=self.order.focus,
+            manual=self.order.manual,
+            notes=[parse_sections(part.node.body) for part in self.parts],
+        )
+
+    def covered_tokens(self, count: Count) -> int:
+        """Return the tokens that it covers."""
+        return sum(count(part.text) for part in self.parts)
+
+
+NodeTask = LeafTask | JoinTask
+
+
+@dataclass(frozen=True, slots=True)
+class PendingNode:
+    """A node whose draft is being written."""
+
+    task: NodeTask
+    draft: PendingDraft
+
+
+@dataclass(frozen=True, slots=True)
+class NodeText:
+    """The text of a node, and the warnings and usage of writing it."""
+
+    body: str
+    author: str
+    is_makeshift: bool
+    verification: Verification = field(default_factory=Verification)
+    warnings: tuple[str, ...] = ()
+    usage: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWriter:
+    """A writer that makes the texts of nodes from drafts."""
+
+    count: Count
+
+    def begin(self, task: NodeTask) -> PendingNode:
+        """Begin to ask for a draft."""
+        request = task.request()
+        first = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
+        briefer = replace(request, budget=max(request.budget // 2, MIN_NODE_TOKENS))
+        return PendingNode(task, PendingDraft(first, briefer))
+
+    def take(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
+        """Return the text of a node; or ask again if the draft is refused."""
+        request = node.task.request()
+        sources = source_text(request.messages, "\n".join(request.previous.values()))
+        covered = node.task.covered_tokens(self.count)
+
+        def check(draft: SummaryDraft) -> SummaryDraft | str:
+            size = self.count(render_sections(draft.sections, brief=True))
+            _, checked, unknown = mark_sections(draft.sections, sources)
+            if is_refused(checked, unknown):
+                return f"{draft.author} {NAMES_TOO_MUCH}; its node was not used"
+            room = max(request.budget, MIN_NODE_TOKENS)
+            if size < covered and size <= MAX_EXCESS * room:
+                return draft
+            return f"{draft.author} wrote {size:,} tokens for {covered:,}; it was asked to be brief"
+
+        taken = node.draft.take(draft, check)
+        if isinstance(taken, PendingDraft):
+            return replace(node, draft=taken)
+        return self.write(node.task, taken)
+
+    def write(self, task: NodeTask, draft: SummaryDraft) -> NodeText:
+        """Return the text of a node from its draft; from the journal if the draft has no sections."""
+        has_words = draft.author != AUTHOR and bool(draft.sections)
+        room = task.order.room
+        if isinstance(task, LeafTask):
+            if not has_words:
+                done = redact(task.source.journal.fit(room, self.count).text())
+                return self._text(draft, render_sections({DONE: done}, brief=True))
+            sources = source_text(task.source.messages, "")
+            marked, checked, unknown = mark_sections(draft.sections, sources)
+            marked = self._fit(marked, room)
+        else:
+            joined = join_sections(task.parts)
+            if not has_words:
+                return self._text(draft, self._fit_journals(task.parts, joined, room))
+            sections = self._fit(draft.sections, room)
+            sections = self._complete(sections, joined, room)
+            bodies = "\n".join(part.node.body for part in task.parts)
+            marked, checked, unknown = mark_sections(sections, bodies)
+        figures = Verification(checked=checked, unverified=unknown)
+        return self._text(draft, render_sections(marked, brief=True), figures)
+
+    def _fit_journals(
+        self, parts: Sequence[VisibleNode], joined: Sections, room: int
+    ) -> str:
+        """Return the journals of several nodes as one; sections that models wrote get the remaining room."""
+        others = {name: text for name, text in joined.items() if name != DONE}
+        others = self._fit(others, room // 2) if others else {}
+        used = self.count(render_sections(others, brief=True)) if others else 0
+        done = join_journals(parts).fit(room - used - 8, self.count).text()
+        return render_sections({**others, DONE: done}, brief=True)
+
+    def _fit(self, sections: Mapping[str, str], room: int) -> Sections:
+        """Return the sections within the room, with their headings."""
+        fitting = fit_sections(sections, room, self.count)
+        while any(fitting.values()):
+            excess = self.count(render_sections(fitting, brief=True)) - room
+            if excess <= 0:
+                break
+            shorter = fit_sections(fitting, room - excess - 8, self.count)
+            if shorter == fitting:
+                break
+            fitting = shorter
+        return fitting
+
+    def _complete(self, sections: Sections, joined: Sections, room: int) -> Sections:
+        """Add lines of `joined` that no section has, the newest first, within the room.
+
+        A model that joins summaries leaves out more than it must.
+        """
+        written = "\n".join(sections.values())
+        remaining = room - 12
+        for name, text in sections.items():
+            remaining -= self.count(f"## {name}\n{text}\n\n") if text else 0
+        full = dict(sections)
+        for name in _FACTS:
+            remaining -= 0 if full.get(name) else self.count(f"## {name}\n\n")
+            chosen: list[str] = []
+            for line in reversed(joined.get(name, "").split("\n")):
+                cost = self.count(line) + 1
+                fact = line.lstrip("- ").strip()
+                if line.strip() and cost <= remaining and fact not in written:
+                    remaining -= cost
+                    chosen.insert(0, line)
+            full[name] = "\n".join(filter(None, (*chosen, full.get(name, ""))))
+        return full
+
+    def _text(
+        self, draft: SummaryDraft, body: str, figures: Verification | None = None
+    ) -> NodeText:
+        author = plain_author(draft.author)
+        return NodeText(
+            defuse_nodes(body),
+            author,
+            is_makeshift=author == AUTHOR,
+            verification=figures or Verification(),
+            warnings=draft.warnings,
+            usage=draft.usage,
+        )

@@ -1,0 +1,186 @@
+"""The section Names in Use: the highest-ranked names that fit, written and read back.
+
+A file is shown with its last folder only. Full folders would take half of the section, and the end of a path is enough
+to find the file again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from everthread.compaction.names_in_use import NamesInUse, is_path, read_names
+
+Count = Callable[[str], int]
+
+SHARE = 5
+"""The section takes at most this part (1/n) of the summary's room."""
+SMALL_SHARE = 10
+SMALL_BUDGET = 600
+"""Below this many tokens for the summary, the section takes the smaller part."""
+MAX_TOO_LONG = 12
+"""After this many names that do not fit, stop trying shorter ones."""
+MIN_ROOM = 24
+"""With less room than this the section is left out."""
+MAX_SHOWN_PARTS = 2
+"""Parts of a path that are shown: its last folder and the name of the file."""
+
+FILES = "- files (ends of paths): "
+USED = "- used: "
+COMMANDS = "- commands: "
+
+_IN_FOLDER = re.compile(r"([^\s{}]+)/\{([^{}]*)\}|(\S+)")
+_COMMAND = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class NamesSection:
+    """The input of the section: the ranked names, the tokens it may take, and the prefix that its paths lose."""
+
+    names: Sequence[str]
+    room: int
+    prefix: str = ""
+
+    @classmethod
+    def plan(cls, names: NamesInUse, budget: int, prefix: str) -> NamesSection:
+        """Keep the section's share of a summary's budget, or less if there are few names."""
+        ranked = names.ranked()
+        wanted = sum(map(len, ranked)) // 3 + 3 * len(ranked)
+        room = min(budget // (SHARE if budget >= SMALL_BUDGET else SMALL_SHARE), wanted)
+        return cls(ranked, room if room >= MIN_ROOM else 0, prefix)
+
+    def text(self, present: str, shown: frozenset[str], count: Count) -> str:
+        """Return the names that are neither in the summary's text nor `shown` by the messages beside it.
+
+        If the summary does not fill its budget, the section is smaller too: its share is relative to the whole.
+        """
+        visible = _with_ends(shown.union(read_names(present)))
+        listing = _Listing()
+        remaining = min(self.room, count(present) // (SHARE - 1))
+        too_long = 0
+        for name in _join_paths(self.names):
+            short = _end_of(name.removeprefix(self.prefix))
+            if not visible.isdisjoint((name, short, _end_of(name))):
+                continue
+            if short in listing or (" " in short and short in present):
+                continue
+            cost = listing.cost(short, count)
+            if cost <= remaining:
+                remaining -= cost
+                listing.add(short)
+            else:
+                too_long += 1
+                if remaining < MIN_ROOM // 3 or too_long > MAX_TOO_LONG:
+                    break
+        return listing.text()
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The names chosen for the section so far."""
+
+    folders: dict[str, list[str]] = field(default_factory=dict)
+    """Names of files, by the folder that is shown with them."""
+    used: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    words: str = ""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.words
+
+    def cost(self, name: str, count: Count) -> int:
+        """Return the tokens that a name adds."""
+        if " " in name:
+            label = 0 if self.commands else count(COMMANDS) + 2
+            return label + count(f" `{name}`")
+        if not is_path(name):
+            return (0 if self.used else count(USED) + 2) + count(f" {name}")
+        folder, _, base = name.rpartition("/")
+        label = 0 if self.folders else count(FILES) + 2
+        beside = self.folders.get(folder)
+        if beside is None:
+            return label + count(f" {name}")
+        return count(f" {base}") + (2 if len(beside) == 1 else 0)
+
+    def add(self, name: str) -> None:
+        self.words += f"{name} "
+        if " " in name:
+            self.commands.append(f"`{name}`")
+        elif is_path(name):
+            folder, _, base = name.rpartition("/")
+            self.folders.setdefault(folder, []).append(base)
+        else:
+            self.used.append(name)
+
+    def text(self) -> str:
+        """Return the lines of the section."""
+        files = [
+            f"{folder}/{{{' '.join(bases)}}}" if bases[1:] else f"{folder}/{bases[0]}"
+            for folder, bases in self.folders.items()
+        ]
+        lines = ((FILES, files), (USED, self.used), (COMMANDS, self.commands))
+        return "\n".join(f"{label}{' '.join(names)}" for label, names in lines if names)
+
+
+def is_names_line(line: str) -> bool:
+    """Return whether a line belongs to this section."""
+    return line.startswith((FILES, USED, COMMANDS))
+
+
+def parse_names(text: str) -> list[str]:
+    """Return the names that a section lists, most used first within each of its lines."""
+    names: list[str] = []
+    for line in text.split("\n"):
+        if line.startswith(COMMANDS):
+            names += _COMMAND.findall(line)
+        elif line.startswith(FILES):
+            names += _parse_files(line.removeprefix(FILES))
+        elif line.startswith(USED):
+            names += line.removeprefix(USED).split()
+    return names
+
+
+def _parse_files(listed: str) -> Iterator[str]:
+    for folder, bases, path in _IN_FOLDER.findall(listed):
+        if path:
+            yield path
+        yield from (f"{folder}/{base}" for base in bases.split())
+
+
+def _end_of(name: str) -> str:
+    """Return the end of a path to show in the section; other names unchanged."""
+    parts = name.split("/") if is_path(name) else ()
+    is_short = len(parts) <= MAX_SHOWN_PARTS + name.startswith(("/", "~"))
+    return name if is_short else "/".join(parts[-MAX_SHOWN_PARTS:])
+
+
+def _with_ends(names: Iterable[str]) -> set[str]:
+    """Return the names, with the ends and the base names of those that are paths."""
+    known = set(names)
+    paths = [name for name in known if is_path(name)]
+    known.update(map(_end_of, paths))
+    known.update(path.rpartition("/")[2] for path in paths)
+    return known
+
+
+def _join_paths(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names, the end of a path as the longest path that ends with it."""
+    paths: dict[str, list[str]] = {}
+    for name in names:
+        if is_path(name):
+            paths.setdefault(_base(name), []).append(name)
+    for group in paths.values():
+        group.sort(key=len, reverse=True)
+    wholes = (
+        next(
+            (path for path in paths.get(_base(name), ()) if path.endswith(f"/{name}")),
+            name,
+        )
+        for name in names
+    )
+    yield from dict.fromkeys(wholes)
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -1,0 +1,78 @@
+"""The requests that the user still waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everthread.compaction.cut_plan import CutPlan
+from everthread.compaction.history import MessageFacts
+from everthread.compaction.summary import (
+    NONE,
+)
+from everthread.core.messages import (
+    clip,
+    one_line,
+    text_of,
+)
+from everthread.core.redaction import redact
+from everthread.core.transcript import (
+    defuse,
+)
+
+MOST = 3
+"""Maximum open requests to list: after three new ones the user has moved on from older ones."""
+ALL_ANSWERED = "None is open. The latest, which was answered: "
+_BEGINNING = 240
+_READ = 2_000
+"""Characters of a request to read for its beginning, so that a secret in it is seen whole."""
+
+
+def task_lines(plan: CutPlan) -> str:
+    """Return the requests without a final answer, each with number and beginning.
+
+    The full texts are in another section. If all have an answer, return the latest and say so: the preamble refers to
+    this section.
+    """
+    requests = open_requests(plan.history.facts)
+    if requests:
+        return "\n".join(_request_line(plan, index) for index in requests)
+    latest = plan.history.latest_user
+    return NONE if latest is None else f"{ALL_ANSWERED}{_request_line(plan, latest)}"
+
+
+def _request_line(plan: CutPlan, index: int) -> str:
+    one = plan.history.facts[index]
+    if one.beginning is None:
+        words = redact(one.words[:_READ]) if one.redacted is None else one.redacted
+        one.beginning = words or "(an image or a file without words)"
+    return f"[{plan.turns[index]}] {defuse(clip(one_line(one.beginning), _BEGINNING))}"
+
+
+def open_requests(facts: Sequence[MessageFacts]) -> list[int]:
+    """Return the indices of the requests without a final answer, oldest first.
+
+    A turn is answered when it ends with the assistant speaking and calling nothing. Only the requests at the end of the
+    conversation can be open: the user moved on from earlier ones, or they are done.
+    """
+    requests: list[int] = []
+    end = len(facts)
+    for index in range(len(facts) - 1, -1, -1):
+        if facts[index].is_user:
+            if len(requests) == MOST or _is_answered(facts[index + 1 : end]):
+                break
+            requests.append(index)
+            end = index
+    return requests[::-1]
+
+
+def _is_answered(turn: Sequence[MessageFacts]) -> bool:
+    """Return whether the messages after a request end with an answer."""
+    for one in reversed(turn):
+        role = one.message.get("role")
+        if one.rest is not None and role in ("assistant", "tool"):
+            return (
+                role == "assistant"
+                and not one.calls
+                and bool(text_of(one.rest).strip())
+            )
+    return False

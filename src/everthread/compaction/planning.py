@@ -1,0 +1,244 @@
+"""Engines that plan and finish.
+
+    plan = engine.plan(history, state)
+    drafts = await ask_drafts(summarizer, plan.requests)
+    result = engine.finish(plan, drafts)        # a compaction, or a plan that asks for more
+
+Both steps are pure and their values can be pickled, so a thread runs them beside its event loop, in a thread or in
+another process, and asks the summariser in between.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from everthread.compaction.drafts import ask_drafts
+from everthread.compaction.engine import ContextEngine, Original, Services
+from everthread.compaction.journal import AUTHOR
+from everthread.compaction.summary import (
+    Compaction,
+    CompactionLevel,
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+)
+from everthread.compaction.thread_facts import ThreadState
+from everthread.core.messages import Messages
+from everthread.core.types import Node, System
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionInput:
+    """A history to compact, with options; the fields are the arguments of `ContextEngine.compress`."""
+
+    messages: Messages
+    current_tokens: int | None = None
+    focus_topic: str | None = None
+    system: System = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    level: CompactionLevel = CompactionLevel.NORMAL
+    manual: bool = False
+    dry_run: bool = False
+    ids: Sequence[int] | None = None
+    has_model: bool = False
+    """Whether a model can write drafts. Otherwise the journal writes the summary."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `ContextEngine.compress`."""
+        return {
+            "current_tokens": self.current_tokens,
+            "focus_topic": self.focus_topic,
+            "system": self.system,
+            "tools": self.tools,
+            "level": self.level,
+            "manual": self.manual,
+            "dry_run": self.dry_run,
+            "ids": self.ids,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RefitInput:
+    """A compaction prepared from the first `start` messages of a list, and the messages since then."""
+
+    prepared: Compaction
+    since: Messages
+    start: int
+    current_tokens: int | None = None
+    system: System = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    ids: Sequence[int] | None = None
+    """The ids of all messages of the list."""
+
+    def history(self) -> CompactionInput:
+        """Return the prepared messages with those since then."""
+        ids = None
+        if self.ids is not None:
+            ids = [*self._kept_ids(self.ids), *self.ids[self.start :]]
+        return CompactionInput(
+            [*self.prepared.messages, *self.since],
+            current_tokens=self.current_tokens,
+            system=self.system,
+            tools=self.tools,
+            ids=ids,
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `ContextEngine.refit`."""
+        return {
+            "start": self.start,
+            "current_tokens": self.current_tokens,
+            "system": self.system,
+            "tools": self.tools,
+        }
+
+    def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
+        """Yield the ids of the prepared messages; a new message has the id of the message before it."""
+        last = ids[0]
+        for index in self.prepared.kept:
+            last = last if index is None else ids[index]
+            yield last
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGraph:
+    """A thread's graph of summaries and the messages under them, as far as a plan needs them."""
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """The summaries of the graph by their ids."""
+    is_stored: bool = False
+    """Whether it was read from a store; otherwise it holds only nodes that the engine made itself."""
+    covered: tuple[int, ...] = ()
+    """Ids of the messages that earlier compactions cover."""
+    originals: Mapping[int, Original] = field(default_factory=dict)
+    """Original messages by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """The input of a plan, except for the history."""
+
+    facts: ThreadState | None = None
+    """The facts after the last compaction; None if they are not known."""
+    notes: tuple[str, ...] = ()
+    """Pinned texts."""
+    graph: StoredGraph | None = None
+    """None if the engine makes no graph."""
+
+
+class Plan(Protocol):
+    """A compaction that has begun."""
+
+    @property
+    def requests(self) -> Sequence[SummaryRequest]:
+        """The drafts to ask for, in order. None are needed if the journal writes."""
+        ...
+
+
+class PlanningEngine(ContextEngine):
+    """An engine whose compaction is a plan and its finish. Neither calls back, reads a store or calls a model."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @abc.abstractmethod
+    def current_state(self, graph: StoredGraph | None = None) -> EngineState:
+        """Return the state as the engine knows it, with a graph that was read from the store."""
+
+    @abc.abstractmethod
+    async def read_state(self, history: CompactionInput) -> EngineState:
+        """Return the state for a plan of this history. Read from the store everything the plan needs."""
+
+    @abc.abstractmethod
+    def has_work(self, history: CompactionInput) -> bool:
+        """Return whether a plan finds anything to make smaller. The plan itself is kept for `plan`."""
+
+    @abc.abstractmethod
+    def plan(self, history: CompactionInput, state: EngineState) -> Plan:
+        """Begin a compaction."""
+
+    @abc.abstractmethod
+    def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
+        """Return the compaction, given a draft for each request; or a plan with further requests."""
+
+    @abc.abstractmethod
+    def refit_planned(self, given: RefitInput, state: EngineState) -> Compaction:
+        """Do the work of `refit`; the state was read for its history."""
+
+    def has_content_to_compress(self, messages: Messages) -> bool:
+        return self.has_work(CompactionInput(messages))
+
+    async def compress(  # noqa: PLR0913 - as every engine
+        self,
+        messages: Messages,
+        *,
+        current_tokens: int | None = None,
+        focus_topic: str | None = None,
+        system: System = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        level: CompactionLevel = CompactionLevel.NORMAL,
+        manual: bool = False,
+        dry_run: bool = False,
+        ids: Sequence[int] | None = None,
+    ) -> Compaction:
+        """Return a smaller history; the input itself, with the reason, if nothing can be saved."""
+        summarizer = self._services.summarizer
+        history = CompactionInput(
+            messages,
+            current_tokens=current_tokens,
+            focus_topic=focus_topic,
+            system=system,
+            tools=tools,
+            level=level,
+            manual=manual,
+            dry_run=dry_run,
+            ids=ids,
+            has_model=is_model(summarizer),
+        )
+        plan = self.plan(history, await self.read_state(history))
+        while True:
+            drafts = await ask_drafts(summarizer, plan.requests)
+            step = self.finish(plan, drafts)
+            if isinstance(step, Compaction):
+                return step
+            plan = step
+
+    async def refit(  # noqa: PLR0913 - as every engine
+        self,
+        prepared: Compaction,
+        since: Messages,
+        *,
+        start: int,
+        current_tokens: int | None = None,
+        system: System = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Compaction:
+        given = RefitInput(
+            prepared,
+            since,
+            start,
+            current_tokens=current_tokens,
+            system=system,
+            tools=tools,
+        )
+        return self.refit_planned(given, await self.read_state(given.history()))
+
+
+def as_planning(engine: ContextEngine) -> PlanningEngine | None:
+    """Return the engine if it plans and finishes, or None if it overrides the whole work."""
+    if not isinstance(engine, PlanningEngine):
+        return None
+    whole = ("compress", "refit", "has_content_to_compress")
+    is_own = any(
+        getattr(type(engine), name) is not getattr(PlanningEngine, name)
+        for name in whole
+    )
+    return None if is_own else engine
+
+
+def is_model(summarizer: Summarizer) -> bool:
+    """Return whether a summariser may ask a model: then it is given pruned and redacted messages."""
+    return summarizer.name != AUTHOR

@@ -1,0 +1,243 @@
+"""Find words and figures of a summary in its sources.
+
+The sources are read once, into two grids. *Places* are pieces of equal length, to find things that are near each other.
+*Statements* are lines, long ones cut at the ends of sentences, to find things that are said together. For each word
+that the summary uses, and for each figure, the index knows the places and the statements that hold it. A word covers
+all of its forms ("failed", "failing").
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import tomllib
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field
+from importlib import resources
+
+from everthread.core.search.terms import forms
+
+PLACE_CHARS = 200
+NEAR_PLACES = 2
+"""Two things are near each other if their places are at most this many apart."""
+MAX_STATEMENT_CHARS = 240
+BESIDE_TOKENS = 3
+"""A figure is beside a word if they are at most this many tokens apart, in either order."""
+NEGATED_TOKENS = 4
+NEGATED_WORDS = 2
+"""A negator applies to this many tokens or meaningful words, unless the clause ends first."""
+
+FIGURE = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d+(?:\.\d+)*")
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_CONTRACTION = r"[a-z]+n['’]t\b"
+_TOKEN = re.compile(
+    rf"{_CONTRACTION}|{FIGURE.pattern}|[{_CJK}]+|[^\W\d_{_CJK}]+|[%‰°]|[,.;:!?()|→—\n]"
+)
+_CJK_RUN = re.compile(rf"[{_CJK}]{{3,}}")
+_STOPS = frozenset(",.;:!?()|→—\n")
+_NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word or figure of a text, without case."""
+
+    start: int
+    text: str
+    is_negated: bool
+
+
+def read_tokens(lowered: str, stop_words: Set[str] = frozenset()) -> Iterator[Token]:
+    """Yield the words and figures of a text, in order; writing without spaces as pairs of characters."""
+    negated = 0
+    words = 0
+    for match in _TOKEN.finditer(lowered):
+        text = match[0]
+        if text in _STOPS:
+            negated = 0
+        elif is_negator(text):
+            negated = NEGATED_TOKENS
+            words = NEGATED_WORDS
+        elif _CJK_RUN.fullmatch(text):
+            yield from (
+                Token(match.start() + at, text[at : at + 2], negated > 0)
+                for at in range(len(text) - 1)
+            )
+        else:
+            yield Token(match.start(), text, negated > 0)
+            words -= text not in stop_words
+            negated = negated - 1 if words > 0 else 0
+
+
+def tokens_of(text: str) -> list[str]:
+    """Return the words and figures of a text, in order, without negators."""
+    return [token.text for token in read_tokens(text.casefold())]
+
+
+def is_negator(word: str) -> bool:
+    return word.endswith(("n't", "n’t")) or word in _polarity().negators
+
+
+def opposites_of(word: str) -> Set[str]:
+    """Return every form of the words with the opposite meaning."""
+    return _polarity().opposites.get(word, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Polarity:
+    """The words that negate or reverse a statement."""
+
+    negators: frozenset[str]
+    opposites: dict[str, set[str]]
+
+
+@functools.cache
+def _polarity() -> _Polarity:
+    text = (
+        resources.files("everthread.compaction")
+        .joinpath("data/polarity.toml")
+        .read_text("utf-8")
+    )
+    data = tomllib.loads(text)
+    opposites: dict[str, set[str]] = defaultdict(set)
+    for line in data["opposites"].split("\n"):
+        pair = line.split()
+        for one, other in (pair, pair[::-1]) if pair else ():
+            for form in forms(one):
+                opposites[form].update(forms(other))
+    return _Polarity(frozenset(data["negators"].split()), dict(opposites))
+
+
+def figure_value(figure: str) -> str:
+    """Return the figure in the form for comparison: no separators, no leading or trailing zeros."""
+    plain = figure.replace(",", "")
+    if plain.count(".") == 1:
+        plain = plain.rstrip("0").rstrip(".")
+    return plain.lstrip("0") or "0"
+
+
+@dataclass(slots=True)
+class _Occurrences:
+    """The occurrences of a word or figure. `plain` and `negated` are statements, by its polarity there."""
+
+    places: set[int] = field(default_factory=set)
+    plain: set[int] = field(default_factory=set)
+    negated: set[int] = field(default_factory=set)
+
+
+class SourceIndex:
+    """The occurrences of the given words, and of all figures, in a text."""
+
+    def __init__(self, text: str, words: Iterable[str], stop_words: Set[str]) -> None:
+        self._text = text
+        self._stop_words = stop_words
+        self._lowered = text.casefold()
+        self._words: dict[str, set[str]] = defaultdict(set)
+        for word in words:
+            for form in forms(word):
+                self._words[form].add(word)
+        self._starts = [*_statement_starts(self._lowered), len(self._lowered) + 1]
+        self._found: dict[str, _Occurrences] = defaultdict(_Occurrences)
+        self._beside: set[tuple[str, str]] = set()
+        self._names: dict[str, list[int]] = {}
+        self._near: dict[str, Set[int]] = {}
+        self._read()
+
+    def _read(self) -> None:
+        recent: deque[tuple[str, Set[str]]] = deque(maxlen=BESIDE_TOKENS)
+        statement = 0
+        for token in read_tokens(self._lowered, self._stop_words):
+            while self._starts[statement + 1] <= token.start:
+                statement += 1
+            if token.text[0].isdigit():
+                value = figure_value(token.text)
+                self._beside.update(
+                    (value, word) for _, words in recent for word in words
+                )
+                recent.append((value, _NOTHING))
+                keys: Set[str] = {value}
+            else:
+                keys = self._words.get(token.text, _NOTHING)
+                self._beside.update(
+                    (value, word) for value, _ in recent if value for word in keys
+                )
+                recent.append(("", keys))
+            for key in keys:
+                found = self._found[key]
+                found.places.add(token.start // PLACE_CHARS)
+                (found.negated if token.is_negated else found.plain).add(statement)
+
+    def is_beside(self, figure: str, word: str) -> bool:
+        """Return whether the figure appears right before or after the word."""
+        return (figure, word) in self._beside
+
+    def places_of(self, word: str) -> Set[int]:
+        """Return every place that holds the word or figure."""
+        return self._found[word].places if word in self._found else frozenset()
+
+    def near_word(self, word: str) -> Set[int]:
+        """Return every place near the word."""
+        if word not in self._near:
+            self._near[word] = widen(self.places_of(word), NEAR_PLACES)
+        return self._near[word]
+
+    def near_name(self, name: str) -> Set[int]:
+        """Return every place near the name, spelt exactly."""
+        return widen({start // PLACE_CHARS for start in self._find(name)}, NEAR_PLACES)
+
+    def statements_with(self, word: str, *, is_negated: bool | None = None) -> Set[int]:
+        """Return the statements that hold the word or figure; with `is_negated`, only those of that polarity."""
+        if word not in self._found:
+            return frozenset()
+        found = self._found[word]
+        if is_negated is None:
+            return found.plain | found.negated
+        return found.negated if is_negated else found.plain
+
+    def statements_naming(self, name: str) -> Set[int]:
+        return {bisect_right(self._starts, start) - 1 for start in self._find(name)}
+
+    def statement(self, number: int) -> str:
+        """Return the original text of a statement."""
+        return self._text[self._starts[number] : self._starts[number + 1]]
+
+    def rarity(self, statements: Set[int]) -> float:
+        """Return the weight of a thing that these statements hold: the fewer, the heavier."""
+        return math.log((len(self._starts) + 1) / (len(statements) + 0.5))
+
+    def _find(self, name: str) -> list[int]:
+        if name not in self._names:
+            self._names[name] = [
+                match.start() for match in re.finditer(re.escape(name), self._text)
+            ]
+        return self._names[name]
+
+
+def widen(numbers: Set[int], reach: int) -> Set[int]:
+    """Return the numbers and their neighbours."""
+    return {number + step for number in numbers for step in range(-reach, reach + 1)}
+
+
+def _statement_starts(text: str) -> Iterator[int]:
+    """Yield the offsets at which statements begin."""
+    start = 0
+    for line in text.split("\n"):
+        end = start + len(line)
+        while start < end:
+            yield start
+            start = _statement_end(text, start, end)
+        start = end + 1
+
+
+def _statement_end(text: str, start: int, end: int) -> int:
+    """Return the end of the statement that begins here: of its line, or if that is long, of a sentence or word."""
+    limit = start + MAX_STATEMENT_CHARS
+    if limit >= end:
+        return end
+    sentence = text.rfind(". ", start + 1, limit)
+    word = text.rfind(" ", start + MAX_STATEMENT_CHARS // 2, limit)
+    cut = max(sentence, word)
+    return cut + 1 if cut > start else limit

@@ -1,0 +1,120 @@
+"""Find the messages that no summary covers: instructions in the list, definitions of tools, items of a provider.
+
+Each stays once, in order; of two that replace each other the newest stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from everthread.compaction.history import CompactionHistory, MessageFacts
+from everthread.core.messages import SYSTEM_ROLES, Message, text_of
+from everthread.core.transcript import Span
+from everthread.wire.definitions import (
+    StandingPart,
+    keep_parts,
+    result_ids,
+    standing_parts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The messages that stay, by their places in the input, with only those parts that stay."""
+
+    messages: dict[int, Message] = field(default_factory=dict)
+    covered: frozenset[int] = frozenset()
+    """Places of messages that also hold conversation: the summary covers the rest of them."""
+
+    @property
+    def uncovered(self) -> frozenset[int]:
+        """Places of messages without any conversation."""
+        return frozenset(self.messages) - self.covered
+
+    def between(self, start: int, end: int) -> list[int]:
+        """Return the places in `[start, end)`."""
+        return [index for index in self.messages if start <= index < end]
+
+
+def find_standing(history: CompactionHistory) -> Standing:
+    """Find everything in a history that is outside the conversation."""
+    found = {
+        index: parts
+        for index, one in enumerate(history.facts)
+        if (parts := standing_parts(one.message))
+    }
+    if not found:
+        return Standing()
+    latest = _drop_replaced(found)
+    said = {
+        part.content
+        for index, parts in found.items()
+        if index < history.head_end
+        for part in parts
+    }
+    for index, parts in found.items():
+        if (
+            index >= history.head_end
+            and index in latest
+            and all(part.content in said for part in parts)
+        ):
+            del latest[index]  # the head already says it
+    kept: dict[int, Message] = {}
+    covered: set[int] = set()
+    for piece in history.pieces:
+        if any(index in latest for index in range(piece.start, piece.end)):
+            _keep_piece(history, piece, latest, kept=kept, covered=covered)
+    return Standing(dict(sorted(kept.items())), frozenset(covered))
+
+
+def _drop_replaced(
+    found: dict[int, list[StandingPart]],
+) -> dict[int, list[StandingPart]]:
+    """Leave out parts that later parts replace."""
+    later: set[str] = set()
+    latest: dict[int, list[StandingPart]] = {}
+    for index in sorted(found, reverse=True):
+        parts = [
+            part for part in found[index] if not part.keys or not part.keys <= later
+        ]
+        if parts:
+            latest[index] = parts
+        for part in found[index]:
+            later |= part.keys
+    return latest
+
+
+def _keep_piece(
+    history: CompactionHistory,
+    piece: Span,
+    latest: dict[int, list[StandingPart]],
+    *,
+    kept: dict[int, Message],
+    covered: set[int],
+) -> None:
+    """Keep the standing parts of a piece, and with a result the call that it answers."""
+    results: set[str] = set()
+    for index in range(piece.start, piece.end):
+        positions = {part.position for part in latest.get(index, ())}
+        results |= result_ids(history.facts[index].message, positions)
+    for index in range(piece.start, piece.end):
+        one = history.facts[index]
+        calls = {call.id for call in one.calls} & results
+        parts = latest.get(index, [])
+        if not parts and not calls:
+            continue
+        kept[index] = keep_parts(one.message, {part.position for part in parts}, calls)
+        is_whole = one.message.get("role") in (*SYSTEM_ROLES, "tool") or _only_calls(
+            one, calls
+        )
+        if not is_whole:
+            covered.add(index)
+
+
+def _only_calls(one: MessageFacts, calls: set[str]) -> bool:
+    """Return whether a message makes these calls and does nothing else."""
+    return (
+        bool(calls)
+        and len(one.calls) == len(calls)
+        and not text_of(one.message).strip()
+    )

@@ -1,0 +1,304 @@
+"""The part that both built-in engines share: one summary message replaces the middle."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from everthread.compaction.assembly import assemble, system_note
+from everthread.compaction.cut_plan import CutPlan, plan_cut, reason_for
+from everthread.compaction.earlier_summary import (
+    Earlier,
+    read_earlier,
+    read_state,
+    read_summary,
+)
+from everthread.compaction.engine import Services
+from everthread.compaction.history import Memory
+from everthread.compaction.planning import (
+    CompactionInput,
+    EngineState,
+    Plan,
+    PlanningEngine,
+    RefitInput,
+    StoredGraph,
+)
+from everthread.compaction.prepared import append_since, merge_compactions
+from everthread.compaction.pruning import redact_message
+from everthread.compaction.summary import Compaction, SummaryDraft, SummaryRequest
+from everthread.compaction.summary_message import marker_text
+from everthread.compaction.thread_facts import ThreadState
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import Message, Messages
+from everthread.core.redaction import LineRedactor
+from everthread.core.transcript import is_summary, seal_summary, without_summary
+from everthread.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryOrder:
+    """The input of one summary."""
+
+    cut: CutPlan
+    given: CompactionInput
+    state: EngineState
+    marker: str
+    """The beginning of the summary message."""
+
+    def hide_secrets(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages for a summariser: redacted for a model. The journal redacts its own text."""
+        if not self.given.has_model:
+            return messages
+        return [redact_message(message) for message in messages]
+
+
+class SummaryWriting(Protocol):
+    """A summary that is being written; each engine has its own."""
+
+    @property
+    def requests(self) -> Sequence[SummaryRequest]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSummary:
+    """The summary message without its last line, and the engine's part of the result."""
+
+    text: str
+    result: Compaction
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPlan:
+    """The `Plan` of an engine with one summary message."""
+
+    given: CompactionInput
+    cut: CutPlan
+    started: float
+    writing: SummaryWriting | None = None
+    """None if nothing is summarised."""
+
+    @property
+    def requests(self) -> Sequence[SummaryRequest]:
+        return self.writing.requests if self.writing is not None else ()
+
+
+class SummaryEngine(PlanningEngine):
+    """An engine that replaces the middle by one summary message."""
+
+    marker: str
+    """The text file the summary message begins with."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self._prompt_tokens = 0
+        """The provider's last count of the prompt."""
+        self.compactions = 0
+        self._memory = Memory()
+        self._redactor = LineRedactor()
+        self._notes: tuple[str, ...] = ()
+        self._facts: ThreadState | None = None
+        """The facts after the last compaction."""
+        self._last_cut: tuple[CompactionInput, CutPlan] | None = None
+        """The last cut and its input, so that one plan serves `has_work` and `plan`."""
+
+    @abc.abstractmethod
+    def begin_writing(self, order: SummaryOrder) -> SummaryWriting:
+        """Begin the summary."""
+
+    @abc.abstractmethod
+    def continue_writing(
+        self, writing: Any, drafts: Sequence[SummaryDraft]
+    ) -> SummaryWriting | WrittenSummary:
+        """Continue with the requested drafts."""
+
+    def facts_before(self, earlier: Earlier, state: EngineState) -> ThreadState:
+        """Return a copy of the facts before this compaction; if unknown, those of the summary in the list."""
+        if earlier.state is not None:
+            return earlier.state
+        if state.facts is not None and earlier.text:
+            return state.facts.copy()
+        return self.read_facts(earlier)
+
+    def read_facts(self, earlier: Earlier) -> ThreadState:
+        """Read the facts from a summary in the list."""
+        return read_state(earlier.sections)
+
+    def update_from_response(self, usage: CanonicalUsage) -> None:
+        """Take the prompt's size. Output and reasoning do not count: they do not fill the next prompt as such."""
+        self._prompt_tokens = usage.prompt_tokens or self._prompt_tokens
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        tokens = self._prompt_tokens if prompt_tokens is None else prompt_tokens
+        return tokens >= self._services.budget.threshold
+
+    def current_state(self, graph: StoredGraph | None = None) -> EngineState:
+        return EngineState(self._facts, self._notes, graph)
+
+    async def read_state(self, history: CompactionInput) -> EngineState:  # noqa: ARG002
+        return self.current_state()
+
+    def has_work(self, history: CompactionInput) -> bool:
+        return self._cut(history).has_work
+
+    def plan(self, history: CompactionInput, state: EngineState) -> SummaryPlan:
+        services = self._services
+        given = replace(history, has_model=history.has_model and not history.dry_run)
+        plan = SummaryPlan(given, self._cut(given), services.clock())
+        if not plan.cut.has_work or plan.cut.only_prunes:
+            return plan
+        marker = marker_text(plan.cut, self.marker, services, given.tools)
+        order = SummaryOrder(plan.cut, given, state, marker)
+        return replace(plan, writing=self.begin_writing(order))
+
+    def finish(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
+        if not isinstance(plan, SummaryPlan):
+            raise EngineError(f"{self.name} cannot finish a {type(plan).__name__}")
+        if plan.writing is None:
+            made = self._finish_unwritten(plan)
+        else:
+            written = self.continue_writing(plan.writing, drafts)
+            if not isinstance(written, WrittenSummary):
+                return replace(plan, writing=written)
+            made = self._settle(plan, self._assemble(plan.cut, written))
+        is_preview = plan.given.dry_run and made.changed
+        return _as_preview(made, plan.given.messages) if is_preview else made
+
+    def refit_planned(self, given: RefitInput, state: EngineState) -> Compaction:
+        """Prune and cut the messages since; the journal covers more if that is not enough."""
+        history = given.history()
+        appended = append_since(given.prepared, given.since, given.start)
+        twin = copy.copy(self)
+        twin.on_compacted(given.prepared)
+        made = twin._prune_after_summary(history)
+        if made.tokens_after > self._services.budget.compacted_limit:
+            plan = twin.plan(history, twin.current_state(state.graph))
+            further = twin.finish(plan, ())
+            if isinstance(further, Compaction) and further.changed:
+                made = further
+        return merge_compactions(appended, made)
+
+    def pin(self, notes: Sequence[str]) -> None:
+        self._notes = tuple(notes)
+
+    def on_compacted(self, compaction: Compaction) -> None:
+        self._last_cut = None
+        if not compaction.changed:
+            return
+        self._prompt_tokens = 0
+        self.compactions = self.compactions + 1
+        if compaction.state:  # empty if nothing was summarised
+            self._facts = ThreadState.load(compaction.state)
+
+    def update_model(self, services: Services) -> None:
+        """Take another window and tokenizer. The reported size no longer counts."""
+        self._services = services
+        self._prompt_tokens = 0
+        self._last_cut = None
+
+    def dump_state(self) -> dict[str, Any]:
+        thread = {"thread": self._facts.dump()} if self._facts is not None else {}
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "compactions": self.compactions,
+            **thread,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._prompt_tokens = state.get("prompt_tokens", 0)
+        self.compactions = state.get("compactions", 0)
+        thread = state.get("thread")
+        self._facts = ThreadState.load(thread) if isinstance(thread, Mapping) else None
+
+    def _cut(self, given: CompactionInput) -> CutPlan:
+        """Plan the cut; the last one again if nothing that it depends on differs."""
+        key = CompactionInput(
+            list(given.messages),
+            current_tokens=given.current_tokens,
+            system=given.system,
+            tools=given.tools,
+            level=given.level,
+        )
+        if self._last_cut is None or self._last_cut[0] != key:
+            earlier = read_earlier(given.messages)
+            cut = plan_cut(given, earlier, self._services, self._memory)
+            self._last_cut = key, cut
+        return self._last_cut[1]
+
+    def _finish_unwritten(self, plan: SummaryPlan) -> Compaction:
+        """Finish a plan that summarises nothing."""
+        services = self._services
+        if plan.cut.has_work:
+            return self._settle(plan, plan.cut.pruned_only())
+        why = plan.cut.no_work_reason(services.budget)
+        return replace(
+            plan.cut.unchanged(why), duration=services.clock() - plan.started
+        )
+
+    def _settle(self, plan: SummaryPlan, result: Compaction) -> Compaction:
+        """Return the result with its sizes, or the input if it would not be smaller."""
+        cut = plan.cut
+        services = self._services
+        after = cut.fixed + cut.count(result.messages, result.kept, services.counter)
+        reason = reason_for(manual=plan.given.manual, level=plan.given.level)
+        settled = cut.settled(result, after, reason)
+        return replace(settled, duration=services.clock() - plan.started)
+
+    def _prune_after_summary(self, history: CompactionInput) -> Compaction:
+        """Shrink the messages in place: old results become lines, oversized ones are cut."""
+        services = self._services
+        started = services.clock()
+        earlier = read_summary(history.messages)
+        cut = plan_cut(history, earlier, services, Memory()).without_middle()
+        if cut.tokens_before * cut.scale <= services.budget.compacted_limit:
+            made = cut.unchanged("it is small enough")
+        else:
+            result = cut.pruned_only()
+            after = cut.fixed + cut.count(
+                result.messages, result.kept, services.counter
+            )
+            made = cut.settled(result, after, "background")
+        return replace(made, duration=services.clock() - started)
+
+    def _assemble(self, cut: CutPlan, written: WrittenSummary) -> Compaction:
+        note = system_note(cut)
+        counter = self._services.counter
+        text = seal_summary(
+            self._redactor.redact(written.text), self._services.summary_key
+        )
+        messages, origins = assemble(cut, text, note)
+        summary = next(message for message in messages if is_summary(message))
+        rest = without_summary(summary)
+        tokens = counter.message(summary)
+        if rest is not None:
+            tokens -= counter.message(rest)
+        return replace(
+            written.result,
+            messages=messages,
+            summary=text,
+            covered=cut.covered,
+            kept=origins,
+            to_store=cut.fit.to_store,
+            phases=cut.phases(tokens),
+            boundaries=cut.cut.reasons,
+            steps=cut.fit.steps,
+            system_note=note,
+        )
+
+
+def _as_preview(made: Compaction, messages: Messages) -> Compaction:
+    """Return the plan of a compaction as a preview, with unchanged messages."""
+    return replace(
+        made,
+        messages=list(messages),
+        kept=tuple(range(len(messages))),
+        summary="",
+        changed=False,
+        reason="preview",
+        steps=(*made.boundaries, *made.steps),
+        usage=(),
+        nodes=(),
+        state={},
+    )

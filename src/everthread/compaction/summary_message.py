@@ -1,0 +1,153 @@
+"""The parts of a summary message: marker, pinned notes, sections that fit their room, names in use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from everthread.compaction.cut_plan import CutPlan
+from everthread.compaction.engine import Services
+from everthread.compaction.history import MessageFacts
+from everthread.compaction.names_in_use import shown_names
+from everthread.compaction.names_section import NamesSection
+from everthread.compaction.summary import (
+    Sections,
+)
+from everthread.compaction.user_quotes import Count
+from everthread.core.messages import (
+    tool_names,
+)
+from everthread.core.redaction import redact
+from everthread.core.transcript import (
+    defuse,
+    lookup_tools,
+)
+
+
+@functools.cache
+def text_file(name: str) -> str:
+    """Return a text of `texts/`."""
+    return (
+        resources.files("everthread.compaction")
+        .joinpath(f"texts/{name}.txt")
+        .read_text("utf-8")
+        .strip()
+    )
+
+
+PINNED = "Pinned by the user:"
+
+
+def reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
+    """Return the names of the model's tools that can read the covered messages."""
+    return lookup_tools(name for tool in tools or () for name in tool_names(tool))
+
+
+def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return a key for the tools that a summary names: it fits only requests with the same tools."""
+    names = reading_tools(tools)
+    return f" with {','.join(names)}" if names else ""
+
+
+def marker_text(
+    plan: CutPlan,
+    name: str,
+    services: Services,
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> str:
+    """Return the first lines of a summary. They name the tools that can read the covered messages."""
+    small = services.budget.small
+    marker = text_file("marker_short" if small else name).format(
+        count=f"{plan.message_count:,}"
+    )
+    readers = reading_tools(tools) if services.is_stored else ()
+    if not readers:
+        return marker
+    return f"{marker}\n{text_file('recall').format(tools=' and '.join(f'`{reader}`' for reader in readers))}"
+
+
+def pinned_text(
+    notes: Sequence[str], room: int, count: Count
+) -> tuple[str, tuple[str, ...]]:
+    """Return the pinned notes within the room, the newest first, and a warning if not all fit."""
+    lines: list[str] = []
+    remaining = room
+    for note in reversed(notes):
+        line = "- " + defuse(redact(note)).replace("\n", "\n  ")
+        remaining -= count(line) + 1
+        if remaining < 0:
+            break
+        lines.insert(0, line)
+    missing = len(notes) - len(lines)
+    warnings = (
+        (f"{missing} pinned notes had no room in the summary",) if missing else ()
+    )
+    return "\n".join([PINNED, *lines]) if lines else "", warnings
+
+
+def without_pins(section: str) -> str:
+    """Return the section without the pinned notes, which are written again in each summary."""
+    lines = section.split("\n")
+    if PINNED not in lines:
+        return section
+    start = lines.index(PINNED)
+    end = next(
+        (
+            at
+            for at in range(start + 1, len(lines))
+            if not lines[at].startswith(("- ", "  "))
+        ),
+        len(lines),
+    )
+    return "\n".join([*lines[:start], *lines[end:]]).strip()
+
+
+def section_tokens(sections: Mapping[str, str], count: Count) -> int:
+    """Return the tokens of the sections with their headings, except empty ones."""
+    return sum(
+        count(f"## {name}\n{text}\n\n") for name, text in sections.items() if text
+    )
+
+
+def fit_sections(sections: Mapping[str, str], room: int, count: Count) -> Sections:
+    """Return the sections within the room: lines are dropped from the end of the longest ones."""
+    lines = {
+        name: [(line, count(line) + 1) for line in text.split("\n")]
+        for name, text in sections.items()
+    }
+    sizes = {name: sum(size for _, size in pairs) for name, pairs in lines.items()}
+    total = sum(sizes.values())
+    while total > room and any(sizes.values()):
+        name = max(sizes, key=lambda name: sizes[name])
+        _, size = lines[name].pop()
+        sizes[name] -= size
+        total -= size
+        if not lines[name]:
+            sizes[name] = 0
+    return {
+        name: "\n".join(line for line, _ in pairs)
+        for name, pairs in lines.items()
+        if pairs
+    }
+
+
+def write_names(
+    section: NamesSection, plan: CutPlan, present: str, count: Count
+) -> str:
+    """Return Names in Use: the names that neither the summary's text nor head nor tail shows."""
+    if not section.room:
+        return ""
+    work = plan.fit.messages
+    beside = [
+        index
+        for index in range(len(work))
+        if not plan.cut.head_end <= index < plan.cut.tail_start
+    ]
+    facts = (plan.history.facts[index] for index in beside)
+    kept = (
+        one if one.message is work[index] else MessageFacts(work[index])
+        for one, index in zip(facts, beside, strict=True)
+    )
+    return section.text(present, shown_names(kept), count)

@@ -1,0 +1,650 @@
+"""The state of a thread: files, commands, open errors, the agent's own to-do list.
+
+It is read from calls, not words, updated with every call and available at any time; as JSON it travels with the
+engine's state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from everthread.compaction.history import MessageFacts, number_turns
+from everthread.compaction.names_in_use import NamesInUse
+from everthread.compaction.outcomes import count_tests, find_failure
+from everthread.compaction.tool_calls import (
+    EDIT_MARK,
+    RUNNING,
+    STAGES,
+    TRIMS,
+    CallFacts,
+    Effect,
+    is_file,
+    is_test_command,
+    read_edits,
+)
+from everthread.core.messages import Call, Messages, one_line, text_of
+from everthread.core.redaction import clip_words
+
+MAX_FILES = 400
+MAX_COMMANDS = 100
+MAX_ERRORS = 40
+BLOCKED_TURNS = 2
+"""An error is listed as open if it is of this many last turns,"""
+RECENT_TURNS = 12
+"""or of this many, if it occurred repeatedly."""
+MIN_ROOTED = 3
+"""With fewer absolute paths, do not assume a root."""
+CHANGED = "changed"
+READ = "read"
+
+_PREFIX = re.compile(
+    r"(?:cd\s+[^\s;&|]+\s*(?:&&|;)\s*|(?:[A-Z_]{2,40}=\S{0,200}|sudo|time|env)\s+)"
+)
+_CHANGES_FOLDER = re.compile(
+    r"(?:^|[;&(]\s{0,3})cd\s+(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[^\s;&|)]{1,200})"
+)
+_KEY_CHARS = 400
+_IN = " in folder "
+"""Between a command and its folder in the key of a failure."""
+_TODO_TEXT = ("content", "step", "title", "task", "text", "description")
+
+
+@dataclass(slots=True)
+class FileState:
+    """The last access to a file, and the number of the user's message it belongs to."""
+
+    did: str
+    turn: int
+
+
+@dataclass(slots=True)
+class CommandState:
+    """The last outcome of a command."""
+
+    outcome: str
+    is_ok: bool
+    turn: int
+    is_test: bool = False
+
+
+@dataclass(slots=True)
+class OpenError:
+    """Something that failed and has not passed since."""
+
+    source: str
+    lines: list[str]
+    turn: int
+    times: int = 1
+    """The number of such failures in a row."""
+    tests: int = 0
+    """The number of tests, for a test run."""
+    tool: str = ""
+    """The tool of a call that neither runs a command nor changes a file."""
+    is_passed_by: bool = False
+    """Whether the same tool did something else since, so that the agent continued without it."""
+
+
+@dataclass(slots=True)
+class ThreadState:
+    """The state after a thread's calls."""
+
+    files: dict[str, FileState] = field(default_factory=dict)
+    commands: dict[str, CommandState] = field(default_factory=dict)
+    errors: dict[str, OpenError] = field(default_factory=dict)
+    todo: list[dict[str, str]] = field(default_factory=list)
+    directory: str = ""
+    branch: str = ""
+    processes: list[str] = field(default_factory=list)
+    messages: int = 0
+    """The number of messages it was read from."""
+    forgotten: set[str] = field(default_factory=set)
+    """Keys of errors dropped for lack of room; they were not seen to be resolved."""
+    names: NamesInUse = field(default_factory=NamesInUse)
+    """The names that the work uses."""
+    root: str = ""
+    """The folder that paths in a summary are relative to."""
+    latest: int = 0
+    """The latest turn with a call."""
+
+    def apply(self, effect: Effect, turn: int) -> None:
+        """Take note of one call."""
+        effect = self._end_session(effect)
+        did = CHANGED if effect.kind != "looked" else READ
+        if not effect.failed and effect.is_done:
+            for path in effect.paths:
+                before = self.files.pop(path, None)
+                keeps = before is not None and before.did == CHANGED
+                self.files[path] = FileState(
+                    CHANGED if keeps else did,
+                    before.turn if keeps and before and did == READ else turn,
+                )
+            self._remove_files(effect)
+        self.todo = read_todo(effect) or self.todo
+        directory = effect.arguments.get("workdir") or effect.arguments.get("cwd")
+        if isinstance(directory, str) and directory.strip():
+            self.directory = clip_words(one_line(directory), 200)
+        self.branch = effect.branch or self.branch
+        if effect.kind == "ran":
+            self._run(effect, command_key(effect.target), turn)
+        self.latest = max(self.latest, turn)
+        if not effect.failed:
+            self._close(effect)
+            self._pass_by(effect)
+        elif effect.kind != "looked":
+            self._open(effect, turn)
+        self._bound()
+
+    def _open(self, effect: Effect, turn: int) -> None:
+        """Record a failure with a stated error, or with an exit code that no check uses for "no"."""
+        stated = list(effect.errors) or ([effect.tests] if effect.tests else [])
+        lines = stated or ([effect.outcome] if _is_hard_failure(effect) else [])
+        if not lines:
+            return
+        source = (
+            effect.target
+            if effect.kind == "ran"
+            else f"{effect.tool} {effect.target}".strip()
+        )
+        key = error_key(effect)
+        before = self.errors.pop(key, None)
+        times = before.times + 1 if before else 1
+        self.errors[key] = OpenError(
+            source=clip_words(source or effect.tool, 200),
+            lines=lines,
+            turn=turn,
+            times=times,
+            tests=_tests_run(effect),
+            tool=effect.tool if effect.kind == "called" else "",
+        )
+
+    def _run(self, effect: Effect, key: str, turn: int) -> None:
+        self.commands.pop(key, None)
+        is_test = is_test_command(effect.target) and effect.is_done
+        self.commands[key] = CommandState(
+            effect.outcome, not effect.failed, turn, is_test
+        )
+        _, is_running, session = effect.outcome.partition(RUNNING)
+        background = effect.arguments.get(
+            "run_in_background"
+        ) is True or effect.target.rstrip().endswith(" &")
+        if (background or is_running) and not effect.failed:
+            process = clip_words(effect.target, 200) + (
+                f" (session {session.partition(')')[0]})" if session else ""
+            )
+            self.processes = [
+                *(one for one in self.processes if one != process),
+                process,
+            ][-8:]
+        if effect.target.startswith(("kill", "pkill")):
+            self.processes = []
+
+    def _end_session(self, effect: Effect) -> Effect:
+        """Return the end of a background session as the end of the command that started it."""
+        if not self.processes or "exit " not in effect.outcome:
+            return effect
+        mark = f" (session {effect.arguments.get('session_id')})"
+        process = next((one for one in self.processes if one.endswith(mark)), None)
+        if process is None:
+            return effect
+        self.processes = [one for one in self.processes if one != process]
+        return effect._replace(
+            kind="ran",
+            target=process.removesuffix(mark),
+            tests=count_tests(effect.output),
+        )
+
+    def _close(self, effect: Effect) -> None:
+        """Close earlier failures after a pass, unless its output states an error too."""
+        key = error_key(effect) if self.errors and effect.is_done else ""
+        closed = [
+            failure
+            for failure in self.errors
+            if failure == key or _answers(effect, key, failure)
+        ]
+        closed += (
+            self._answered_by_tests(effect) if effect.tests and self.errors else []
+        )
+        if closed and _is_clean(effect):
+            for key in dict.fromkeys(closed):
+                del self.errors[key]
+
+    def _pass_by(self, effect: Effect) -> None:
+        """Mark errors as passed by if the agent continued with other calls of that tool.
+
+        Pages, buttons and queries come only once.
+        """
+        if effect.kind != "called" or not effect.is_done:
+            return
+        for key, error in self.errors.items():
+            if error.tool == effect.tool and not error.is_passed_by:
+                self.errors[key] = replace(error, is_passed_by=True)
+
+    def _answered_by_tests(self, effect: Effect) -> list[str]:
+        """Return the failures that a passing test run resolves: test runs with at most as many tests."""
+        passed = _tests_run(effect)
+        return [key for key, error in self.errors.items() if 0 < error.tests <= passed]
+
+    def _remove_files(self, effect: Effect) -> None:
+        """Forget the files that a command removed."""
+        if effect.kind != "ran" or "rm " not in effect.target:
+            return
+        for step in STAGES.split(effect.target):
+            words = step.split()
+            for path in (
+                words[words.index("rm") + 1 :]
+                if words[:1] == ["rm"] or words[:2] == ["git", "rm"]
+                else ()
+            ):
+                for known in [
+                    known
+                    for known in self.files
+                    if known == path or known.endswith(f"/{path}")
+                ]:
+                    del self.files[known]
+
+    def _bound(self) -> None:
+        for memory, most in ((self.files, MAX_FILES), (self.commands, MAX_COMMANDS)):
+            while len(memory) > most:
+                del memory[_least(memory)]
+        while len(self.errors) > MAX_ERRORS:
+            self.forgotten.add(key := next(iter(self.errors)))
+            del self.errors[key]
+
+    # State for a reader
+
+    def open_errors(self, turn: int | None = None, most: int = 6) -> list[OpenError]:
+        """Return the newest open errors, oldest first; with `turn`, those of the turns right before it, or repeated."""
+        recent = [
+            error
+            for error in self.errors.values()
+            if turn is None
+            or (
+                error.turn > turn - (RECENT_TURNS if error.times > 1 else BLOCKED_TURNS)
+                and not error.is_passed_by
+            )
+        ]
+        return recent[-most:]
+
+    @property
+    def turn(self) -> int:
+        """The latest turn with a call."""
+        memories: tuple[Mapping[str, Any], ...] = (
+            self.files,
+            self.commands,
+            self.errors,
+        )
+        turns: list[int] = [one.turn for memory in memories for one in memory.values()]
+        return max([self.latest, *turns])
+
+    def changed_files(self) -> list[str]:
+        return [path for path, one in self.files.items() if one.did == CHANGED]
+
+    def last_test(self) -> tuple[str, CommandState] | None:
+        tests = [
+            (command, one) for command, one in self.commands.items() if one.is_test
+        ]
+        return tests[-1] if tests else None
+
+    def finished(self, facts: Sequence[MessageFacts]) -> ThreadState:
+        """Return a copy for a summary that covers these messages: with the names in their outputs, and a root."""
+        other = self.copy()
+        other.names = self.names.with_outputs(facts)
+        other.root = find_root(self.files, self.root)
+        return other
+
+    def at_end(
+        self, facts: Sequence[MessageFacts], turns: Sequence[int]
+    ) -> ThreadState:
+        """Return a copy of the state after the messages that follow, which a summary does not cover.
+
+        Its files are those of the covered messages: the others are still in view.
+        """
+        end = self.copy()
+        for record in read_calls(facts, turns):
+            end.apply(record.effect, record.turn)
+        open_before = {key: end.errors[key] for key in self.errors if key in end.errors}
+        return replace(end, files={**self.files}, errors=open_before)
+
+    @property
+    def root_prefix(self) -> str:
+        """The prefix that paths lose in a summary; empty without a root."""
+        return f"{self.root}/" if self.root else ""
+
+    def todo_items(self, *statuses: str) -> list[str]:
+        return [entry["text"] for entry in self.todo if entry["status"] in statuses]
+
+    def copy(self) -> ThreadState:
+        """Return an independent copy; a shallow one, as entries are replaced and never changed."""
+        return replace(
+            self,
+            files={**self.files},
+            commands={**self.commands},
+            errors={**self.errors},
+            todo=[*self.todo],
+            processes=[*self.processes],
+            forgotten={*self.forgotten},
+            names=self.names.copy(),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "files": {
+                path: {"did": one.did, "turn": one.turn}
+                for path, one in self.files.items()
+            },
+            "commands": {
+                key: {
+                    "outcome": one.outcome,
+                    "is_ok": one.is_ok,
+                    "turn": one.turn,
+                    "is_test": one.is_test,
+                }
+                for key, one in self.commands.items()
+            },
+            "errors": {key: asdict(one) for key, one in self.errors.items()},
+            "todo": [dict(entry) for entry in self.todo],
+            "directory": self.directory,
+            "branch": self.branch,
+            "processes": list(self.processes),
+            "messages": self.messages,
+            "names": self.names.dump(),
+            "root": self.root,
+            "latest": self.latest,
+        }
+
+    @classmethod
+    def load(cls, data: Any) -> ThreadState:
+        """Restore the result of `dump`; leave out values that cannot be read."""
+        if not isinstance(data, Mapping):
+            return cls()
+        try:
+            return cls(
+                files={
+                    path: FileState(**one)
+                    for path, one in data.get("files", {}).items()
+                },
+                commands={
+                    command: CommandState(**one)
+                    for command, one in data.get("commands", {}).items()
+                },
+                errors={
+                    key: OpenError(**one) for key, one in data.get("errors", {}).items()
+                },
+                todo=[dict(entry) for entry in data.get("todo", [])],
+                directory=str(data.get("directory", "")),
+                branch=str(data.get("branch", "")),
+                processes=[str(one) for one in data.get("processes", [])],
+                messages=int(data.get("messages", 0)),
+                names=NamesInUse.load(data.get("names")),
+                root=str(data.get("root", "")),
+                latest=int(data.get("latest", 0)),
+            )
+        except (TypeError, ValueError, AttributeError, IndexError):
+            return cls()
+
+
+def find_root(paths: Iterable[str], before: str = "") -> str:
+    """Return the deepest folder that holds most of the absolute paths.
+
+    `before`: the root so far, which stays while it holds half of them.
+    """
+    folders = [path.rpartition("/")[0] for path in paths if path.startswith("/")]
+    if len(folders) < MIN_ROOTED:
+        return before
+    if before and sum(
+        f"{folder}/".startswith(f"{before}/") for folder in folders
+    ) * 2 >= len(folders):
+        return before
+    counts: Counter[str] = Counter()
+    for folder in folders:
+        parts = folder.split("/")
+        counts.update("/".join(parts[:depth]) for depth in range(3, len(parts) + 1))
+    held = [folder for folder, count in counts.items() if count * 3 >= len(folders) * 2]
+    return max(held, key=len, default="")
+
+
+def read_todo(effect: Effect) -> list[dict[str, str]]:
+    """Return the to-do list that a call sets, or an empty list."""
+    items = (
+        effect.arguments.get("todos")
+        or effect.arguments.get("plan")
+        or effect.arguments.get("items")
+    )
+    if (
+        not isinstance(items, list)
+        or not items
+        or not all(isinstance(item, Mapping) for item in items)
+    ):
+        return []
+    todo = []
+    for item in items:
+        text = next(
+            (item[name] for name in _TODO_TEXT if isinstance(item.get(name), str)), ""
+        )
+        status = (
+            item.get("status")
+            if isinstance(item.get("status"), str)
+            else "done"
+            if item.get("done")
+            else ""
+        )
+        if text:
+            todo.append(
+                {
+                    "text": clip_words(one_line(text), 200),
+                    "status": clip_words(one_line(str(status)), 20),
+                }
+            )
+    return todo[:40] if any(entry["status"] for entry in todo) else []
+
+
+def _least(memory: Mapping[str, Any]) -> str:
+    """Return the entry to forget: the oldest that was only read, or else the oldest."""
+    return next(
+        (key for key, one in memory.items() if getattr(one, "did", READ) == READ),
+        next(iter(memory)),
+    )
+
+
+def _is_code(words: Sequence[str]) -> bool:
+    """Return whether a command carries its own program: two such runs are not the same command."""
+    return any(word in ("-c", "-e") or word.startswith("<<") for word in words[:4])
+
+
+def bare_command(command: str) -> str:
+    """Return a command without the folder it is run in and the variables set for it."""
+    text = " ".join(command.split())
+    while (prefix := _PREFIX.match(text)) is not None:
+        text = text[prefix.end() :]
+    return text
+
+
+@lru_cache(maxsize=4_096)
+def command_key(command: str) -> str:
+    """Return the key that equal commands share: without the directory and without filters that only trim the output."""
+    text = bare_command(command[:2_000])
+    if len(text) > _KEY_CHARS:  # between words: half a secret would not be recognised
+        text = text[:_KEY_CHARS].rpartition(" ")[0] or text[:_KEY_CHARS]
+    while True:
+        bare = (
+            text.removesuffix("2>&1")
+            .removesuffix("> /dev/null")
+            .removesuffix(">/dev/null")
+            .rstrip()
+        )
+        before, pipe, last = bare.rpartition("|")
+        if (
+            pipe
+            and not before.endswith("|")
+            and last.split()[:1]
+            and last.split()[0] in TRIMS
+        ):
+            bare = before.rstrip()
+        if bare == text:
+            return text
+        text = bare
+
+
+def error_key(effect: Effect) -> str:
+    """Return the key of a failure: a command with its folder, or the tool for code, which is never the same twice."""
+    if effect.kind == "changed":
+        return effect.target or effect.tool
+    if effect.kind != "ran":
+        return f"{effect.tool} {effect.target}".strip()
+    if "code" in effect.arguments:
+        return effect.tool
+    folder = _folder(effect)
+    return command_key(effect.target) + (f"{_IN}{folder}" if folder else "")
+
+
+def _folder(effect: Effect) -> str:
+    """Return the folder that a command names to run in."""
+    changes = _CHANGES_FOLDER.findall(effect.target) if "cd " in effect.target else []
+    named = (
+        changes[-1]
+        if changes
+        else effect.arguments.get("workdir") or effect.arguments.get("cwd")
+    )
+    return named.strip("\"' ").rstrip("/") if isinstance(named, str) else ""
+
+
+def _answers(effect: Effect, key: str, failure: str) -> bool:
+    """Return whether a pass resolves a failure in the same folder: the same run, or one with fewer arguments.
+
+    A run that names fewer files is another one. A folder that is not named may be any.
+    """
+    (command, _, folder), (failed, _, failed_in) = (
+        key.partition(_IN),
+        failure.partition(_IN),
+    )
+    if effect.kind != "ran" or (folder and failed_in and folder != failed_in):
+        return False
+    words = command.split()
+    theirs = failed.split()
+    if not words or words[:1] != theirs[:1]:
+        return False
+    if command == failed:
+        return True
+    if (
+        _is_code(words)
+        or _is_code(theirs)
+        or "&&" in theirs
+        or not set(words) < set(theirs)
+    ):
+        return False
+    if len(words) == 1:
+        return bool(effect.tests)
+    files, their_files = (
+        {word for word in some[1:] if is_file(word)} for some in (words, theirs)
+    )
+    return not files or files == their_files
+
+
+_EXIT = re.compile(r"exit (\d{1,3})\b")
+_FIGURE = re.compile(r"(\d{1,7}) (?:failed|errors?|passed|tests?)\b")
+
+
+def _is_hard_failure(effect: Effect) -> bool:
+    """Return whether a command ended with an exit code of 2 or more: checks also use 1 to say "no"."""
+    code = _EXIT.search(effect.outcome) if effect.kind == "ran" else None
+    return code is not None and int(code[1]) >= 2
+
+
+def _tests_run(effect: Effect) -> int:
+    """Return how many tests a test run ran."""
+    return sum(map(int, _FIGURE.findall(effect.tests))) if effect.tests else 0
+
+
+def _is_clean(effect: Effect) -> bool:
+    """Return whether the output of a pass states no error. A pipe hides the exit code."""
+    if (
+        effect.kind != "ran"
+        or effect.tests
+        or (effect.outcome.startswith("exit 0") and "|" not in effect.target)
+    ):
+        return True
+    return not find_failure(effect.output)
+
+
+class CallRecord(NamedTuple):
+    """The effect of a call, the place of its message, and the number of the user's message it belongs to."""
+
+    place: int
+    turn: int
+    effect: Effect
+    open_call: str
+    """Its id if it has no result."""
+
+
+Results = dict[str, list[tuple[MessageFacts, int]]]
+"""Results that no call has yet, by the call's id: the message and which of its results."""
+
+
+def read_calls(
+    facts: Sequence[MessageFacts],
+    turns: Sequence[int],
+    start: int = 0,
+    waiting: Results | None = None,
+) -> list[CallRecord]:
+    """Return every call from `start` on with its first result, in order. `waiting`: results without a call."""
+    waiting = {} if waiting is None else waiting
+    for one in facts[start:]:
+        for number, result in enumerate(one.results):
+            waiting.setdefault(result.call_id, []).append((one, number))
+    records: list[CallRecord] = []
+    for index in range(start, len(facts)):
+        one = facts[index]
+        if one.calls:
+            readings = tuple(
+                [_read_call(call, waiting.get(call.id)) for call in one.calls]
+            )
+            if one.effects is None or one.effects[0] != readings:
+                read = zip(one.calls, readings, strict=True)
+                one.effects = (
+                    readings,
+                    tuple(
+                        [
+                            (reading or CallFacts(call, None)).effect()
+                            for call, reading in read
+                        ]
+                    ),
+                )
+            for call, effect, reading in zip(
+                one.calls, one.effects[1], readings, strict=True
+            ):
+                records.append(
+                    CallRecord(index, turns[index], effect, "" if reading else call.id)
+                )
+        elif (
+            one.rest is not None
+            and one.message.get("role") == "assistant"
+            and EDIT_MARK in (text := text_of(one.rest))
+        ):
+            one.effects = one.effects or ((), tuple(read_edits(text)))
+            records += (
+                CallRecord(index, turns[index], effect, "") for effect in one.effects[1]
+            )
+    return records
+
+
+def _read_call(
+    call: Call, results: list[tuple[MessageFacts, int]] | None
+) -> CallFacts | None:
+    if not results:
+        return None
+    one, number = results.pop(0)
+    return one.reading(number, call)
+
+
+def state_of(messages: Messages) -> ThreadState:
+    """Return the state at the end of a history; turns count the user's messages from 1."""
+    facts = [MessageFacts(message) for message in messages]
+    state = ThreadState(messages=len(facts))
+    for record in read_calls(facts, number_turns(facts)):
+        state.apply(record.effect, record.turn)
+    return state

@@ -1,0 +1,579 @@
+"""Shorten texts by whole sentences, and quote the user word for word in a section that no model touches.
+
+Every user message outside head and tail is an entry, in order, under its number in the thread. If not all fit, each
+gets its share of the room. The section can be read back exactly: a line of the user that looks like a marker of the
+section gets a backslash in front.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+# --- sentences within a budget ----------------------------------------------------------------------------------------
+
+
+Count = Callable[[str], int]
+GAP = "[…]"
+"""Marks a place with omitted text."""
+
+_END = re.compile(
+    r"[.!?…。！？](?:(?<=[.!?…])(?<![\s(*_]\d.)(?<![\s(*_]\d\d.)[.!?…]{0,2}[\"'”’)\]]{0,3}(?=\s)"
+    r"|(?<=[。！？])[。！？]{0,2}[」』”’）]{0,3})"
+)
+"""It begins with a small set of characters that a scan can skip to; a number before the sign is checked last."""
+_WORD = re.compile(r"\w+")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)")
+_LEAST = 24
+"""A shorter sentence, in characters, is joined with the next one on its line."""
+_SCRAP = 10
+"""A shorter sentence, in characters, at the end of its line is not shown without the one before it."""
+_MAX_PART = 24
+"""A longer partial word at the end of a cut text stays: writing without spaces, a path."""
+_PASTED = 4
+"""This many lines of one shape in a row are a pasted block, not prose."""
+
+
+class Sentence(NamedTuple):
+    """A piece of a text: its span, and whether it is minor (a question, or pasted)."""
+
+    start: int
+    end: int
+    minor: bool
+
+
+@lru_cache(maxsize=512)
+def split_sentences(text: str) -> Sequence[Sentence]:
+    """Split the text, in order, at line ends, after punctuation that ends a sentence, and at marked gaps."""
+    pasted = _pasted_lines(text)
+    sentences: list[Sentence] = []
+    position = 0
+    for number, line in enumerate(text.split("\n")):
+        for part in line.split(GAP):
+            start = position
+            end = position + len(part)
+            position = end + len(GAP)
+            if not part.strip():
+                continue
+            cuts = (
+                [end]
+                if pasted[number]
+                else [*(start + match.end() for match in _END.finditer(part)), end]
+            )
+            for cut in cuts:
+                piece = text[start:cut].strip()
+                if not piece:
+                    continue
+                minor = pasted[number] or piece.endswith(("?", "？"))
+                if (
+                    sentences
+                    and sentences[-1].end >= start
+                    and sentences[-1].end - sentences[-1].start < _LEAST
+                ):
+                    sentences[-1] = Sentence(sentences[-1].start, cut, minor)
+                else:
+                    sentences.append(Sentence(start, cut, minor))
+                start = cut
+        position += 1 - len(GAP)
+    return sentences
+
+
+def _pasted_lines(text: str) -> list[bool]:
+    """Return which lines were pasted: inside a fence, or several in a row with more signs than words."""
+    lines = text.split("\n")
+    flags = [False] * len(lines)
+    if len(lines) < _PASTED and "```" not in text and "~~~" not in text:
+        return flags
+    fenced = False
+    row = 0
+    for number, line in enumerate(lines):
+        if _FENCE.match(line):
+            fenced = not fenced
+            flags[number] = True
+            continue
+        flags[number] = fenced
+        row = row + 1 if len(lines) >= _PASTED and _is_technical(line) else 0
+        if row == _PASTED:
+            flags[number - row + 1 : number] = [True] * (row - 1)
+        flags[number] = flags[number] or row >= _PASTED
+    return flags
+
+
+def _is_technical(line: str) -> bool:
+    """Return whether a line is code, a log or a table: indented, or with few letters and spaces."""
+    body = line[:300].strip()
+    if not body:
+        return False
+    return line[:1] in (" ", "\t") or sum(map(str.isalpha, body)) + body.count(
+        " "
+    ) < 0.75 * len(body)
+
+
+@lru_cache(maxsize=4_096)
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of a text, without case; writing without spaces as pairs of characters."""
+    spaced: list[str] = _WORD.findall(text.casefold())
+    if text.isascii() or _CJK.search(text) is None:
+        return tuple(spaced)
+    words: list[str] = []
+    for word in spaced:
+        if _CJK.search(word):
+            words += (word[at : at + 2] for at in range(max(len(word) - 1, 1)))
+        else:
+            words.append(word)
+    return tuple(words)
+
+
+class Rarity:
+    """The weight of words among some texts: a word that few of them hold weighs most."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        words = [set(words_of(text)) for text in texts]
+        self._texts = len(words)
+        self._holding = Counter(chain.from_iterable(words))
+        self._weights: dict[str, float] = {}
+
+    def score(self, text: str) -> float:
+        """Return the weight of a sentence, by its words; figures weigh more than words."""
+        total = 0.0
+        for word in dict.fromkeys(words_of(text)):
+            total += self._weights.get(word) or self._weigh(word)
+        return total
+
+    def _weigh(self, word: str) -> float:
+        rare = math.log((self._texts + 1) / (self._holding[word] or 1)) + 0.1
+        self._weights[word] = rare + (1.5 if word[0].isdigit() else 0.0)
+        return self._weights[word]
+
+
+def shorten(text: str, room: int, count: Count, rarity: Rarity) -> str:
+    """Shorten the text to `room` tokens: its first sentence, then the most informative for their length, in order."""
+    if count(text) <= room:
+        return text
+    pieces = split_sentences(text)
+    sizes = [count(text[piece.start : piece.end]) + 3 for piece in pieces]
+    if not pieces or sizes[0] > room:
+        return clip_tokens(
+            text[pieces[0].start : pieces[0].end] if pieces else text, room, count
+        )
+
+    def worth(number: int) -> float:
+        piece = pieces[number]
+        score = rarity.score(text[piece.start : piece.end]) / math.pow(
+            sizes[number] + 4, 0.7
+        )
+        return score * (0.25 if piece.minor else 1.0)
+
+    chosen = {0}
+    remaining = room - sizes[0]
+    for number in sorted(
+        range(1, len(pieces)), key=lambda number: (-worth(number), -number)
+    ):
+        if sizes[number] <= remaining:
+            chosen.add(number)
+            remaining -= sizes[number]
+    return join_sentences(text, pieces, sorted(chosen))
+
+
+def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> str:
+    """Join the chosen pieces with the original text between neighbours, and mark the gaps."""
+    parts = [f"{GAP} "] if chosen[0] or GAP in text[: pieces[0].start] else []
+    parts.append(text[pieces[chosen[0]].start : pieces[chosen[0]].end].strip())
+    for before, number in pairwise(chosen):
+        piece = text[pieces[number].start : pieces[number].end]
+        between = text[pieces[before].end : pieces[number].start]
+        if number > before + 1 or GAP in between:
+            parts[-1], piece = (
+                parts[-1].rstrip(),
+                piece if between.endswith("\n") else piece.lstrip(),
+            )
+            between = f"\n{GAP}\n" if "\n" in between else f" {GAP} "
+        parts += (between, piece)
+    is_cut = chosen[-1] < len(pieces) - 1 or GAP in text[pieces[-1].end :]
+    return "".join(parts).rstrip() + (f" {GAP}" if is_cut else "")
+
+
+def _whole_words(text: str, length: int) -> str:
+    """Return the beginning of a text, at most `length` characters, without a partial word at its end."""
+    beginning = text[:length].rstrip()
+    if length >= len(text) or text[length].isspace() or length != len(beginning):
+        return beginning
+    words = beginning.rsplit(None, 1)[0].rstrip()
+    return (
+        words
+        if len(beginning) - len(words) <= _MAX_PART and 2 * len(words) > length
+        else beginning
+    )
+
+
+def clip_tokens(text: str, room: int, count: Count) -> str:
+    """Return the beginning of a text within `room` tokens, and the mark for the rest."""
+    if count(text) <= room:
+        return text
+    if room <= 2:
+        return GAP
+    length = min(len(text), room * 8)
+    while length > 0:
+        cut = f"{_whole_words(text, length)} {GAP}"
+        over = count(cut) - room
+        if over <= 0:
+            return cut
+        length = min(length - max(over, 1), length * room // (room + over))
+    return GAP
+
+
+def newest_lines(lines: Sequence[str], room: int, count: Count) -> list[str]:
+    """Return the last of these lines that fit into `room` tokens."""
+    start = len(lines)
+    while start and room >= (size := count(lines[start - 1]) + 2):
+        room -= size
+        start -= 1
+    return list(lines[start:])
+
+
+# Quotes of the user
+
+
+REPEATED = "(A number without a line was said again later, word for word.)"
+NOT_SHOWN = "numbers without a line are not shown"
+NO_WORDS = "an image or a file without words"
+SHORTENED = ", shortened"
+_HEAD = re.compile(
+    r"\[(\d{1,9})(?:–(\d{1,9}))?(?:(, shortened)\] |\] |: ([^\]\n]{1,80})\]$)"
+)
+_HEADING = re.compile(r"#{1,6}[ \t]")
+_MARKER = re.compile(r"\[(?:END OF )?EVERTHREAD SUMMARY")
+_NUMBER_TOKENS = 6
+"""Approximate tokens of an entry's number and a mark."""
+_OPENING = 30
+"""A message of at most this many tokens is short; if not all fit, the beginning of a longer one gets as many."""
+_SHORT = 12
+"""Shorter sentences are scored as if they had this many tokens, since fewer tokens make them no better."""
+_BEST = 1.5
+"""Weight of a message's best sentence, so that every message is shown before one is shown in full."""
+
+
+@dataclass(frozen=True)
+class UserMessage:
+    """One message of the user. `note` replaces the text if it is empty or not shown."""
+
+    number: int
+    text: str = ""
+    note: str = ""
+    is_short: bool = False
+    """Whether the text is only a part of the message."""
+    last: int = 0
+    """The last number of a range that is not shown; 0 for a single message."""
+
+    @property
+    def end(self) -> int:
+        return self.last or self.number
+
+    @cached_property
+    def line(self) -> str:
+        """The text of the entry in the section."""
+        span = (
+            f"{self.number}–{self.last}"
+            if self.last > self.number
+            else str(self.number)
+        )
+        if self.note:
+            return f"[{span}: {self.note}]"
+        first, *rest = self.text.split("\n")
+        first = f"\\{first}" if _is_marker(first) else first
+        quoted = [f"\\{line}" if _is_like_ours(line) else line for line in rest]
+        return "\n".join(
+            [f"[{span}{SHORTENED if self.is_short else ''}] {first}", *quoted]
+        )
+
+
+def user_message(number: int, text: str) -> UserMessage:
+    """Return a user's message as an entry."""
+    return UserMessage(number, text) if text else UserMessage(number, note=NO_WORDS)
+
+
+def render_words(entries: Sequence[UserMessage], room: int, count: Count) -> str:
+    """Render the section within `room` tokens; if nothing fits, one line that says so."""
+    visible = sorted(
+        (entry for entry in entries if entry.note != NOT_SHOWN),
+        key=lambda entry: entry.number,
+    )
+    if not visible:
+        return _range(entries, NOT_SHOWN).line if entries else ""
+    distinct = _drop_repeats(visible)
+    was_cut = len(visible) < len(entries)
+    text = _text(distinct)
+    if count(text) <= room and not was_cut:
+        return text
+    best = _range(entries).line
+    remaining = room
+    offers = _Offers(distinct, count)
+    for _ in range(5):
+        shown = offers.share(remaining)
+        rest = [message for message in shown if message.note != NOT_SHOWN]
+        if was_cut or len(rest) < len(shown):
+            shown = [_range(entries, NOT_SHOWN), *rest]
+        text = _text(shown)
+        spare = room - count(text)
+        if spare >= 0:
+            best = text
+        if 0 <= spare <= room // 50:
+            break
+        remaining += spare
+    return best
+
+
+def _text(entries: Sequence[UserMessage]) -> str:
+    """Return the lines of the entries, and a note about missing numbers."""
+    shown = [entry for entry in entries if not entry.last]
+    gaps = any(after.number > before.number + 1 for before, after in pairwise(shown))
+    notes = any(entry.note == NOT_SHOWN for entry in entries)
+    return "\n".join(
+        [
+            *([REPEATED] if gaps and not notes else []),
+            *(entry.line for entry in entries),
+        ]
+    )
+
+
+def parse_words(text: str) -> list[UserMessage]:
+    """Parse the entries of a section that `render_words` wrote. Drop text before the first entry."""
+    entries: list[UserMessage] = []
+    lines: list[str] = []
+
+    def close() -> None:
+        if entries and not entries[-1].note:
+            entries[-1] = replace(entries[-1], text="\n".join(lines).rstrip("\n"))
+
+    for line in text.split("\n"):
+        head = _HEAD.match(line)
+        if head is None:
+            lines.append(
+                line[1:] if line.startswith("\\") and _is_like_ours(line) else line
+            )
+            continue
+        close()
+        note = head[4] or ""
+        entries.append(
+            UserMessage(
+                int(head[1]),
+                note=note,
+                is_short=head[3] is not None,
+                last=int(head[2] or 0),
+            )
+        )
+        first = line[head.end() :]
+        lines = (
+            []
+            if note
+            else [first[1:] if first.startswith("\\") and _is_marker(first) else first]
+        )
+    close()
+    return entries
+
+
+def entry_tokens(entry: UserMessage, count: Count) -> int:
+    """Return the tokens of an entry, including its number."""
+    return count(entry.line) + 1
+
+
+def _is_like_ours(line: str) -> bool:
+    """Return whether a line, without backslashes, could pass for an entry's first line, a heading or a marker."""
+    bare = line.lstrip("\\")
+    return bool(_HEAD.match(bare) or _HEADING.match(bare)) or _is_marker(bare)
+
+
+def _is_marker(line: str) -> bool:
+    """Return whether a line, without backslashes, could pass for the first or last one of a summary."""
+    return _MARKER.match(line.lstrip("\\")) is not None
+
+
+def _drop_repeats(entries: list[UserMessage]) -> list[UserMessage]:
+    """Drop the entries that a later one repeats word for word.
+
+    Keep shortened ones: the rest of their text is unknown.
+    """
+    latest = {entry.text: entry.number for entry in entries if not entry.is_short}
+    return [
+        entry
+        for entry in entries
+        if entry.is_short or not entry.text or latest[entry.text] == entry.number
+    ]
+
+
+class _Offers:
+    """Every sentence with its tokens and its score for its length. One that a later message repeats is not offered."""
+
+    def __init__(self, entries: list[UserMessage], count: Count) -> None:
+        self.entries = entries
+        self.count = count
+        rarity = Rarity(entry.text for entry in entries)
+        sentences = [split_sentences(entry.text) for entry in entries]
+        latest = {
+            self._key(index, one): index
+            for index, said in enumerate(sentences)
+            for one in said
+        }
+        self.pieces: list[list[Sentence]] = []
+        self.fresh: list[list[int]] = []
+        for index, said in enumerate(sentences):
+            pieces: list[Sentence] = []
+            fresh: set[int] = set()
+            for one in said:
+                if (
+                    pieces
+                    and pieces[-1].end == one.start
+                    and one.end - one.start < _SCRAP
+                ):
+                    pieces[-1] = pieces[-1]._replace(end=one.end)
+                else:
+                    pieces.append(one)
+                if latest[self._key(index, one)] == index:
+                    fresh.add(len(pieces) - 1)
+            self.pieces.append(pieces)
+            self.fresh.append(sorted(fresh))
+        self.tokens: list[list[int]] = []
+        self.best: list[tuple[int, int]] = []
+        """Pairs of message and sentence, the highest score first; a message's best sentence comes before its others."""
+        worths: list[tuple[float, int, int]] = []
+        for index, pieces in enumerate(self.pieces):
+            texts = [self.words(index, number) for number in range(len(pieces))]
+            self.tokens.append([count(text) + 2 for text in texts])
+            scores = [
+                rarity.score(text)
+                / math.pow(max(tokens, _SHORT) + 4, 0.7)
+                * (0.25 if piece.minor else 1.0)
+                for text, tokens, piece in zip(
+                    texts, self.tokens[index], pieces, strict=True
+                )
+            ]
+            most = max(scores, default=0.0)
+            worths += (
+                (scores[at] * (_BEST if scores[at] == most else 1.0), index, at)
+                for at in self.fresh[index]
+            )
+        self.best = [
+            (index, at)
+            for _, index, at in sorted(
+                worths, key=lambda one: (-one[0], -one[1], one[2])
+            )
+        ]
+
+    def words(self, index: int, number: int) -> str:
+        piece = self.pieces[index][number]
+        return self.entries[index].text[piece.start : piece.end].strip()
+
+    def _key(self, index: int, piece: Sentence) -> str:
+        """Return the key that equal sentences share: their text."""
+        return self.entries[index].text[piece.start : piece.end].strip()
+
+    def share(self, room: int) -> list[UserMessage]:
+        """Keep short messages whole and the first sentence of longer ones; fill the room with the best sentences.
+
+        If not even that fits, keep the most informative messages, the newest of equal ones, and add one line that says
+        that numbers without a line are not shown.
+        """
+        fill = _Fill(self, room)
+        if not fill.open_all():
+            fill = _Fill(self, room - 3 * _NUMBER_TOKENS)
+        fill.take_best()
+        shown = fill.shown()
+        return (
+            shown
+            if len(shown) == len(self.entries)
+            else [_range(self.entries, NOT_SHOWN), *shown]
+        )
+
+
+class _Fill:
+    """The room, filled sentence by sentence."""
+
+    def __init__(self, offers: _Offers, room: int) -> None:
+        self._offers = offers
+        self._room = room
+        self._chosen: dict[int, set[int]] = {}
+        self._clipped: dict[int, int] = {}
+
+    def open_all(self) -> bool:
+        """Take every short message, of others the first sentence or its beginning; whether all fit."""
+        offers = self._offers
+        for index, fresh in enumerate(offers.fresh):
+            is_short = sum(offers.tokens[index][number] for number in fresh) <= _OPENING
+            if (fresh or not offers.pieces[index]) and not self._take(
+                index, fresh if is_short else ()
+            ):
+                return False
+        return True
+
+    def take_best(self) -> None:
+        for index, number in self._offers.best:
+            if (
+                number not in self._chosen.get(index, ())
+                and self._offers.tokens[index][number] <= self._room
+            ):
+                self._take(index, (number,))
+
+    def _take(self, index: int, numbers: Iterable[int]) -> bool:
+        """Take these sentences, with the first of a message also its first sentence or its beginning, if all fit."""
+        chosen = self._chosen.get(index, set())
+        tokens = self._offers.tokens[index]
+        price = 0
+        added = {*numbers} - chosen
+        clipped = []
+        if index not in self._chosen:
+            first = [
+                number
+                for number in self._offers.fresh[index][:1]
+                if number not in added
+            ]
+            clipped = [number for number in first if tokens[number] > _OPENING]
+            added.update(first if not clipped else ())
+            price = _NUMBER_TOKENS + _OPENING * len(clipped)
+        price += sum(tokens[number] for number in added)
+        if price > self._room:
+            return False
+        self._room -= price
+        self._chosen[index] = chosen | added
+        self._clipped.update((index, number) for number in clipped)
+        return True
+
+    def shown(self) -> list[UserMessage]:
+        entries = (
+            self._entry(index, entry)
+            for index, entry in enumerate(self._offers.entries)
+        )
+        return [shown for shown in entries if shown is not None]
+
+    def _entry(self, index: int, entry: UserMessage) -> UserMessage | None:
+        pieces = self._offers.pieces[index]
+        numbers = sorted(self._chosen.get(index, ()))
+        if not pieces:
+            return entry if index in self._chosen else None
+        if len(numbers) == len(pieces):
+            return entry
+        opening = ""
+        clipped = self._clipped.get(index)
+        if clipped is not None and clipped not in numbers:
+            opening = clip_tokens(
+                self._offers.words(index, clipped), _OPENING - 4, self._offers.count
+            )
+        rest = join_sentences(entry.text, pieces, numbers) if numbers else ""
+        text = " ".join(
+            filter(None, (opening, rest.removeprefix(f"{GAP} ") if opening else rest))
+        )
+        return UserMessage(entry.number, text, is_short=True) if text else None
+
+
+def _range(entries: Sequence[UserMessage], note: str = "not shown") -> UserMessage:
+    return UserMessage(
+        min(entry.number for entry in entries),
+        note=note,
+        last=max(entry.end for entry in entries),
+    )

@@ -1,0 +1,136 @@
+"""The pattern of a thread's calls, which predicts the calls to come.
+
+It records how fast the thread grows and how often a pause outlives the provider's cache.
+A thread that has lasted for N calls is expected to last for about N more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage, is_figure
+
+_MIN_FURTHER_CALLS = 8
+"""Calls expected of a thread that has just begun."""
+_MAX_FURTHER_CALLS = 400
+_HOUR_SECONDS = 3_600.0
+_MAX_LIFETIME_SECONDS = 24 * _HOUR_SECONDS
+_STILL_READ = 0.5
+"""Share of the last prompt: the cache survived a pause if more was read after it."""
+_FORGOTTEN = 0.1
+"""Share of the last prompt: the cache had expired if less was read after a pause."""
+_FADING = 0.9
+"""Weight of the earlier average beside the newest call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPattern:
+    """Statistics of a thread's calls.
+
+    A *run* is a series of calls without a pause that outlives the cache.
+    """
+
+    calls: int = 0
+    pauses: int = 0
+    run: int = 0
+    """Calls since the last such pause."""
+    last: float | None = None
+    """When the last call was answered, in seconds since 1970."""
+    prompt: int = 0
+    """Its prompt tokens."""
+    growth: float = 0.0
+    """Tokens that a call adds, a fading average."""
+    read_share: float = 1.0
+    """Share of the tokens in a warm cache that were reported as read."""
+    since_rewrite: int = 0
+    """Calls since the last compaction."""
+    lifetime: float = 0.0
+    """Seconds that the provider keeps an unused prefix, learnt from calls; 0 if unknown."""
+
+    def after(self, usage: CanonicalUsage, at: float, *, ttl: float) -> CallPattern:
+        """Return the pattern with one more call. `ttl`: the lifetime until one is learnt."""
+        prompt = usage.prompt_tokens
+        if not prompt:
+            return self
+        lifetime = self._learn_lifetime(usage, at, ttl)
+        cold = replace(self, lifetime=lifetime).is_cold(at, ttl=ttl)
+        grown = self.growth
+        share = self.read_share
+        if self.prompt and prompt > self.prompt:
+            grown = (
+                _fade(self.growth, prompt - self.prompt)
+                if self.growth
+                else float(prompt - self.prompt)
+            )
+        if not cold and prompt >= self.prompt > 0:
+            share = _fade(
+                self.read_share, min(1.0, usage.cache_read_tokens / self.prompt)
+            )
+        paused = cold and self.calls > 0
+        run = 1 if paused else self.run + 1
+        return CallPattern(
+            calls=self.calls + 1,
+            pauses=self.pauses + paused,
+            run=run,
+            last=at,
+            prompt=prompt,
+            growth=grown,
+            read_share=share,
+            since_rewrite=self.since_rewrite + 1,
+            lifetime=lifetime,
+        )
+
+    def _learn_lifetime(self, usage: CanonicalUsage, at: float, ttl: float) -> float:
+        """Return the cache's lifetime, from one-hour writes or from reads after a pause."""
+        if usage.cache_write_1h_tokens:
+            return max(self.lifetime, _HOUR_SECONDS)
+        known = self.lifetime or ttl
+        if self.last is None or not 0 < self.prompt <= usage.prompt_tokens:
+            return known
+        pause = at - self.last
+        if pause >= known and usage.cache_read_tokens >= _STILL_READ * self.prompt:
+            return min(pause + 1.0, _MAX_LIFETIME_SECONDS)
+        if ttl < pause < known and usage.cache_read_tokens < _FORGOTTEN * self.prompt:
+            return pause
+        return known
+
+    def is_cold(self, at: float, *, ttl: float) -> bool:
+        """Return whether the cached prefix has expired; True before the first call."""
+        return self.last is None or at - self.last >= (self.lifetime or ttl)
+
+    def rewritten(self) -> CallPattern:
+        """Return the pattern after a compaction: the next prompt is compared with none."""
+        return replace(self, prompt=0, since_rewrite=0)
+
+    @property
+    def further(self) -> int:
+        """Number of calls still expected."""
+        return min(max(self.calls, _MIN_FURTHER_CALLS), _MAX_FURTHER_CALLS)
+
+    @property
+    def until_pause(self) -> float | None:
+        """Calls until the next pause that outlives the cache; None if there was none yet."""
+        return max(1.0, self.calls / self.pauses - self.run) if self.pauses else None
+
+    def pauses_in(self, calls: float) -> float:
+        """Return the number of such pauses expected within a number of calls."""
+        return calls * self.pauses / self.calls if self.calls else 0.0
+
+    def dump(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def load(cls, state: Any) -> CallPattern:
+        """Return the pattern that `dump` wrote; ignore fields of another shape."""
+        stored = state if isinstance(state, Mapping) else {}
+        names = (item.name for item in fields(cls))
+        return cls(
+            **{name: stored[name] for name in names if is_figure(stored.get(name))}
+        )
+
+
+def _fade(before: float, now: float) -> float:
+    return _FADING * before + (1 - _FADING) * now

@@ -1,0 +1,74 @@
+"""Distinguish random strings from names, paths and words.
+
+Keys are drawn at random; names, paths and words are not. Three things distinguish them: the number of different
+characters, how often neighbouring characters make a pair that words rarely have (a letter beside a digit, `xq`), and
+whether the characters simply count up (`abcdef`, `123456`), as only an example does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import lru_cache
+from itertools import pairwise
+from math import log2
+
+ENOUGH = 128
+"""Characters of a string that are judged; more would cost time and add nothing."""
+
+_PAIRS = (
+    "er in re te on at le en ti st es nt de or se co ar al ed et li ri ta tr ra me ro io an ng it ex ec ma nd ge di pe "
+    "ne is ns as ac ct el pr ca pa ve la lo to ce ic si fi ea ch ll un ol ss na rs il rt th ad ou am ts no ur pl mp em "
+    "nc im po he om id ut od mm op sc ha ab ep ke ap sp oc ck da ig bl os ot so ty fo mo pt mi cl xe sh ef ni rr va ie "
+    "tt su us ul ag cr ho ba ee rc ia rm ir eg yp um ow gr up ip ls hi tc ev be do if ai sa qu ff vi xt lu rd ry tu lt "
+    "ci cu iv sl ui gi nv nf"
+)
+_COMMON_PAIRS = frozenset(_PAIRS.split())
+"""The 160 letter pairs that make up four fifths of the words in code and its prose, but a quarter of random letters."""
+
+ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
+_HEX = re.compile(r"[0-9a-fA-F]+")
+
+
+def shannon(text: str) -> float:
+    """Bits per character, from the text's own character counts; 0.0 for an empty text."""
+    size = len(text)
+    return sum(-n / size * log2(n / size) for n in Counter(text).values())
+
+
+def is_sequence(text: str) -> bool:
+    """Whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
+    steps = sum(ord(b) - ord(a) == 1 for a, b in pairwise(text))
+    return steps >= 4 and steps * 3 >= len(text)
+
+
+@lru_cache(1024)
+def is_random(text: str) -> bool:
+    """Whether an identifier-like string of eight characters or more was drawn by chance: most of its pairs are odd.
+
+    Letters alone must be many to convince, sixteen in a row; digits alone never do: they are counts, dates and ids.
+    """
+    text = text[:ENOUGH]
+    parts: list[str] = ALPHANUMERIC.findall(text)
+    joined = "".join(parts)
+    if (
+        len(text) < 8
+        or not joined
+        or joined.isdigit()
+        or shannon(text) < 2.6
+        or is_sequence(text)
+    ):
+        return False
+    if joined.isalpha():
+        if max(map(len, parts)) < 16:
+            return False
+    elif _HEX.fullmatch(joined):
+        return True
+    pairs = odd = 0
+    for part in parts:
+        lower = part.lower()
+        for a, b in pairwise(lower):
+            if a.isalpha() or b.isalpha():
+                pairs += 1
+                odd += a.isdigit() or b.isdigit() or a + b not in _COMMON_PAIRS
+    return odd >= 4 and odd * 2 > pairs

@@ -1,0 +1,278 @@
+"""`compress`: one compaction by itself, without a store or a conversation.
+
+Without a configuration it loads neither `config` nor the store, so that a script starts quickly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.summary import Compaction, Summarizer, TemplateName
+from everthread.core.messages import Message
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import recognize, strip_marks
+from everthread.core.types import System
+from everthread.errors import InputError, NoStoreError
+from everthread.thread.policy import ContextOptions
+
+if TYPE_CHECKING:
+    from everthread.config import Config
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run async work from a script, or from inside a running event loop (then in a thread)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def sync_form(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make a function without `await` from an async one."""
+
+    @functools.wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(work(*args, **kwargs))
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class CompressSettings:
+    """The settings of one compaction."""
+
+    budget: Callable[[int, int], Budget]
+    """Return the budget for a window and the tokens of system prompt and tools."""
+    make_engine: Callable[[Services], ContextEngine]
+
+
+async def acompress(
+    messages: Sequence[Message],
+    *,
+    window: int,
+    system: System = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    model: str | None = None,
+    focus: str | None = None,
+    summarizer: str | Summarizer = "auto",
+    template: TemplateName | None = None,
+    preview: bool = False,
+    config: Config | None = None,
+    force: bool = False,
+) -> Compaction:
+    """Make a history smaller: head, summary, tail. `compress` is the form without `await`.
+
+    Below the threshold nothing changes, so it can be called before every request; `force` compacts at any size.
+    `summarizer`: `auto`, `journal`, or a summariser of your own. `template`: `handoff` or `classic`. `preview`
+    writes no summary and shows what would be kept, cut and summarised. `config`: settings other than the defaults: its
+    engine compacts, its auxiliary model, if configured, writes the summary, and the summary is tagged with the key
+    of its store, if it has one.
+    """
+    _check_arguments(messages, template)
+    check_window(window, least=1)
+    counter = TokenCounter(model)
+    fixed = counter.request((), system=system, tools=list(tools or ()))
+    settings = (
+        _default_settings(template)
+        if config is None
+        else _configured_settings(config, model, template)
+    )
+    budget = settings.budget(window, fixed)
+    size = fixed + counter.messages(messages)
+    if size < budget.threshold and not (force or preview):
+        return _unchanged(messages, size, budget)
+    key = b"" if config is None else await _load_summary_key(config)
+    notices: list[str] = []
+
+    def report(kind: str, **details: Any) -> None:
+        if kind == "notice":
+            notices.append(str(details.get("text", "")))
+
+    async with AsyncExitStack() as stack:
+        if config is not None and summarizer == "auto" and not preview:
+            writer = _configured_summarizer(
+                config,
+                model,
+                window=window,
+                counter=counter,
+                report=report,
+                stack=stack,
+            )
+        else:
+            writer = named_summarizer(summarizer, counter)
+        services = Services(writer, counter, budget, time.monotonic, summary_key=key)
+        compaction = await settings.make_engine(services).compress(
+            recognize(messages, key),
+            focus_topic=focus,
+            system=system,
+            tools=tools,
+            manual=True,
+            dry_run=preview,
+        )
+    warnings = (*notices, *compaction.warnings)
+    return replace(
+        compaction, messages=strip_marks(compaction.messages), warnings=warnings
+    )
+
+
+compress = sync_form(acompress)
+
+
+def _default_settings(template: TemplateName | None) -> CompressSettings:
+    return CompressSettings(
+        budget=lambda window, fixed: ContextOptions().budget(window, fixed=fixed),
+        make_engine=lambda services: ContextCompressor(
+            services, template=template or "handoff"
+        ),
+    )
+
+
+def _configured_settings(
+    config: Config, model: str | None, template: TemplateName | None
+) -> CompressSettings:
+    from everthread.factory.conversations import session_options
+    from everthread.factory.model_setup import EngineChoice
+
+    if template is not None:
+        config = _with_template(config, template)
+    options = session_options(config).for_model(model or "")
+    return CompressSettings(
+        budget=lambda window, fixed: options.budget(window, fixed=fixed),
+        make_engine=EngineChoice.of(config),
+    )
+
+
+def _with_template(config: Config, template: TemplateName) -> Config:
+    """Return the configuration with this layout of summaries, even if the engine's own options name another."""
+    compression = config.compression.model_copy(update={"template": template})
+    compressor = config.engines.get("compressor", {}) | {"template": template}
+    return config.model_copy(
+        update={
+            "compression": compression,
+            "engines": {**config.engines, "compressor": compressor},
+        }
+    )
+
+
+def _configured_summarizer(
+    config: Config,
+    model: str | None,
+    *,
+    window: int,
+    counter: TokenCounter,
+    report: Callable[..., None],
+    stack: AsyncExitStack,
+) -> Summarizer:
+    from everthread.factory.model_setup import summarizer_maker
+    from everthread.thread.options import Route, SummarizerContext
+
+    route = Route(model or config.model.default or "", "openai_chat", window)
+    context = SummarizerContext(
+        route,
+        counter,
+        live=lambda: None,
+        events=report,
+        lost=lambda _request: None,
+    )
+    return summarizer_maker(config, stack.push_async_callback)(context)
+
+
+def _unchanged(messages: Sequence[Message], size: int, budget: Budget) -> Compaction:
+    """Return a compaction that did nothing, because the history is small enough."""
+    why = f"{size:,} tokens are below the threshold of {budget.threshold:,}; force=True compacts anyway"
+    return Compaction(
+        messages=list(messages),
+        summary="",
+        tokens_before=size,
+        tokens_after=size,
+        kept=tuple(range(len(messages))),
+        changed=False,
+        reason=why,
+    )
+
+
+def _check_arguments(messages: Any, template: Any) -> None:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(
+        messages, Sequence
+    ):
+        raise InputError(
+            "compress takes a list of messages, such as [{'role': 'user', 'content': '…'}], "
+            f"not a {type(messages).__name__}"
+        )
+    bad = next(
+        (one for one in messages if not isinstance(one, Mapping) or "role" not in one),
+        None,
+    )
+    if bad is not None:
+        raise InputError(
+            f"every message must be an object with a role, not {str(bad)[:60]!r}"
+        )
+    if template not in (None, "handoff", "classic"):
+        raise InputError(f"template {template!r} is unknown; use handoff or classic")
+
+
+MIN_WINDOW = 1_000
+
+
+def check_window(window: Any, *, least: int = MIN_WINDOW) -> None:
+    """Refuse a window that is not a number of tokens."""
+    if not isinstance(window, int) or isinstance(window, bool) or window < least:
+        raise InputError(
+            f"window={window!r} is not allowed; give the model's window in tokens, at least {least:,}"
+        )
+
+
+_summary_keys: dict[str, bytes] = {}
+
+
+async def _load_summary_key(config: Config) -> bytes:
+    """Return the summary key of the configured store; empty if there is no store yet."""
+    from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
+
+    url = store_url(config)
+    if url not in _summary_keys:
+        try:
+            store = await asyncio.to_thread(open_store, url, create=False)
+        except NoStoreError:
+            return b""
+        try:
+            _summary_keys[url] = await store.shared_secret(SUMMARY_KEY)
+        finally:
+            await store.close()
+    return _summary_keys[url]
+
+
+def named_summarizer(summarizer: str | Summarizer, counter: Any) -> Summarizer:
+    """Return the summariser of a name, or your own; if that fails, the journal writes."""
+    if isinstance(summarizer, JournalWriter):
+        return summarizer
+    if isinstance(summarizer, str):
+        if summarizer not in ("auto", "journal"):
+            raise InputError(
+                f"summarizer={summarizer!r} is unknown; use auto, journal, or a summariser of your own"
+            )
+        return JournalWriter(counter)
+    from everthread.compaction.summarizers.chain import SummarizerChain
+    from everthread.thread.guards import SafeSummarizer
+
+    if isinstance(summarizer, SummarizerChain):
+        return summarizer
+    return SummarizerChain(
+        [SafeSummarizer(summarizer)], floor=JournalWriter(counter), clock=time.time
+    )

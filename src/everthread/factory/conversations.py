@@ -1,0 +1,282 @@
+"""Builds a conversation from a configuration; also its form without `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from everthread.compaction.summary import Summarizer
+from everthread.config import Config, load_config
+from everthread.core.types import Api, StreamingModel, System
+from everthread.factory.compression import check_window, named_summarizer
+from everthread.factory.model_setup import (
+    Closing,
+    EngineChoice,
+    closing_of,
+    route_to,
+    summarizer_maker,
+)
+from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
+from everthread.store.records import NewSession
+from everthread.store.store import Store
+
+if TYPE_CHECKING:
+    from everthread.conversation.conversation import Conversation
+    from everthread.providers.resilience import ModelEvent
+    from everthread.thread.events import Listener
+    from everthread.thread.options import (
+        CompactionHooks,
+        Route,
+        SessionOptions,
+        SummarizerContext,
+    )
+
+
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class Opener(Generic[T]):
+    """Opens an object when it is awaited or entered, with or without `async`."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._begin = begin
+        self._opened: T | None = None
+        self._loop: LoopThread | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._begin()
+        await self._opened.__aenter__()
+        return self._opened
+
+    async def __aexit__(self, *error: Any) -> None:
+        if self._opened is not None:
+            await self._opened.__aexit__(*error)
+
+    def __enter__(self) -> SyncForm:
+        self._loop = LoopThread()
+        try:
+            return SyncForm(self._loop.run(self.__aenter__()), self._loop)
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.run(self.__aexit__(*error))
+            finally:
+                self._loop.stop()
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for callers that have none."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="everthread", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Start the work; its future can be awaited in any loop or thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C while it runs
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncForm:
+    """A conversation or an agent without `await`: async methods return their result, async generators iterate."""
+
+    def __init__(self, target: Any, loop: LoopThread) -> None:
+        self._target = target
+        self._thread = loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if inspect.iscoroutinefunction(value):
+            return lambda *args, **kwargs: self._thread.run(value(*args, **kwargs))
+        if inspect.isasyncgenfunction(value):
+            return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))
+        return value
+
+    def __repr__(self) -> str:
+        return repr(self._target)
+
+    def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        done = object()
+
+        async def next_item() -> Any:
+            return await anext(items, done)
+
+        while (item := self._thread.run(next_item())) is not done:
+            yield item
+
+
+def opener(begin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opener[T]]:
+    """Decorate a coroutine function that opens an object: its result is an `Opener`."""
+
+    @functools.wraps(begin)
+    def make_opener(*args: P.args, **kwargs: P.kwargs) -> Opener[T]:
+        return Opener(lambda: begin(*args, **kwargs))
+
+    return make_opener
+
+
+async def ensure_store(
+    store: Store | str | Path | None, settings: Config
+) -> tuple[Store, list[Closing]]:
+    """Return the store and the callbacks that close it; none if the caller opened it."""
+    if store is not None and not isinstance(store, str | Path):
+        return store, []
+    opened = await asyncio.to_thread(
+        open_store, store_url(settings) if store is None else store
+    )
+    return opened, [opened.close]
+
+
+@opener
+async def open_conversation(
+    model: str | StreamingModel | None = None,
+    *,
+    config: Config | None = None,
+    window: int | None = None,
+    store: Store | str | Path | None = None,
+    resume: str | None = None,
+    system: System | Callable[[], System] = None,
+    tools: Sequence[dict[str, Any]] = (),
+    summarizer: str | Summarizer = "auto",
+    listener: Listener | None = None,
+    hooks: CompactionHooks | None = None,
+    session: NewSession | None = None,
+    own_client: bool = False,
+    api: Api | None = None,
+    fallback: Sequence[StreamingModel] = (),
+    model_events: Callable[[ModelEvent], None] | None = None,
+    on_route: Callable[[Route], None] | None = None,
+) -> Conversation:
+    """Open a conversation with a model: a new one, or one resumed by any id of its thread.
+
+    `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
+    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
+    window in tokens, when you know better. `own_client`: you send what `prepare` returns and pass the answer to
+    `record`; no key is needed here. `fallback`: models for when the first is out of service. `model_events` gets
+    retries instead of the conversation. `on_route` gets the route before the system prompt is written. What is opened
+    here is closed with the conversation.
+    """
+    from everthread.conversation.conversation import Conversation
+    from everthread.thread.options import CompactionHooks, Setup, ignore_event
+
+    settings = config or load_config()
+    if window is not None:
+        check_window(window)
+    engine = EngineChoice.of(settings)
+    engine.check()  # before anything is stored: a thread with an engine that is not there would stay empty
+    opened_store, opened = await ensure_store(store, settings)
+    conversations: list[Conversation] = []
+
+    def on_model_event(event: ModelEvent) -> None:
+        for conversation in conversations:
+            conversation.on_model_event(event)
+
+    try:
+        route = await route_to(
+            model,
+            settings,
+            api=api,
+            own_client=own_client,
+            fallback=fallback,
+            events=model_events or on_model_event,
+            window=window,
+        )
+        if route.model is not model and route.model is not None:
+            opened.insert(0, closing_of(route.model))
+        if on_route is not None:
+            on_route(route)
+        setup = Setup(
+            opened_store,
+            route,
+            engine=engine,
+            summarizer=_summarizers(summarizer, settings, opened.append),
+            options=session_options(settings),
+            system=system,
+            listener=listener or ignore_event,
+            hooks=hooks or CompactionHooks(),
+            closing=opened,
+            summary_key=await opened_store.shared_secret(SUMMARY_KEY),
+        )
+        conversation = await Conversation.open(
+            setup, resume=resume, new=session, tools=tools
+        )
+    except BaseException:
+        for close in opened:
+            await close()
+        raise
+    conversations.append(conversation)
+    return conversation
+
+
+def _summarizers(
+    summarizer: str | Summarizer, config: Config, on_open: Callable[[Closing], object]
+) -> Callable[[SummarizerContext], Summarizer]:
+    from everthread.compaction.summarizers.chain import DeferredJournal
+
+    if summarizer == "auto":
+        return summarizer_maker(config, on_open, floor=DeferredJournal())
+    return lambda context: named_summarizer(summarizer, context.counter)
+
+
+def session_options(config: Config) -> SessionOptions:
+    """Return the options of a conversation; make the configured prices known."""
+    from everthread.factory.prices import apply_prices
+    from everthread.thread.options import RecallOptions, SessionOptions
+
+    apply_prices(config)
+
+    compression = config.compression.model_dump(exclude={"template", "models"})
+    own = {
+        name: one.model_dump(exclude_none=True)
+        for name, one in config.compression.models.items()
+    }
+    output = config.tool_output.model_dump()
+    ttl = config.prompt_caching.cache_ttl
+    cap = config.model.max_tokens
+    recall = RecallOptions(**config.recall.model_dump())
+    return SessionOptions(
+        **compression,
+        **output,
+        cache_ttl=ttl,
+        max_tokens=cap,
+        recall=recall,
+        models=own,
+    )

@@ -1,0 +1,761 @@
+"""Builds a running gateway from a configuration, and the dashboard, within it or on a store alone."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import importlib
+import ipaddress
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from everthread.config import Config, home_directory, load_config
+from everthread.core.cache_control import CACHE_SECONDS
+from everthread.core.types import Api
+from everthread.errors import ConfigError, InputError, StoreError
+from everthread.factory.agent import native_app
+from everthread.factory.conversations import session_options
+from everthread.factory.model_setup import EngineChoice, summarizer_maker
+from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
+from everthread.gateway.contracts import Auth, Mode
+from everthread.store.store import Store
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from everthread.gateway.api.threads_api import NativeApp
+    from everthread.gateway.auth import Authenticator
+    from everthread.gateway.contracts import Auth, Limits
+    from everthread.gateway.dashboard.access import LoginMode
+    from everthread.gateway.dashboard.page_data import PageReader, Trial, WindowSource
+    from everthread.gateway.dashboard.pages import Dashboard
+    from everthread.gateway.filters import Feature
+    from everthread.gateway.filters.compaction_answers import MakeItem
+    from everthread.gateway.filters.telemetry import Telemetry
+    from everthread.gateway.management.manager import ProxyManager
+    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.observability import StoreWatch
+    from everthread.gateway.proxy import Proxy
+    from everthread.gateway.router import Upstream
+    from everthread.gateway.server import Gateway
+    from everthread.gateway.supervisor import WorkerPlace
+    from everthread.thread.events import Listener
+
+
+async def make_dashboard(
+    config: Config,
+    store: Store,
+    *,
+    auth: Auth,
+    sites: SitePolicy,
+    trial: Trial | None = None,
+    announce: Callable[[str], None] | None = None,
+    links: Path | None = None,
+) -> Dashboard:
+    """Build the dashboard. `auth: none` needs a link, `keys` a key, `passthrough` the dashboard's own key.
+
+    `links`: the folder in which several processes share login links.
+    """
+    from everthread.gateway.dashboard.access import SECRET, Access, LoginLinks
+    from everthread.gateway.dashboard.pages import Dashboard, Settings
+
+    key = _read_operator_key(config)
+    logins: dict[Auth, LoginMode] = {
+        "none": "local",
+        "keys": "keys",
+        "passthrough": "operator" if key else "off",
+    }
+    secret = await store.shared_secret(SECRET)
+    access = Access(
+        store, secret, login=logins[auth], operator_key=key, links=LoginLinks(links)
+    )
+    compression = config.compression
+    settings = Settings(compression.threshold, compression.target_ratio)
+    reader = page_reader(config, store)
+    return Dashboard(
+        reader, access, settings=settings, sites=sites, trial=trial, announce=announce
+    )
+
+
+def page_reader(config: Config, store: Store) -> PageReader:
+    """Read what the pages show, and estimate savings by the same method."""
+    from everthread.gateway.dashboard.page_data import PageReader
+
+    return PageReader(
+        store, window_source(config), ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]
+    )
+
+
+def window_source(config: Config) -> WindowSource:
+    """A function for a model's window and threshold without a network call: configured, learnt, or catalogued."""
+    from everthread.gateway.dashboard.views import WindowSize
+    from everthread.providers.catalog import catalogue_window
+
+    options = session_options(config)
+
+    @functools.cache
+    def window(model: str, learnt: int | None) -> WindowSize:
+        setting = config.model.context_length if model == config.model.default else None
+        catalogue = catalogue_window(model)
+        tokens = min(
+            size for size in (setting or catalogue.tokens, learnt) if size is not None
+        )
+        source = (
+            "learnt from the provider"
+            if tokens == learnt
+            else "as configured"
+            if setting
+            else str(catalogue)
+        )
+        return WindowSize(tokens, options.budget(tokens).threshold, source.rstrip("."))
+
+    return window
+
+
+@asynccontextmanager
+async def open_dashboard(
+    config: Config,
+    store: Store,
+    *,
+    port: int = 0,
+    trial: Trial | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> AsyncIterator[tuple[str, Dashboard]]:
+    """Serve the dashboard of a store without a gateway, on this machine only: its address and the application."""
+    from everthread.core.prices import stated_window
+    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.server import LoopServer, listen
+
+    host = "127.0.0.1"
+    pages = await make_dashboard(
+        config, store, auth="none", sites=SitePolicy(), trial=trial, announce=announce
+    )
+    listener = listen(port, host)
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    server = LoopServer(
+        pages, listener, patience=1.0, server_header=False, log_level="critical"
+    )
+    await server.start()
+    loading = asyncio.create_task(
+        asyncio.to_thread(stated_window, "gpt-4o")
+    )  # its table: the first page would wait
+    try:
+        yield address, pages
+    finally:
+        loading.cancel()
+        pages.close()
+        await server.stop()
+
+
+def _read_operator_key(config: Config) -> str | None:
+    name = config.gateway.dashboard.key_env
+    if name is None:
+        return None
+    key = os.environ.get(name, "")
+    if len(key) < 16:
+        raise ConfigError(
+            f"gateway.dashboard.key_env names the environment variable {name}, which holds "
+            + ("a key of fewer than 16 characters" if key else "nothing")
+        )
+    return key
+
+
+_STORE_SECONDS = 1.0
+STORE_AWAY_SECONDS = 0.7
+"""How long a request waits for an unresponsive database before it continues without it."""
+STORE_END_SECONDS = 10.0
+"""How long a gateway that ends waits for a database that does not answer."""
+_LOG = logging.getLogger("everthread.gateway")
+COMPACTION_SHARE = 0.75
+SUMMARY_SHARE = 0.5
+"""Shares of a request's time limit: for a compaction, and in it for a model's summary; then the journal writes."""
+
+
+@asynccontextmanager
+async def open_gateway(
+    config: Config | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    upstreams: Sequence[Upstream] | None = None,
+    auth: Auth | None = None,
+    store: Store | None = None,
+    authenticator: Authenticator | None = None,
+    trial: Trial | None = None,
+    announce: Callable[[str], None] | None = None,
+    worker: WorkerPlace | None = None,
+    warm: bool = False,
+) -> AsyncIterator[Gateway]:
+    """Open a listening gateway. Arguments override the configuration; a store that is passed in stays open.
+
+    `trial` replays a stored thread for the dashboard; `announce` gets the path of a login link; `worker`: this is
+    one of several processes; `warm`: the process is only a gateway, and the process for compactions starts at once.
+    """
+    from everthread.gateway.api.compact import PATH, CompactApp
+    from everthread.gateway.app import GatewayApp
+    from everthread.gateway.auth import SECRET, ForwardedAuthenticator
+    from everthread.gateway.contracts import Limits
+    from everthread.gateway.middleware import SitePolicy
+    from everthread.gateway.server import Gateway
+
+    settings = config or load_config()
+    options = settings.gateway
+    auth_mode = auth or options.auth
+    address = host or options.host
+    routes = list(upstreams) if upstreams is not None else upstreams_of(settings)
+    if worker is None:  # the supervisor did it for its workers
+        routes = with_keys(routes, auth_mode)
+    ending = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        routes = await with_local(routes, settings, stack)
+        if store is None:
+            store = await asyncio.to_thread(
+                open_store, store_url(settings), away_seconds=STORE_AWAY_SECONDS
+            )
+            stack.push_async_callback(store.close)
+            guard = asyncio.create_task(_give_up_when_away(store, ending))
+            stack.callback(guard.cancel)
+        if authenticator is None:
+            authenticator = await _open_access(auth_mode, store, address, stack)
+        limits = Limits(**options.limits.model_dump())
+        watch = _make_watch(store)
+        workers = worker.count if worker else 1
+        manager, proxy = await _open_proxy(
+            settings, store, routes, stack, limits=limits, watch=watch, workers=workers
+        )
+        native: NativeApp | None = None
+        if options.native.enabled:
+            native = native_app(settings, store, limits, keyless=authenticator is None)
+            stack.push_async_callback(native.close)
+            await native.start()
+        sites = SitePolicy(
+            options.allowed_origins,
+            (address, *options.allowed_hosts),
+            has_keys=auth_mode == "keys",
+        )
+        pages: Dashboard | None = None
+        if options.dashboard.enabled:
+            pages = await make_dashboard(
+                settings,
+                store,
+                auth=auth_mode,
+                sites=sites,
+                trial=trial,
+                announce=announce,
+                links=worker.links if worker else None,
+            )
+        mcp = _McpMount(store)
+        stack.push_async_callback(mcp.close)
+        service = GatewayApp(
+            proxy,
+            authenticator=authenticator,
+            native=native,
+            ready=lambda: _find_store_trouble(store),
+            sites=sites,
+            mounted={"/mcp": mcp, PATH: CompactApp(manager, limits, routes[0].root)},
+            pages=pages,
+            watch=watch,
+            forwarded=ForwardedAuthenticator(await store.shared_secret(SECRET)),
+        )
+        server = Gateway(
+            service,
+            host=address,
+            port=options.port if port is None else port,
+            listener=worker.listener if worker else None,
+        )
+        gateway = await stack.enter_async_context(server)
+        stack.callback(ending.set)
+        if warm:
+            manager.warm()
+            settling = asyncio.create_task(preload())
+            stack.callback(settling.cancel)
+        if pages is not None:
+            pages.settings = replace(pages.settings, base=gateway.url)
+        yield gateway
+
+
+async def _open_proxy(
+    config: Config,
+    store: Store,
+    upstreams: Sequence[Upstream],
+    stack: AsyncExitStack,
+    *,
+    limits: Limits,
+    watch: StoreWatch | None,
+    workers: int,
+) -> tuple[ProxyManager, Proxy]:
+    """Build the manager, which decides, and the proxy, which forwards; they share one log of failures."""
+    from everthread.gateway.observability import EventReporter, FailureLog, Metrics
+    from everthread.gateway.proxy import Proxy
+    from everthread.gateway.router import Routes
+    from everthread.thread.worker import PROCESSES
+
+    models = await stack.enter_async_context(
+        AsyncExitStack()
+    )  # closed after the manager
+    metrics = Metrics()
+    failures = FailureLog(store.add_failures)
+    stack.push_async_callback(failures.close)
+    manager = await _make_manager(
+        config,
+        store,
+        upstreams,
+        models,
+        EventReporter(metrics, failures),
+        processes=max(1, PROCESSES // workers),
+        is_alone=_claim_sole_use(store, stack, workers),
+    )
+    stack.push_async_callback(manager.close)
+    features = make_features(
+        include_usage=config.gateway.include_usage,
+        make_item=manager.compaction_item,
+        telemetry=_make_telemetry(),
+    )
+    proxy = Proxy(
+        Routes(upstreams),
+        manager,
+        features=features,
+        limits=limits,
+        metrics=metrics,
+        watch=watch,
+        failures=failures,
+    )
+    return manager, proxy
+
+
+def make_features(
+    *,
+    include_usage: bool = True,
+    make_item: MakeItem | None = None,
+    telemetry: Telemetry | None = None,
+) -> list[Feature]:
+    """List the proxy's features, from the client's side to the upstream's.
+
+    To remove a feature, delete its file in `gateway/filters/` and its line here.
+    """
+    from everthread.gateway.filters.charging import Charging
+    from everthread.gateway.filters.compaction_answers import CompactionAnswers
+    from everthread.gateway.filters.read_answer import ReadAnswer
+    from everthread.gateway.filters.recall_rounds import RecallRounds
+    from everthread.gateway.filters.usage_option import UsageOption
+
+    features: list[Feature | None] = [
+        telemetry,
+        Charging(),
+        UsageOption() if include_usage else None,
+        ReadAnswer(),
+        CompactionAnswers(make_item) if make_item is not None else None,
+        RecallRounds(),
+    ]
+    return [feature for feature in features if feature is not None]
+
+
+def _claim_sole_use(
+    store: Store, stack: AsyncExitStack, workers: int
+) -> Callable[[], bool]:
+    """Claim to be the only gateway on the store; return how to ask whether that is still so."""
+    from everthread.gateway.management.setup import never_alone
+
+    claim = store.database.claim_sole_use() if workers == 1 else None
+    if claim is None:
+        return never_alone
+    stack.callback(claim.close)
+    return claim.is_held
+
+
+async def preload() -> None:
+    """Load in a thread what the first request would wait for, then freeze the process's memory."""
+    from everthread.gateway.server import settle_process
+
+    def load() -> None:
+        import anyio
+        import httpx2
+
+        from everthread.compaction.summarizers import chain, model  # noqa: F401 - for the first compaction
+        from everthread.core.canonical_usage import CanonicalUsage
+        from everthread.core.prices import cost_of
+        from everthread.core.tokens.tokenizers import load_tokenizer
+        from everthread.providers import resolve  # noqa: F401 - for the first summary
+
+        httpx2.Client().close()
+        anyio.run(
+            anyio.sleep, 0
+        )  # its backend, with which an endpoint is asked for a model's window
+        cost_of(CanonicalUsage(1, 1), "gpt-4o", at=datetime.now(UTC))
+        load_tokenizer("gpt-4o")
+
+    try:
+        await asyncio.to_thread(load)
+    except Exception as error:  # noqa: BLE001 - requests load it themselves then, and wait for it
+        _LOG.warning(
+            "the gateway is not warmed up: %s: %s", type(error).__name__, error
+        )
+    settle_process()
+
+
+class _McpMount:
+    """`/mcp`. Its SDK takes most of a second to load, so that the first call loads it, beside the loop.
+
+    Without the SDK the path says what to install; it is never passed upstream. One task opens and closes the
+    application: the SDK's task group demands that.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._app: asyncio.Future[ASGIApp] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            self._app = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._run(self._app))
+        app = await asyncio.shield(self._app)
+        await app(scope, receive, send)
+
+    async def _run(self, ready: asyncio.Future[ASGIApp]) -> None:
+        try:
+            mcp = await asyncio.to_thread(
+                importlib.import_module, "everthread.gateway.mcp_server"
+            )
+        except ImportError as error:
+            from starlette.responses import JSONResponse
+
+            message = f"/mcp needs a package that is not installed ({error}): pip install 'everthread[mcp]'"
+            ready.set_result(
+                JSONResponse(
+                    {"error": {"code": "not_installed", "message": message}},
+                    status_code=501,
+                )
+            )
+            return
+        try:
+            async with mcp.application(
+                mcp.make_server(mcp.LookupTools(self._store))
+            ) as app:
+                ready.set_result(app)
+                await asyncio.Event().wait()  # until it is closed
+        except Exception as error:
+            self._app = None  # the next call tries again
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+def upstreams_of(config: Config, mode: Mode | None = None) -> list[Upstream]:
+    """Return the configured upstreams with their keys; by default OpenAI, Anthropic and Google, with clients' keys."""
+    from everthread.gateway.router import CHATGPT_URL, Upstream
+
+    options = config.gateway
+    default_mode = mode or options.mode
+    if not options.upstreams:
+        from everthread.providers.clients import ANTHROPIC_URL, GOOGLE_URL, OPENAI_URL
+
+        return [
+            Upstream("openai", OPENAI_URL, (), "openai", mode=default_mode),
+            Upstream(
+                "anthropic",
+                ANTHROPIC_URL,
+                ("claude-*",),
+                "anthropic",
+                mode=default_mode,
+            ),
+            Upstream("chatgpt", CHATGPT_URL, (), "openai", mode=default_mode),
+            Upstream("google", GOOGLE_URL, (), "gemini", mode=default_mode),
+        ]
+    return [
+        Upstream(
+            one.name,
+            one.url,
+            models=one.models,
+            family=one.protocol,
+            api_key=_read_key(one.api_key_env),
+            mode=mode or one.mode or options.mode,
+        )
+        for one in options.upstreams
+    ]
+
+
+_USUAL_KEYS = {
+    "openai.com": "OPENAI_API_KEY",
+    "anthropic.com": "ANTHROPIC_API_KEY",
+    "openrouter.ai": "OPENROUTER_API_KEY",
+    "googleapis.com": "GEMINI_API_KEY",
+}
+"""The usual variable of each provider's key; it is sent to that provider only."""
+
+
+def with_keys(upstreams: Sequence[Upstream], auth: Auth) -> list[Upstream]:
+    """Add the gateway's own keys, which only clients with a key of this gateway may use."""
+    if (
+        auth == "keys"
+    ):  # a ChatGPT login belongs to a person; no key of this gateway can replace it
+        return [
+            with_own_key(one)
+            for one in upstreams
+            if one.api_key is not None or not _is_left_out(one)
+        ]
+    names = ", ".join(one.name for one in upstreams if one.api_key is not None)
+    if names and auth == "passthrough":
+        raise InputError(
+            f"under gateway.auth: passthrough a client's own credential goes upstream; {names} has an api_key_env, "
+            "which anybody could use then: leave it out, or use gateway.auth: keys"
+        )
+    if names:
+        _LOG.warning(
+            "gateway.auth is none: the client's own key goes to %s; that of api_key_env is for gateway.auth: keys",
+            names,
+        )
+    return [replace(one, api_key=None) for one in upstreams]
+
+
+def _is_left_out(upstream: Upstream) -> bool:
+    """Return whether an upstream is left out because it has no key: logins, and Google without its usual key."""
+    from everthread.providers.clients import GOOGLE_URL
+
+    return upstream.serves_logins or (
+        upstream.url == GOOGLE_URL and not os.environ.get("GEMINI_API_KEY")
+    )
+
+
+def with_own_key(upstream: Upstream) -> Upstream:
+    """Add the provider's usual key if none is configured: under `auth: keys` the client's key is not forwarded.
+
+    A server in a private network may need none.
+    """
+    host = urlsplit(upstream.url).hostname or ""
+    if (
+        upstream.api_key is not None
+        or upstream.url == "local"
+        or _is_private_host(host)
+    ):
+        return upstream
+    name = next(
+        (
+            name
+            for domain, name in _USUAL_KEYS.items()
+            if f".{host}".endswith(f".{domain}")
+        ),
+        None,
+    )
+    key = os.environ.get(name) if name else None
+    if not key:
+        raise ConfigError(
+            f"under gateway.auth: keys the upstream {upstream.name} needs a key of the gateway's own: "
+            + (f"set {name}, or name" if name else "name")
+            + " the variable that has it in api_key_env"
+        )
+    return replace(upstream, api_key=key)
+
+
+def _is_private_host(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host
+
+
+def _read_key(name: str | None) -> str | None:
+    if name is None:
+        return None
+    key = os.environ.get(name)
+    if not key:
+        raise ConfigError(
+            f"gateway.upstreams names the environment variable {name}, which is not set"
+        )
+    return key
+
+
+async def _make_manager(
+    config: Config,
+    store: Store,
+    upstreams: Sequence[Upstream],
+    stack: AsyncExitStack,
+    listener: Listener,
+    *,
+    processes: int,
+    is_alone: Callable[[], bool],
+) -> ProxyManager:
+    from everthread.compaction.summarizers.chain import DeferredJournal
+    from everthread.gateway.management.manager import ProxyManager
+    from everthread.gateway.management.setup import ManagerSetup
+    from everthread.providers.catalog import ask_endpoint, resolve_window
+
+    engine = EngineChoice.of(config)
+    engine.check()
+    seconds = config.gateway.limits.manage_seconds
+    keys = {upstream.root: upstream.api_key for upstream in upstreams}
+    summarizers = summarizer_maker(
+        config,
+        stack.push_async_callback,
+        floor=DeferredJournal(),
+        seconds=SUMMARY_SHARE * seconds,
+    )
+
+    async def resolve(api: Api, model: str, upstream: str, betas: str) -> int:
+        address = upstream if api in ("anthropic", "gemini") else f"{upstream}/v1"
+        setting = config.model.context_length if model == config.model.default else None
+        ask = functools.partial(
+            ask_endpoint, address, model, api=api, api_key=keys.get(upstream)
+        )
+        return (
+            await resolve_window(model, setting=setting, ask=ask, betas=betas)
+        ).tokens
+
+    settings = {
+        "engine": engine.options,
+        "compression": config.compression.model_dump(),
+    }
+    digest = hashlib.sha256(
+        json.dumps(settings, sort_keys=True, default=str).encode()
+    ).hexdigest()[:16]
+    return ProxyManager(
+        ManagerSetup(
+            store,
+            engine,
+            engine_key=f"{engine.name} {digest}",
+            summarizer=summarizers,
+            window=resolve,
+            options=session_options(config),
+            listener=listener,
+            is_built_in_engine=engine.is_built_in,
+            compaction_seconds=COMPACTION_SHARE * seconds,
+            compaction_processes=processes,
+            recall=config.gateway.recall,
+            cache_markers=config.gateway.cache_marks,
+            is_alone=is_alone,
+            summary_key=await store.shared_secret(SUMMARY_KEY),
+        )
+    )
+
+
+def _make_telemetry() -> Telemetry | None:
+    """Return the telemetry; None if the extra `otel` is not installed or not set up."""
+    try:
+        from everthread.gateway.filters.telemetry import Telemetry
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        return None
+    return Telemetry.of_process()
+
+
+def _make_watch(store: Store) -> StoreWatch | None:
+    """The watch of a database server; None for a file, which is always there."""
+    from everthread.gateway.observability import StoreWatch
+
+    if store.database.dialect.name != "postgresql":
+        return None
+    return StoreWatch(
+        lambda: store.get_state("gateway", "watch"),
+        answered_at=lambda: store.answered_at,
+    )
+
+
+async def _find_store_trouble(store: Store) -> str | None:
+    """Return why the gateway is not ready; None if it is."""
+    try:
+        async with asyncio.timeout(_STORE_SECONDS):
+            await store.put_state(
+                "gateway", "readyz", time.time()
+            )  # a full disk can still be read
+    except TimeoutError:
+        return "the store does not answer"
+    except StoreError as error:
+        _LOG.warning("not ready: %s", error)
+        return "the store takes nothing"
+    return None
+
+
+async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
+    """Once the gateway ends: a database that hangs does not keep it from ending."""
+    await ending.wait()
+    while True:
+        await asyncio.sleep(STORE_END_SECONDS)
+        with suppress(StoreError):
+            await store.get_state("gateway", "watch")
+        if store.is_away:
+            _LOG.warning(
+                "the store does not answer; what was not stored yet is given up"
+            )
+            store.give_up()
+
+
+async def _open_access(
+    auth: Auth, store: Store, host: str, stack: AsyncExitStack
+) -> Authenticator | None:
+    """The authenticator; None for `auth: none`, which only a loopback address allows."""
+    from everthread.gateway.auth import (
+        SECRET,
+        AcceptedCredentials,
+        KeyAuthenticator,
+        PassthroughAuthenticator,
+    )
+    from everthread.gateway.middleware import is_loopback
+
+    if auth == "none":
+        if not is_loopback(host):
+            raise InputError(
+                f"without API keys the gateway listens on this machine only, not on {host}; use 127.0.0.1, or "
+                "gateway.auth: keys"
+            )
+        return None
+    if auth == "passthrough":
+        accepted = AcceptedCredentials(store)
+        stack.push_async_callback(accepted.close)
+        return PassthroughAuthenticator(await store.shared_secret(SECRET), accepted)
+    keys = KeyAuthenticator(store)
+    stack.push_async_callback(keys.close)
+    if not is_loopback(host) and not await keys.has_keys():
+        raise InputError(
+            f"to listen on {host} the gateway needs an API key: make one with `everthread keys create`"
+        )
+    return keys
+
+
+# The small model on this machine as an upstream: `local`, or `local:` and a model's name or file
+
+LOCAL = "local"
+
+
+def is_local(url: str) -> bool:
+    return url == LOCAL or url.startswith(f"{LOCAL}:")
+
+
+async def with_local(
+    upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack
+) -> list[Upstream]:
+    """The upstreams, with a local model started for each that names one; it ends with the stack."""
+    return [
+        await _start_local_model(one, config, stack) if is_local(one.url) else one
+        for one in upstreams
+    ]
+
+
+async def _start_local_model(
+    upstream: Upstream, config: Config, stack: AsyncExitStack
+) -> Upstream:
+    from everthread.providers.local import SMOLLM2, LocalModel, find_model
+
+    name = upstream.url.partition(":")[2] or None
+    path = find_model(name, home_directory())
+    own = name is None or not name.lower().endswith(".gguf")
+    window = config.model.context_length or SMOLLM2.trained_window
+    model = LocalModel(path, name=SMOLLM2.name if own else None, window=window)
+    stack.push_async_callback(model.aclose)
+    address, key = await model.serve()
+    return replace(upstream, url=address, api_key=key)

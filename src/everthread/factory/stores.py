@@ -1,0 +1,76 @@
+"""Opens a store by its URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from everthread.config import Config, home_directory
+from everthread.errors import ConfigError
+from everthread.store.database import Database
+from everthread.store.store import Store
+
+STORE_FILE = "everthread.db"
+SUMMARY_KEY = "summary"
+"""The name of the stored key that summaries are tagged with."""
+
+
+def store_url(config: Config) -> str:
+    """The URL of the configured store."""
+    return config.store.url or "sqlite:///" + str(
+        home_directory() / STORE_FILE
+    ).replace("%", "%25")
+
+
+def open_store(
+    url: str | Path, *, create: bool = True, away_seconds: float | None = None
+) -> Store:
+    """Open the store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, and update its schema.
+
+    `create=False`: a missing store is an error (`NoStoreError`). `away_seconds`: how long a read waits for a server
+    that does not answer; None: half a minute.
+    """
+    database = _database(url)
+    database.prepare(create=create)
+    return Store(database, away_seconds=away_seconds)
+
+
+def migrate_store(
+    url: str | Path, *, backup: str | None = None
+) -> tuple[str, int, int]:
+    """Update a store's schema; return its location and the schema's number before and after.
+
+    `backup`: a new file for a copy of the store, made first.
+    """
+    database = _database(url)
+    if backup is not None:
+        database.backup(backup)
+    before = database.prepare()
+    database.close()
+    return database.location, before, database.migrations[-1].number
+
+
+def _database(url: str | Path) -> Database:
+    text = str(url)
+    scheme = urlsplit(text).scheme
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from everthread.store.postgres import PostgresDatabase
+        except ImportError as error:
+            raise ConfigError(
+                f"a store on PostgreSQL needs a driver that is not installed ({error}): "
+                "pip install everthread[postgres]"
+            ) from error
+        return PostgresDatabase(text)
+    if scheme != "sqlite" and not isinstance(url, Path) and "://" in text:
+        raise ConfigError(
+            f"store url {text!r} is not sqlite:///path, postgresql://user@host/database or a file"
+        )
+    from everthread.store.sqlite import SqliteDatabase
+
+    path = (
+        unquote(text.removeprefix("sqlite://").removeprefix("/"))
+        if scheme == "sqlite"
+        else text
+    )
+    return SqliteDatabase(Path(path).expanduser())

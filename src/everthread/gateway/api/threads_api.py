@@ -1,0 +1,287 @@
+"""The threads API as an application, with its OpenAPI description."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.types import Receive, Scope, Send
+
+from everthread._version import __version__
+from everthread.core.redaction import redact
+from everthread.errors import EverthreadError, InputError, StoreError, UnknownIdError
+from everthread.gateway.api import HEARTBEAT_SECONDS
+from everthread.gateway.api.http import (
+    ApiRequest,
+    Endpoint,
+    JsonAnswer,
+    Sender,
+    endpoints_of,
+    error_answer,
+    read_request,
+)
+from everthread.gateway.api.queue import TurnQueue
+from everthread.gateway.api.routes import ThreadRoutes
+from everthread.gateway.api.schemas import ErrorView, NoBody, TurnView
+from everthread.gateway.auth import Caller
+from everthread.gateway.contracts import Limits
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.middleware import Admission
+from everthread.gateway.request_head import ClientGone, RequestHead
+
+_REF = "#/components/schemas/{model}"
+_WORDS = {
+    400: "The request cannot be used.",
+    401: "No key, or one that is not known.",
+    403: "The key may not do this.",
+    408: "The body came too slowly.",
+    413: "The body is too large.",
+    415: "Only JSON is taken, as it is.",
+    404: "There is none of this id, or it is another tenant's.",
+    409: "Not possible as things stand.",
+    429: "Too much at once; `retry-after` tells when to come again.",
+    502: "The model failed.",
+    503: "Not now: the turn was interrupted, or the gateway is not able.",
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": 255},
+    "description": "The same request sent again under it is done once, and gets the same answer.",
+}
+_LAST = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "Read on after this event.",
+}
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    bodies: set[type[BaseModel]] = {
+        endpoint.body for endpoint in endpoints if endpoint.method == "POST"
+    }
+    answers: set[type[BaseModel]] = {
+        ErrorView,
+        TurnView,
+        *(endpoint.answer for endpoint in endpoints),
+    }
+    by_name = attrgetter("__name__")
+    models = [(model, "validation") for model in sorted(bodies, key=by_name)]
+    models += [(model, "serialization") for model in sorted(answers, key=by_name)]
+    _, schemas = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]  # the modes are literals
+    paths: dict[str, Any] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
+            endpoint
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Everthread",
+            "version": __version__,
+            "description": "Conversations without an end.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}, {}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    is_post = endpoint.method == "POST"
+    done = _json_content(endpoint.answer)
+    if endpoint.streams:
+        done["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
+    answers: dict[str, Any] = {
+        str(endpoint.status): {"description": "Done.", "content": done}
+    }
+    if endpoint.streams and is_post:
+        words = "It is queued or runs; its address is in `location`."
+        answers["202"] = {"description": words, "content": _json_content(TurnView)}
+    general = {400, 401, 403, 429, 503} | ({408, 413, 415} if is_post else set())
+    for status in sorted({*general, *endpoint.errors}):
+        answers[str(status)] = {
+            "description": _WORDS[status],
+            "content": _json_content(ErrorView),
+        }
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint),
+        "summary": endpoint.summary,
+        "parameters": _parameters(endpoint),
+        "responses": answers,
+    }
+    if is_post:
+        operation["requestBody"] = {
+            "required": endpoint.body is not NoBody,
+            "content": _json_content(endpoint.body),
+        }
+    return operation
+
+
+_EVENTS = (
+    'id: 7\nevent: delta\ndata: {"event": "delta", "kind": "text", "text": "Two "}\n\n'
+)
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", endpoint.path)
+    ]
+    schema = endpoint.query.model_json_schema(ref_template=_REF)
+    for name, field in schema.get("properties", {}).items():
+        parameter = {
+            "name": name,
+            "in": "query",
+            "required": name in schema.get("required", ()),
+            "schema": field,
+        }
+        parameters.append(
+            parameter
+            | ({"description": field["description"]} if "description" in field else {})
+        )
+    if endpoint.path.endswith(("/messages", "/compress", "/undo")):
+        parameters.append(_KEY)
+    return [*parameters, _LAST] if endpoint.path.endswith("/events") else parameters
+
+
+def _operation_id(endpoint: Endpoint) -> str:
+    words = [
+        word for word in re.split(r"[/{}]+", endpoint.path) if word and word != "api"
+    ]
+    return "_".join([endpoint.method.lower(), *words])
+
+
+def _json_content(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+
+
+_LOG = logging.getLogger("everthread.gateway")
+_ID = r"[0-9A-Za-z_-]{1,64}"
+OPENAPI = "/api/openapi.json"
+
+
+class NativeApp:
+    """Answer `/api/…`. The service has authenticated the caller and put it into the request's state.
+
+    `tools`: callers without a key may use commands and files.
+    """
+
+    def __init__(
+        self,
+        queue: TurnQueue,
+        *,
+        limits: Limits | None = None,
+        tools: bool = False,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self.queue = queue
+        self._limits = limits or Limits()
+        self._tools = tools
+        self._admission = Admission(self._limits.concurrent)
+        self._handlers = ThreadRoutes(queue, heartbeat_seconds)
+        endpoints = endpoints_of(ThreadRoutes)
+        self._routes = [(_pattern(endpoint.path), endpoint) for endpoint in endpoints]
+        self._document = JsonAnswer(document(endpoints))
+
+    async def start(self) -> None:
+        await self.queue.start()
+
+    async def close(self, patience: float = 0.0) -> None:
+        """Turns under way have this long to end."""
+        await self.queue.close(patience)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call: RequestHead = scope["state"]["head"]
+        sender = Sender(send, self._limits.write_seconds)
+        with contextlib.suppress(ClientGone):
+            try:
+                with self._admission.enter(call.caller.share):
+                    answer = await self._answer(call, scope, receive, sender)
+            except Refused as refused:
+                answer = error_answer(refused)
+            except ClientGone:
+                raise
+            except Exception:  # noqa: BLE001 - logged with its traceback; the client gets JSON all the same
+                _LOG.exception("%s %s failed", call.method, redact(call.path))
+                answer = error_answer(
+                    Refused(
+                        500,
+                        "internal",
+                        "Something went wrong here; the gateway's log tells what.",
+                    )
+                )
+            if answer is not None and not sender.started:
+                await sender.answer(answer)
+
+    async def _answer(
+        self, call: RequestHead, scope: Scope, receive: Receive, sender: Sender
+    ) -> JsonAnswer | None:
+        if call.path == OPENAPI and call.method == "GET":
+            return self._document
+        endpoint, names = self._route(call)
+        if endpoint.method == "POST":
+            call.caller.admit()
+        query, body = await read_request(endpoint, call, receive, self._limits)
+        request = ApiRequest(
+            call.caller,
+            self._may_use_tools(call.caller),
+            path_values=names,
+            query=query,
+            body=body,
+            headers=call.headers,
+            scope=scope,
+            sender=sender,
+        )
+        try:
+            return await endpoint.handler(self._handlers, request)
+        except UnknownIdError:
+            raise Refused(404, "not_found", "There is no such thread.") from None
+        except InputError as error:
+            raise Refused(400, "invalid_request", redact(str(error))) from error
+        except StoreError as error:
+            _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
+            raise Refused(
+                503,
+                "store_failed",
+                "The store does not answer; try again.",
+                retry_after=2,
+            ) from error
+        except EverthreadError as error:
+            _LOG.warning("%s %s: %s", call.method, endpoint.path, redact(str(error)))
+            raise Refused(503, "failed", redact(str(error))) from error
+
+    def _route(self, call: RequestHead) -> tuple[Endpoint, dict[str, str]]:
+        matches = [
+            (endpoint, match)
+            for pattern, endpoint in self._routes
+            if (match := pattern.fullmatch(call.path))
+        ]
+        for endpoint, match in matches:
+            if endpoint.method == call.method:
+                return endpoint, match.groupdict()
+        if matches or call.path == OPENAPI:
+            raise Refused(
+                405, "method_not_allowed", f"{call.method[:20]} is not possible here."
+            )
+        raise Refused(404, "not_found", "There is no such thread.")
+
+    def _may_use_tools(self, caller: Caller) -> bool:
+        return "tools" in caller.scopes or (self._tools and caller.key_id is None)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID})", path))

@@ -1,0 +1,168 @@
+"""The figures at the top of a page: calls beyond the window, messages kept, dollars with their base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everthread.core.messages import count_noun
+from everthread.core.prices import format_dollars
+from everthread.gateway.dashboard.savings import CostComparison
+from everthread.gateway.dashboard.text import part, short
+from everthread.store.records import Insights, ThreadFigures
+
+MIN_DOLLARS = 0.005
+"""A smaller difference is shown as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A large figure with a line that explains it."""
+
+    value: str
+    label: str
+    detail: str = ""
+    is_lead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMessages:
+    """How many messages a thread stores, and how many of them left the prompt."""
+
+    stored: int
+    removed: int
+    compactions: int
+
+
+def describe_thread(
+    figures: ThreadFigures,
+    comparison: CostComparison | None,
+    *,
+    window: int,
+    kept: KeptMessages,
+) -> list[Figure]:
+    """Return the figures of one thread, the most important first."""
+    return [
+        _lead_thread(figures, comparison, window=window, compactions=kept.compactions),
+        _describe_kept(kept),
+        *_describe_dollars(figures.cost, figures.unpriced, comparison),
+        *_describe_cache(figures.prompts, figures.read),
+    ]
+
+
+def _lead_thread(
+    figures: ThreadFigures,
+    comparison: CostComparison | None,
+    *,
+    window: int,
+    compactions: int,
+) -> Figure:
+    if comparison is not None and comparison.beyond:
+        return Figure(
+            count_noun(comparison.beyond, "call"),
+            "beyond the window",
+            f"of {figures.calls:,} in all: the whole history no longer fits {short(window)} tokens",
+            is_lead=True,
+        )
+    share = part(figures.prompt / window if window else None)
+    if compactions:
+        return Figure(
+            count_noun(compactions, "compaction"),
+            f"kept the last prompt at {share} of the window",
+            f"in {count_noun(figures.calls, 'call')}",
+            is_lead=True,
+        )
+    return Figure(
+        count_noun(figures.calls, "call"),
+        f"the last prompt fills {share} of the window",
+        "nothing had to be compacted yet",
+        is_lead=True,
+    )
+
+
+def describe_period(insights: Insights, comparison: CostComparison) -> list[Figure]:
+    """Return the figures of all threads in a period, the most important first."""
+    total = insights.total
+    if comparison.beyond:
+        continued = len({call.thread for call in comparison.outgrown})
+        lead = Figure(
+            count_noun(comparison.beyond, "call"),
+            "beyond the window",
+            f"{count_noun(continued, 'conversation')} continued past the point where the model "
+            "would have refused the whole history",
+            is_lead=True,
+        )
+    else:
+        lead = Figure(
+            count_noun(total.calls, "call"),
+            f"in {count_noun(insights.threads, 'conversation')}",
+            "none has outgrown its window yet",
+            is_lead=True,
+        )
+    removed = "all of them still in the prompts"
+    if insights.compactions:
+        compactions = count_noun(insights.compactions, "compaction")
+        tokens = short(insights.tokens_saved)
+        removed = f"{compactions} took {tokens} tokens out of the prompts"
+    kept = Figure(f"{insights.messages:,}", _stored(insights.messages), removed)
+    cost = total.cost if total.unpriced < total.calls else None
+    return [
+        lead,
+        kept,
+        *_describe_dollars(cost, total.unpriced, comparison),
+        *_describe_cache(total.prompt, total.cache_read),
+    ]
+
+
+def _describe_kept(kept: KeptMessages) -> Figure:
+    if kept.removed:
+        detail = f"{kept.removed:,} left the prompt; search and recall find them"
+    elif kept.compactions:
+        detail = "search and recall find those that left the prompt"
+    else:
+        detail = "all of them still in the prompt"
+    return Figure(f"{kept.stored:,}", _stored(kept.stored), detail)
+
+
+def _stored(messages: int) -> str:
+    return f"message{'' if messages == 1 else 's'} stored, searchable"
+
+
+def _describe_dollars(
+    cost: object, unpriced: int, comparison: CostComparison | None
+) -> list[Figure]:
+    """Return the dollars spent, and those saved if they are known."""
+    spent = f"${cost:,.2f}" if cost is not None else "unknown"
+    missing = (
+        f"{count_noun(unpriced, 'call')} without a known price" if unpriced else ""
+    )
+    label = "spent" if cost is not None else "cost"
+    figures = [Figure(spent, label, missing)]
+    difference = describe_difference(comparison) if comparison is not None else None
+    return [*figures, difference] if difference is not None else figures
+
+
+def describe_difference(comparison: CostComparison) -> Figure | None:
+    """Compare the dollars with those of the whole history; None if they are not known."""
+    saved = comparison.saved
+    if saved is None:
+        return None
+    base = (
+        f"{format_dollars(comparison.without)} for the same {count_noun(comparison.calls, 'call')} "
+        "with the whole history"
+    )
+    if saved >= MIN_DOLLARS:
+        share = part(saved / comparison.without)
+        return Figure(f"${saved:,.2f}", f"saved, {share}", f"of {base}")
+    if saved <= -MIN_DOLLARS:
+        return Figure(f"${-saved:,.2f}", "more, with summaries,", f"than {base}")
+    return Figure("Same cost", "as without compaction", base)
+
+
+def _describe_cache(prompts: int, read: int) -> Sequence[Figure]:
+    """Return the share of the prompts that the provider's cache served; nothing if it reported none."""
+    if not read:
+        return ()
+    return (
+        Figure(part(read / prompts), "of all prompt tokens", "read from the cache"),
+    )

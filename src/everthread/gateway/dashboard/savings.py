@@ -1,0 +1,209 @@
+"""Compare the calls of threads with the same calls carrying the whole history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+
+from everthread.core.prices import Prices, prices_for
+from everthread.store.records import CallRow, CompactionRecord
+
+_MILLION = 1_000_000
+LONG_PROMPT = 200_000
+"""Tokens above which some models have other prices."""
+
+PriceOf = Callable[[str, float, int], Prices | None]
+"""Return a model's prices at a time for a prompt of this size."""
+
+
+class PriceTable:
+    """Prices by model and day, looked up once."""
+
+    def __init__(self) -> None:
+        self._prices: dict[tuple[str, date, bool], Prices | None] = {}
+
+    def __call__(self, model: str, at: float, prompt: int) -> Prices | None:
+        moment = datetime.fromtimestamp(at, UTC)
+        key = (model, moment.date(), prompt > LONG_PROMPT)
+        if key not in self._prices:
+            self._prices[key] = prices_for(model, at=moment, prompt_tokens=prompt)
+        return self._prices[key]
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCall:
+    """A call's price, and its price with the whole history and the same cache."""
+
+    call: CallRow
+    cost: float
+    without: float
+    is_shorter: bool = False
+    """A compaction came before it, so that the two prices can differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostComparison:
+    """The calls of one or more threads compared with the same calls without compaction.
+
+    Dollars compare the calls that fit the window either way and have a price.
+    """
+
+    rows: tuple[PricedCall, ...] = ()
+    outgrown: tuple[CallRow, ...] = ()
+    """Calls whose whole history would not have fit the window."""
+    auxiliary: tuple[CallRow, ...] = ()
+    """Calls that wrote summaries; part of the cost."""
+    by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Dollars saved by `day`, `model`, `client` and `tenant`; for several threads."""
+
+    @property
+    def beyond(self) -> int:
+        return len(self.outgrown)
+
+    @property
+    def calls(self) -> int:
+        return len(self.rows)
+
+    @property
+    def cost(self) -> float:
+        summaries = sum(float(call.cost or 0) for call in self.auxiliary)
+        return summaries + sum(row.cost for row in self.rows)
+
+    @property
+    def without(self) -> float:
+        return sum(row.without for row in self.rows)
+
+    @property
+    def saved(self) -> float | None:
+        """Dollars saved; None if no priced call came after a compaction."""
+        if not any(row.is_shorter for row in self.rows):
+            return None
+        return self.without - self.cost
+
+
+def compare_thread(
+    calls: Sequence[CallRow],
+    compactions: Sequence[CompactionRecord],
+    *,
+    price: PriceOf,
+    window: Callable[[str], int],
+    ttl: float,
+) -> CostComparison:
+    """Price a thread's calls again without compaction, as the replay does.
+
+    A compaction takes effect at the first call with a smaller prompt than the call before. A call that found the
+    cache warm finds it warm with the whole history too; otherwise the removed tokens are paid in full.
+    """
+    history = _WholeHistory(compactions)
+    caching = any(call.read or call.write for call in calls)
+    rows: list[PricedCall] = []
+    outgrown: list[CallRow] = []
+    last: CallRow | None = None
+    for call in (call for call in calls if call.task == "main"):
+        previous_prompt = history.prompt
+        is_first = history.advance(call, last)
+        if history.prompt > window(call.model):
+            outgrown.append(call)
+        elif call.cost is not None and not history.removed:
+            rows.append(PricedCall(call, float(call.cost), float(call.cost)))
+        elif call.cost is not None:
+            is_warm = (
+                last is not None
+                and last.model == call.model
+                and call.created - last.created <= ttl
+            )
+            if not caching:
+                read = 0
+            elif is_first and is_warm:
+                read = min(previous_prompt, history.prompt)
+            else:
+                read = call.read + history.removed if call.read else 0
+            prices = price(call.model, call.created, history.prompt)
+            without = _price_prompt(prices, history.prompt, read, call)
+            if without is not None:
+                rows.append(
+                    PricedCall(call, float(call.cost), without, is_shorter=True)
+                )
+        last = call
+    return CostComparison(
+        rows=tuple(rows),
+        outgrown=tuple(outgrown),
+        auxiliary=tuple(call for call in calls if call.task != "main"),
+    )
+
+
+class _WholeHistory:
+    """Track how large each prompt would have been without compaction."""
+
+    def __init__(self, compactions: Sequence[CompactionRecord]) -> None:
+        effective = [one for one in compactions if one.reverted is None]
+        self._waiting = sorted(effective, key=lambda one: one.created)
+        self._pending = 0
+        self.removed = 0
+        self.prompt = 0
+
+    def advance(self, call: CallRow, last: CallRow | None) -> bool:
+        """Move on to a call; return whether it is the first one after a compaction."""
+        while self._waiting and self._waiting[0].created <= call.created:
+            record = self._waiting.pop(0).record
+            self._pending += max(0, record.tokens_before - record.tokens_after)
+        is_first = (
+            bool(self._pending) and last is not None and call.prompt < last.prompt
+        )
+        if is_first:
+            self.removed += self._pending
+            self._pending = 0
+        self.prompt = call.prompt + self.removed
+        return is_first
+
+
+def _price_prompt(
+    prices: Prices | None, prompt: int, read: int, call: CallRow
+) -> float | None:
+    """Return the dollars of a prompt that is partly read from the cache."""
+    if prices is None or prices.input is None:
+        return None
+    fresh = (
+        prices.cache_write_5m
+        if call.write and prices.cache_write_5m is not None
+        else prices.input
+    )
+    cached = prices.cache_read if prices.cache_read is not None else prices.input
+    tokens = (
+        (prompt - read) * fresh + read * cached + call.output * (prices.output or 0)
+    )
+    return float(tokens) / _MILLION
+
+
+def total_savings(
+    comparisons: Sequence[CostComparison],
+    *,
+    since: float,
+    day: Callable[[float], str],
+) -> CostComparison:
+    """Add up the calls of several threads from a time on."""
+    by: dict[str, dict[str, float]] = {
+        "day": {},
+        "model": {},
+        "client": {},
+        "tenant": {},
+    }
+    rows: list[PricedCall] = []
+    for comparison in comparisons:
+        rows += (row for row in comparison.rows if row.call.created >= since)
+    for row in rows:
+        call = row.call
+        keys = (day(call.created), call.model, call.client, call.tenant)
+        for kind, key in zip(by, keys, strict=True):
+            by[kind][key] = by[kind].get(key, 0.0) + row.without - row.cost
+    return CostComparison(
+        rows=tuple(rows),
+        outgrown=_since(since, *(one.outgrown for one in comparisons)),
+        auxiliary=_since(since, *(one.auxiliary for one in comparisons)),
+        by=by,
+    )
+
+
+def _since(since: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
+    return tuple(call for group in groups for call in group if call.created >= since)

@@ -1,0 +1,258 @@
+"""One request on its way: sent upstream, and its answer passed on to the client through the filters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from everthread.core.types import Api
+from everthread.gateway.contracts import Incoming, Limits, Outcome
+from everthread.gateway.encoding import decode_body
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.fail_open import FailOpenManager
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.observability import Metrics, refusal_reason
+from everthread.gateway.pending import PendingWork
+from everthread.gateway.request_head import RequestHead, Upload
+from everthread.gateway.router import Upstream, family_of
+from everthread.gateway.streaming import Pieces, ResponseWriter
+from everthread.gateway.upstream import (
+    Headers,
+    ResponseHeaders,
+    UpstreamClient,
+    UpstreamResponse,
+    drop_body_headers,
+    for_client,
+    for_upstream,
+)
+
+MAX_ERROR_BYTES = 1024 * 1024
+"""A longer error of an upstream is passed on unread."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyServices:
+    """The parts of the proxy that every exchange uses."""
+
+    client: UpstreamClient
+    manager: FailOpenManager
+    metrics: Metrics
+    limits: Limits
+    features: Sequence[Feature]
+    pending: PendingWork
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """A request as it goes upstream."""
+
+    headers: Headers
+    body: bytes | AsyncIterator[bytes] | None
+    is_changed: bool = False
+    """The body is not the client's own: headers about its length and encoding no longer fit."""
+    is_plain: bool = False
+    """Ask for an uncompressed answer, because the gateway will change it or add to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer on its way to the client."""
+
+    status: int
+    headers: ResponseHeaders
+    pieces: Pieces
+    is_changed: bool = False
+    """The body is not the upstream's own: its stated length no longer fits."""
+    own_headers: Mapping[str, str] | None = None
+    """Set if the gateway answers in place of the upstream: its headers for the client."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the gateway answers in place of the upstream."""
+        return self.own_headers is not None
+
+    @property
+    def streams(self) -> bool:
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the body is uncompressed."""
+        return self.headers.get("content-encoding", "identity") == "identity"
+
+    @property
+    def client_headers(self) -> Headers:
+        headers = for_client(self.headers.raw)
+        if not self.is_changed:
+            return headers
+        return [(name, value) for name, value in headers if name != b"content-length"]
+
+    async def read_error(self) -> bytes | None:
+        """Return the whole body, decoded; None if it is too long, or in an unknown encoding."""
+        raw = await self.pieces.read_all(MAX_ERROR_BYTES)
+        try:
+            return (
+                decode_body(
+                    raw, self.headers.get("content-encoding", ""), MAX_ERROR_BYTES
+                )
+                if raw
+                else raw
+            )
+        except Refused:
+            return None
+
+
+def answer_of(response: UpstreamResponse) -> Answer:
+    """Return an upstream's response as the answer for the client."""
+    return Answer(response.status_code, response.headers, Pieces(response.aiter_raw()))
+
+
+class Exchange:
+    """An unmanaged request and its answer. `run` is the whole story."""
+
+    def __init__(
+        self,
+        services: ProxyServices,
+        head: RequestHead,
+        upstream: Upstream,
+        writer: ResponseWriter,
+        *,
+        model: str | None,
+    ) -> None:
+        self.services = services
+        self.head = head
+        self.upstream = upstream
+        self.writer = writer
+        self.model = model
+        self.body: bytes | Upload | None = None
+        self.incoming: Incoming | None = None
+        """The request as a manager reads it; None if it is not managed."""
+        self.notice: Mapping[str, str] = {}
+        """Headers for the client that say why the request is not managed."""
+        self.status = 0
+        """Of the upstream's last response; 0 before it answered."""
+        self.filters: list[Filter] = []
+        self._response: UpstreamResponse | None = None
+
+    @property
+    def is_stream_asked(self) -> bool:
+        """Whether the client asked for a stream, if that was read."""
+        return False
+
+    async def run(self) -> None:
+        """Send the request and pass its answer on."""
+        self.begin_filters()
+        try:
+            response = await self.send()
+            if response.status_code >= 400:
+                self.count_upstream_error(str(response.status_code))
+            await self.relay(answer_of(response))
+        finally:
+            await self.close()
+            self.finish()
+
+    def begin_filters(self) -> None:
+        made = (feature.begin(self) for feature in self.services.features)
+        self.filters = [one for one in made if one is not None]
+
+    async def send(self, *, is_plain: bool = False) -> UpstreamResponse:
+        """Send the request upstream; a response that came before is closed. `is_plain`: uncompressed, please."""
+        request = replace(self.make_request(), is_plain=is_plain)
+        for one in self.filters:
+            request = one.request(request)
+        headers = request.headers
+        if request.is_plain:
+            headers = [
+                (name, value) for name, value in headers if name != b"accept-encoding"
+            ]
+            headers.append((b"accept-encoding", b"identity"))
+        if request.is_changed:
+            headers = drop_body_headers(headers)
+        await self.close()
+        head = self.head
+        response = await self.services.client.send(
+            self.upstream, head.method, head.target, headers, request.body
+        )
+        self._response = response
+        self.status = response.status_code
+        return response
+
+    def make_request(self) -> UpstreamRequest:
+        """Return the request for the upstream, before the filters."""
+        content = self.body.pieces() if isinstance(self.body, Upload) else self.body
+        return UpstreamRequest(self.make_headers(self.head.speaks), content)
+
+    def make_headers(self, api: Api) -> Headers:
+        """Return the client's headers for an upstream of this protocol."""
+        head = self.head
+        return for_upstream(
+            head.raw_headers,
+            self.upstream,
+            family_of(api),
+            trusted=head.caller.passthrough,
+        )
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of some work of the gateway, for which the client waits."""
+        return await work
+
+    async def relay(self, answer: Answer) -> None:
+        """Pass an answer on to the client, through the filters."""
+        if answer.status >= 400 and not answer.is_own:
+            await self._note_reason(answer)
+        for one in reversed(self.filters):
+            answer = await one.answer(answer)
+        if not await self.start(answer):
+            return
+        # Filters that do nothing at these moments are left out: a stream has many pieces.
+        changes = [
+            one.event
+            for one in reversed(self.filters)
+            if type(one).event is not Filter.event
+        ]
+        readers = [
+            one.seen for one in self.filters if type(one).seen is not Filter.seen
+        ]
+        async for piece in answer.pieces.all():
+            data = piece
+            for change in changes:
+                data = change(data)
+            if data:
+                await self.writer.body(data)
+            for read in readers:
+                read(piece)
+        rest = b""
+        for one in reversed(self.filters):
+            rest = (one.event(rest) if rest else b"") + one.end()
+        await self.writer.end(rest)
+
+    async def _note_reason(self, answer: Answer) -> None:
+        """Have the log say why an upstream refused a request."""
+        error = await answer.read_error()
+        if error:
+            self.writer.note(reason=refusal_reason(error))
+
+    async def start(self, answer: Answer) -> bool:
+        """Send the first lines of an answer. Return False if the answer is complete with them."""
+        own_headers = self.notice if answer.own_headers is None else answer.own_headers
+        await self.writer.start(answer.status, answer.client_headers, own_headers)
+        return True
+
+    def finish(self) -> Outcome:
+        """End the filters; return how the exchange ended."""
+        outcome = Outcome(self.status)
+        for one in reversed(self.filters):
+            outcome = one.done(outcome)
+        return outcome
+
+    async def close(self) -> None:
+        """Close the upstream's last response."""
+        if self._response is not None:
+            await self._response.aclose()
+
+    def count_upstream_error(self, status: str) -> None:
+        self.services.metrics.count(
+            "upstream_errors", upstream=self.upstream.name, status=status
+        )

@@ -1,0 +1,59 @@
+"""The gateway's features, one file each.
+
+A `Feature` is one object for all requests; `factory/gateways.py` lists them. For an exchange that
+concerns it, a feature makes a `Filter`, which holds the state of that exchange. The first feature of
+the list is next to the client, the last next to the upstream: a request passes them from first to
+last, and an answer from last to first.
+`cache_marks.py` is not a `Feature`: it acts when the bytes of a request are rendered (`gateway/render.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everthread.gateway.contracts import Outcome
+    from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+
+
+class Filter:
+    """One feature at work on one exchange. Each method is a moment of the exchange, and does nothing by default."""
+
+    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+        """Return the request to send upstream in place of this one. Called before every attempt and every round."""
+        return request
+
+    async def refused(self, status: int, body: bytes) -> bool:  # noqa: ARG002
+        """Return True to have the request sent again. Called after an error of the upstream."""
+        return False
+
+    async def answer(self, answer: Answer) -> Answer:
+        """Return the answer for the client in place of this one, before its first byte is sent."""
+        return answer
+
+    def event(self, piece: bytes) -> bytes:
+        """Return the bytes for the client in place of a piece of the answer; empty to send nothing yet."""
+        return piece
+
+    def end(self) -> bytes:
+        """Return the bytes that `event` still holds, after the last piece."""
+        return b""
+
+    def seen(self, piece: bytes) -> None:
+        """Read a piece of the answer after it was sent to the client, in its form before any filter's `event`."""
+
+    def done(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, completed or unchanged. Called after the exchange, however it ended."""
+        return outcome
+
+
+class Feature(ABC):
+    """A feature of the gateway."""
+
+    paths: frozenset[str] = frozenset()
+    """Paths without a conversation whose requests the feature wants to read."""
+
+    @abstractmethod
+    def begin(self, exchange: Exchange) -> Filter | None:
+        """Return the filter for an exchange; None if the exchange does not concern this feature."""

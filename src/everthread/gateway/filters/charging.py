@@ -1,0 +1,287 @@
+"""Charge calls to the accounts of keys: by the usage that the provider reported, else by an estimate."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.messages import calls_of, text_of
+from everthread.core.prices import cost_of
+from everthread.gateway.answer_reader import AnswerReader, usage_of
+from everthread.gateway.contracts import Account, Outcome, Outgoing
+from everthread.gateway.encoding import UNREADABLE, decoder
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
+from everthread.gateway.quotas import BYTES_PER_TOKEN
+from everthread.gateway.request_head import Upload
+from everthread.wire.common import SseParser
+
+MAX_WHOLE_BYTES = 8 * 1024 * 1024
+END_BYTES = 64 * 1024
+"""Bytes read from the end of an answer longer than `MAX_WHOLE_BYTES`, to find its usage."""
+MAX_DECODED_BYTES = 1 << 40
+_USAGE = re.compile(rb'"usage"\s*:\s*(?={)')
+_FILE = re.compile(rb"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{2000,}+")
+"""Base64: a picture or a document, which is not charged by its length. Each run is checked once."""
+PIECE_BYTES = 256 * 1024
+FILE_TOKENS = 1_500
+_ONE = CanonicalUsage(1, 1)
+
+
+class Charging(Feature):
+    """Charge every call to the account of its key, if it has one."""
+
+    def begin(self, exchange: Exchange) -> Filter | None:
+        account = exchange.head.caller.account
+        if account is None:
+            return None
+        if isinstance(exchange, ManagedExchange):
+            return _ManagedCharge(exchange, account)
+        return _PassthroughCharge(exchange, account)
+
+
+class _ManagedCharge(Filter):
+    """Charge a managed request by its outcome."""
+
+    def __init__(self, exchange: ManagedExchange, account: Account) -> None:
+        self._exchange = exchange
+        self._account = account
+
+    def done(self, outcome: Outcome) -> Outcome:
+        sent = self._exchange.sent
+        answered = outcome.reply.model if outcome.reply is not None else ""
+        requested = self._exchange.model or ""
+
+        def charge(used: CanonicalUsage | None) -> None:
+            if used is None:
+                return
+            model = charged_model(requested, answered)
+            for one in (*outcome.hidden, used):
+                self._account.spend(one, model)
+
+        unread = len(sent.body) if outcome.usage is None and sent.tokens is None else 0
+        self._exchange.services.pending.settle(
+            unread, lambda: usage_to_charge(outcome, sent), charge
+        )
+        return outcome
+
+
+class _PassthroughCharge(Filter):
+    """Charge an unmanaged request by the usage in its answer."""
+
+    def __init__(self, exchange: Exchange, account: Account) -> None:
+        self._exchange = exchange
+        self._account = account
+        self._meter: PassthroughMeter | None = None
+
+    async def answer(self, answer: Answer) -> Answer:
+        if 200 <= answer.status < 300 and not answer.is_own:
+            self._meter = PassthroughMeter(self._exchange, answer)
+        return answer
+
+    def seen(self, piece: bytes) -> None:
+        if self._meter is not None:
+            self._meter.feed(piece)
+
+    def done(self, outcome: Outcome) -> Outcome:
+        if self._meter is not None:
+            self._exchange.services.pending.settle(
+                self._meter.unread_bytes, self._meter.measure, self._charge
+            )
+        return outcome
+
+    def _charge(self, measured: tuple[CanonicalUsage, str] | None) -> None:
+        if measured is not None:
+            usage, model = measured
+            self._account.spend(usage, model)
+
+
+def usage_to_charge(outcome: Outcome, sent: Outgoing) -> CanonicalUsage | None:
+    """Return the usage of a call; None if there was no answer. A truncated answer is counted by its text."""
+    if not 200 <= outcome.status < 300:
+        return outcome.usage
+    reply = outcome.reply
+    output_tokens = 0
+    if reply is not None:
+        words = [
+            text_of(reply.message),
+            *(f"{call.name} {call.arguments}" for call in calls_of(reply.message)),
+        ]
+        output_tokens = (
+            len("\n".join(words).encode("utf-8", "replace")) // BYTES_PER_TOKEN
+        )
+    if outcome.usage is None:
+        return CanonicalUsage(
+            rough_tokens(sent.body) if sent.tokens is None else sent.tokens,
+            output_tokens,
+        )
+    if (
+        reply is not None
+        and reply.stop is None
+        and outcome.usage.output_tokens < output_tokens
+    ):
+        return replace(outcome.usage, output_tokens=output_tokens)
+    return outcome.usage
+
+
+def charged_model(requested: str, answered: str) -> str:
+    """Return the model that the answer names, or the requested one if that has no price."""
+    return (
+        answered
+        if answered and cost_of(_ONE, answered, at=datetime.now(UTC)) is not None
+        else requested
+    )
+
+
+def rough_tokens(body: bytes) -> int:
+    """Count a request's tokens roughly, for a provider that reported none; in pieces, so that other threads can run."""
+    files = 0
+    file_bytes = 0
+    is_inside = False
+    for start in range(0, len(body), PIECE_BYTES):
+        piece = body[start : start + PIECE_BYTES]
+        end = 0
+        for run in _FILE.finditer(piece):
+            end = run.end()
+            file_bytes += end - run.start()
+            files += not (is_inside and run.start() == 0)
+        is_inside = end == len(piece)
+    return (len(body) - file_bytes) // BYTES_PER_TOKEN + files * FILE_TOKENS
+
+
+class StatedUsage:
+    """Read the `usage` in an answer to another request than a conversation's: a JSON object or a stream of events."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._decoder = decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)
+        self._events = (
+            SseParser()
+            if headers.get("content-type", "").startswith("text/event-stream")
+            else None
+        )
+        self._text = b""
+        self._is_whole = True
+        self._usage: dict[str, Any] = {}
+        self.count = 0
+        """Events of a stream."""
+        self.model = ""
+        """Model named in the response; used for billing."""
+
+    def feed(self, piece: bytes) -> None:
+        if self._decoder is None:
+            return
+        try:
+            data = self._decoder.feed(piece)
+        except (Refused, *UNREADABLE):
+            self._decoder = None
+            return
+        if self._events is not None:
+            for event in self._events.feed(data):
+                self._read_event(event.data)
+            return
+        self._text += data
+        if len(self._text) > (MAX_WHOLE_BYTES if self._is_whole else 2 * END_BYTES):
+            self._text = self._text[-END_BYTES:]
+            self._is_whole = False
+
+    def usage(self) -> CanonicalUsage | None:
+        if self._events is None and self._is_whole:
+            self._read(self._text)
+        for match in _USAGE.finditer(self._text) if not self._is_whole else ():
+            with contextlib.suppress(
+                ValueError, RecursionError
+            ):  # the word may be part of a text
+                end = self._text[match.end() :].decode("utf-8", "replace")
+                self._usage = json.JSONDecoder().raw_decode(end)[0]
+        return normalize_usage(self._usage) if self._usage else None
+
+    def _read_event(self, data: str) -> None:
+        self.count += 1
+        if '"usage"' in data or not self.model:
+            self._read(data.encode("utf-8", "replace"))
+
+    def _read(self, text: bytes) -> None:
+        try:
+            value: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return  # no JSON
+        if not isinstance(value, dict):
+            return
+        for part in (
+            value,
+            value.get("response"),
+            value.get("message"),
+        ):  # where the providers' events have it
+            if isinstance(part, dict):
+                self.model = (
+                    part["model"] if isinstance(part.get("model"), str) else self.model
+                )
+                self._usage |= (
+                    part["usage"] if isinstance(part.get("usage"), dict) else {}
+                )
+
+
+class PassthroughMeter:
+    """Measure the usage of an answer that is passed on unmanaged."""
+
+    def __init__(self, exchange: Exchange, answer: Answer) -> None:
+        self._api = exchange.head.conversation
+        self._model = exchange.model or ""
+        self._sent = exchange.body
+        self._status = answer.status
+        self._reader: AnswerReader | None = None
+        if self._api is not None:
+            self._reader = AnswerReader(
+                self._api, answer.status, answer.headers, model=exchange.model
+            )
+        self._stated = StatedUsage(answer.headers)
+
+    def feed(self, piece: bytes) -> None:
+        if self._reader is not None:
+            self._reader.feed(piece)
+        else:
+            self._stated.feed(piece)
+
+    @property
+    def unread_bytes(self) -> int:
+        """The size of the request that may have to be read for its tokens."""
+        return len(self._sent) if isinstance(self._sent, bytes) else 0
+
+    def measure(self) -> tuple[CanonicalUsage, str] | None:
+        """Return the usage that was read and the model to charge; None if nothing was used."""
+        usage, answered = (
+            self._measure_stated()
+            if self._reader is None
+            else self._measure_reply(self._reader)
+        )
+        return None if usage is None else (usage, charged_model(self._model, answered))
+
+    def _measure_reply(self, reader: AnswerReader) -> tuple[CanonicalUsage | None, str]:
+        """Return usage and model of an answer to a conversation."""
+        reply = reader.end()
+        usage = usage_of(self._api, reply) if self._api is not None else None
+        sent = Outgoing(self._sent if isinstance(self._sent, bytes) else b"")
+        charged = usage_to_charge(Outcome(self._status, reply, usage), sent)
+        return charged, reply.model if reply is not None else ""
+
+    def _measure_stated(self) -> tuple[CanonicalUsage | None, str]:
+        """Return usage and model of another answer, such as embeddings; a stream that states none counts by size."""
+        stated = self._stated
+        usage = stated.usage()
+        if usage is None and stated.count:
+            sent = self._sent
+            size = (
+                sent.size // BYTES_PER_TOKEN
+                if isinstance(sent, Upload)
+                else rough_tokens(sent or b"")
+            )
+            usage = CanonicalUsage(size, stated.count)
+        return usage, stated.model

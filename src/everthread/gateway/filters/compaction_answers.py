@@ -1,0 +1,101 @@
+"""Answer requests for a compaction in the Responses protocol, if the upstream makes none.
+
+A client asks with a `compaction_trigger` at the end of its input, or at `/v1/responses/compact`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.gateway.contracts import NOTICE_HEADER, Incoming
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.management.compaction_items import (
+    PATH,
+    asks_compaction,
+    compact_body,
+    is_refusal,
+    response_body,
+    response_events,
+)
+from everthread.gateway.streaming import Pieces
+from everthread.gateway.upstream import ResponseHeaders
+
+_LOG = logging.getLogger("everthread.gateway")
+NOTICE = "compacted by the gateway: the upstream makes no compactions"
+MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
+"""Make a compaction item for a request; with the number of tokens in it."""
+
+
+class CompactionAnswers(Feature):
+    """Compaction items that the gateway makes in place of an upstream."""
+
+    paths = frozenset({PATH})
+
+    def __init__(self, make_item: MakeItem) -> None:
+        self._make_item = make_item
+
+    def begin(self, exchange: Exchange) -> Filter | None:
+        incoming = exchange.incoming
+        if (
+            incoming is None
+            or incoming.mode != "managed"
+            or incoming.api != "openai_responses"
+        ):
+            return None
+        return _CompactionFilter(exchange, incoming, self._make_item)
+
+
+class _CompactionFilter(Filter):
+    def __init__(
+        self, exchange: Exchange, incoming: Incoming, make_item: MakeItem
+    ) -> None:
+        self._exchange = exchange
+        self._incoming = incoming
+        self._make_item = make_item
+
+    async def answer(self, answer: Answer) -> Answer:
+        """Return an answer with an item of the gateway in place of a refusal."""
+        has_own_path = self._incoming.path == PATH
+        if answer.status < 400 or not (
+            has_own_path or asks_compaction(self._incoming.body)
+        ):
+            return answer
+        refusal = await answer.read_error() or b""
+        made = None
+        if is_refusal(answer.status, refusal):
+            made = await self._exchange.wait(self._try_to_make())
+        if made is None:
+            return answer
+        item, tokens = made
+        if has_own_path:
+            return _own_answer(
+                "application/json", json.dumps(compact_body(item, tokens)).encode()
+            )
+        body = response_body(item, self._exchange.model or "", tokens)
+        if self._exchange.is_stream_asked:
+            return _own_answer("text/event-stream", response_events(body))
+        return _own_answer("application/json", json.dumps(body).encode())
+
+    async def _try_to_make(self) -> tuple[dict[str, Any], int] | None:
+        """Make an item; return None if that fails, or if the client may not spend the operator's key."""
+        incoming = self._incoming
+        if incoming.authorize is not None:
+            try:
+                await incoming.authorize(CanonicalUsage(), self._exchange.model or "")
+            except Refused as refused:
+                _LOG.info("no compaction is made for a client: %s", refused.message)
+                return None
+        return await self._exchange.services.manager.attempt(
+            "compaction", incoming, self._make_item(incoming)
+        )
+
+
+def _own_answer(content_type: str, body: bytes) -> Answer:
+    headers = ResponseHeaders([(b"content-type", content_type.encode())])
+    return Answer(200, headers, Pieces.of(body), own_headers={NOTICE_HEADER: NOTICE})

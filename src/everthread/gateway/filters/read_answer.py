@@ -1,0 +1,71 @@
+"""Read the reply and the usage in the answers of managed requests, for the thread's record and the metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.gateway.answer_reader import AnswerReader, usage_of
+from everthread.gateway.contracts import Outcome
+from everthread.gateway.exchange import Answer, Exchange
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
+
+BUCKETS = ("input", "output", "cache_read", "cache_write")
+
+
+class ReadAnswer(Feature):
+    """Fill in the reply and the usage of an outcome."""
+
+    def begin(self, exchange: Exchange) -> Filter | None:
+        return (
+            _ReadAnswerFilter(exchange)
+            if isinstance(exchange, ManagedExchange)
+            else None
+        )
+
+
+class _ReadAnswerFilter(Filter):
+    def __init__(self, exchange: ManagedExchange) -> None:
+        self._exchange = exchange
+        self._reader: AnswerReader | None = None
+
+    async def answer(self, answer: Answer) -> Answer:
+        if not answer.is_own:
+            api = self._exchange.incoming.api
+            self._reader = AnswerReader(
+                api, answer.status, answer.headers, model=self._exchange.model
+            )
+        return answer
+
+    def seen(self, piece: bytes) -> None:
+        if self._reader is not None:
+            self._reader.feed(piece)
+
+    def done(self, outcome: Outcome) -> Outcome:
+        """Add reply and usage. If a filter has set the usage already, it is that of the last round."""
+        reply = None if self._reader is None else self._reader.end()
+        usage = outcome.usage or usage_of(self._exchange.incoming.api, reply)
+        if usage is not None:
+            self._count(usage)
+            self._exchange.writer.note(
+                tokens=usage.prompt_tokens,
+                cached=usage.cache_read_tokens,
+                output=usage.output_tokens,
+            )
+        for hidden in outcome.hidden:
+            self._count(hidden)
+        return replace(
+            outcome,
+            reply=reply,
+            usage=usage,
+            estimated=reply is not None and usage is None,
+        )
+
+    def _count(self, usage: CanonicalUsage) -> None:
+        for bucket in BUCKETS:
+            tokens = getattr(usage, f"{bucket}_tokens")
+            if tokens:
+                self._exchange.services.metrics.count(
+                    "tokens", tokens, bucket=bucket, task="main"
+                )

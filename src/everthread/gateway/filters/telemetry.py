@@ -1,0 +1,189 @@
+"""Record a span and metrics for each call, with OpenTelemetry's names for generative AI.
+
+Imported only if the package `opentelemetry` is installed. The SDK and its `OTEL_…` variables decide where the data go.
+No text of a conversation is recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import Histogram
+from opentelemetry.propagate import extract
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+
+from everthread._version import __version__
+from everthread.gateway.contracts import Outcome
+from everthread.gateway.exchange import Exchange
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
+from everthread.gateway.observability import request_id
+from everthread.gateway.router import family_of
+
+_NAME = "everthread.gateway"
+_TOKENS = (
+    1,
+    4,
+    16,
+    64,
+    256,
+    1024,
+    4096,
+    16384,
+    65536,
+    262144,
+    1048576,
+    4194304,
+    16777216,
+    67108864,
+)
+_SECONDS = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry(Feature):
+    """The tracer and the histograms of this process."""
+
+    tracer: Tracer
+    tokens: Histogram
+    seconds: Histogram
+
+    @classmethod
+    def of_process(cls) -> Telemetry | None:
+        """Use the providers that were set up for the process; return None if there are none."""
+        tracers = trace.get_tracer_provider()
+        meters = metrics.get_meter_provider()
+        # The default providers, which record nothing, have no `shutdown`.
+        if any(hasattr(provider, "shutdown") for provider in (tracers, meters)):
+            return cls.by(tracers, meters)
+        return None
+
+    @classmethod
+    def by(
+        cls, tracers: trace.TracerProvider, meters: metrics.MeterProvider
+    ) -> Telemetry:
+        meter = meters.get_meter(_NAME, __version__)
+        return cls(
+            tracers.get_tracer(_NAME, __version__),
+            meter.create_histogram(
+                "gen_ai.client.token.usage",
+                unit="{token}",
+                description="Tokens used by a call.",
+                explicit_bucket_boundaries_advisory=_TOKENS,
+            ),
+            meter.create_histogram(
+                "gen_ai.client.operation.duration",
+                unit="s",
+                description="How long a call took.",
+                explicit_bucket_boundaries_advisory=_SECONDS,
+            ),
+        )
+
+    def begin(self, exchange: Exchange) -> Filter | None:
+        """Begin the span of a managed request; it continues the client's own trace."""
+        if not isinstance(exchange, ManagedExchange):
+            return None
+        model = exchange.model
+        address = urlsplit(exchange.upstream.root)
+        common: dict[str, Any] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": family_of(exchange.incoming.api),
+            "server.address": address.hostname or "",
+            "server.port": address.port or (443 if address.scheme == "https" else 80),
+        }
+        if model:
+            common["gen_ai.request.model"] = model
+        attributes = {**common, "everthread.request.id": request_id()}
+        name = f"chat {model}" if model else "chat"
+        span = self.tracer.start_span(
+            name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes
+        )
+        return ObservedCall(self, exchange, span, common)
+
+
+class ObservedCall(Filter):
+    """One call, with all its attempts."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        exchange: ManagedExchange,
+        span: Span,
+        common: dict[str, Any],
+    ) -> None:
+        self._telemetry = telemetry
+        self._exchange = exchange
+        self._span = span
+        self._common = common
+        """Attributes of the span and of the metrics."""
+        self._started_at = time.monotonic()
+
+    def done(self, outcome: Outcome) -> Outcome:
+        """End the span: the client has its answer, or gets none."""
+        common = dict(self._common)
+        reply = outcome.reply
+        if reply is not None and reply.model:
+            common["gen_ai.response.model"] = reply.model
+        if not 200 <= outcome.status < 300:
+            common["error.type"] = str(outcome.status or "no_answer")
+            self._span.set_status(Status(StatusCode.ERROR))
+        seconds = time.monotonic() - self._started_at
+        if self._span.is_recording():
+            self._span.set_attributes(
+                {**common, **_span_attributes(self._exchange, outcome)}
+            )
+        self._telemetry.seconds.record(seconds, common)
+        if outcome.usage is not None:
+            used = {
+                "input": outcome.usage.prompt_tokens,
+                "output": outcome.usage.output_tokens,
+            }
+            for kind, number in used.items():
+                self._telemetry.tokens.record(
+                    number, {**common, "gen_ai.token.type": kind}
+                )
+        self._span.end()
+        return outcome
+
+
+def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
+    """Attributes for the span only: metrics would have a series for each value."""
+    reply = outcome.reply
+    usage = outcome.usage
+    attributes: dict[str, Any] = {
+        "http.response.status_code": outcome.status,
+        "gen_ai.conversation.id": exchange.turn.thread,
+        "gen_ai.conversation.compacted": exchange.sent.compactions > 0,
+        "gen_ai.response.id": reply.id if reply is not None else "",
+        "gen_ai.response.finish_reasons": [reply.stop]
+        if reply is not None and reply.stop
+        else [],
+    }
+    known = {name: value for name, value in attributes.items() if value}
+    if usage is None:
+        return known
+    return known | {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+    }

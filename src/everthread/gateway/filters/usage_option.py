@@ -1,0 +1,141 @@
+"""Ask the upstream for the usage of a chat stream, and hide the extra chunk that the client did not ask for."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from typing import Any
+
+from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.managed_exchange import ManagedExchange
+from everthread.gateway.outer_fields import OuterFields, peek_field
+from everthread.wire.common import SseSplitter
+
+MAX_EVENT_BYTES = 1024 * 1024
+"""A longer event is passed on unread."""
+INVALID_STATUSES = (400, 422)
+
+
+class UsageOption(Feature):
+    """The setting `gateway.include_usage`."""
+
+    def __init__(self) -> None:
+        self.unsupported: set[str] = set()
+        """Names of upstreams that refuse `stream_options`."""
+
+    def begin(self, exchange: Exchange) -> Filter | None:
+        if not isinstance(exchange, ManagedExchange):
+            return None
+        incoming = exchange.incoming
+        if incoming.api != "openai_chat" or incoming.mode != "managed":
+            return None
+        return _UsageOptionFilter(exchange, self.unsupported)
+
+
+class _UsageOptionFilter(Filter):
+    def __init__(self, exchange: ManagedExchange, unsupported: set[str]) -> None:
+        self._exchange = exchange
+        self._unsupported = unsupported
+        self._is_added = False
+        self._chunks: UsageChunkFilter | None = None
+
+    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+        body = self._add_option(request)
+        self._is_added = body is not None
+        if body is None:
+            return request
+        self._exchange.services.metrics.count("rewrites", kind="include_usage")
+        return replace(request, body=body, is_changed=True, is_plain=True)
+
+    async def refused(self, status: int, body: bytes) -> bool:
+        """Send the request again without the option if the upstream does not know it."""
+        is_about_option = b"stream_options" in body or b"include_usage" in body
+        if not self._is_added or status not in INVALID_STATUSES or not is_about_option:
+            return False
+        self._unsupported.add(self._exchange.upstream.name)
+        return True
+
+    async def answer(self, answer: Answer) -> Answer:
+        if not self._is_added or not answer.streams or answer.is_own:
+            return answer
+        self._chunks = UsageChunkFilter()
+        return replace(answer, is_changed=True)
+
+    def event(self, piece: bytes) -> bytes:
+        return piece if self._chunks is None else self._chunks.feed(piece)
+
+    def end(self) -> bytes:
+        return b"" if self._chunks is None else self._chunks.end()
+
+    def _add_option(self, request: UpstreamRequest) -> bytes | None:
+        """Return the body with `include_usage`; None if the client or the upstream does not want it."""
+        exchange = self._exchange
+        if exchange.upstream.name in self._unsupported:
+            return None
+        if isinstance(request.body, bytes) and request.is_changed:
+            return ask_for_usage(request.body)
+        return ask_for_usage(exchange.incoming.body, exchange.outer)
+
+
+def ask_for_usage(body: bytes, outer: OuterFields | None = None) -> bytes | None:
+    """Return a streaming chat request that asks for the usage; None if the client states what it wants.
+
+    `outer`: its fields, if they were read before.
+    """
+    find = outer.find if outer is not None else functools.partial(peek_field, body)
+    stream = find("stream")
+    if stream is None or stream.value is not True:
+        return None
+    options = find("stream_options")
+    if options is None:
+        text = body.rstrip()
+        return (
+            text[:-1] + b',"stream_options":{"include_usage":true}}'
+            if text.endswith(b"}")
+            else None
+        )
+    if (
+        not isinstance(options.value, dict)
+        or "include_usage" in options.value
+        or options.at < 0
+    ):
+        return None
+    rest = b"," if options.value else b""
+    return (
+        body[: options.at + 1] + b'"include_usage":true' + rest + body[options.at + 1 :]
+    )
+
+
+class UsageChunkFilter:
+    """Pass a chat stream on without the usage chunk at its end."""
+
+    def __init__(self) -> None:
+        self._events = SseSplitter()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the complete events; the beginning of one waits for its end."""
+        events = [
+            event for event in self._events.feed(chunk) if not _is_usage_chunk(event)
+        ]
+        if len(self._events.rest) > MAX_EVENT_BYTES:
+            events.append(self.end())
+        return b"".join(events)
+
+    def end(self) -> bytes:
+        return self._events.end()
+
+
+def _is_usage_chunk(event: bytes) -> bool:
+    if b'"usage"' not in event or not event.startswith(b"data:"):
+        return False
+    try:
+        chunk: Any = json.loads(event[5:])
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(chunk, dict)
+        and chunk.get("choices") == []
+        and isinstance(chunk.get("usage"), dict)
+    )

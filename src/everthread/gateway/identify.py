@@ -1,0 +1,178 @@
+"""What HTTP says about a conversation: the client, its session and the kind of call.
+
+The owner is the request's tenant (`gateway/auth.py`). Which thread of the owner's, or of
+the session's, a history belongs to is decided by the history: `thread/identity.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from typing import Any
+
+from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
+from everthread.gateway.json_slices import Element
+from everthread.gateway.management.compaction_items import TRIGGER
+from everthread.store.records import SessionKind
+
+SESSION_HEADER = "x-everthread-session"
+SCOPE_HEADERS = (
+    "x-claude-code-session-id",
+    "x-session-id",
+    "x-session-affinity",
+    "session_id",
+    "session-id",
+    "x-conversation-id",
+    "conversation_id",
+)
+"""Headers in which clients name their session. One session may hold several
+conversations: subagents, titles."""
+_PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
+"""Headers in which a subagent names the session it works for."""
+_SUBAGENT_HEADERS = ("x-openai-subagent", *_PARENT_HEADERS)
+_METADATA_FIELDS = ("session_id", "sessionId", "conversation_id", "thread_id")
+_CLAUDE_SESSION = "_session_"
+_PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
+_MAX_NAME_CHARS = 200
+BODY_SCOPE = "body:"
+"""Prefix of the scope of a session that is named in the request's fields."""
+_NAMED_SCOPE = f"{SESSION_HEADER}:"
+"""Prefix of the scope of a thread that the client names itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSession:
+    """Whose request it is, as the client says."""
+
+    client: str = ""
+    """The first product of its `User-Agent`, without the version."""
+    session: str = ""
+    parent: str = ""
+    """The session it works for, if it names one."""
+    is_subagent: bool = False
+
+
+def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
+    """Read the client's name and session from the headers, else from the fields."""
+    product = _PRODUCT.match(headers.get("user-agent", ""))
+    named = _first_header(headers, (SESSION_HEADER, *SCOPE_HEADERS))
+    session = named or body_session(fields)
+    return ClientSession(
+        client=product[0] if product else "",
+        session=session[:_MAX_NAME_CHARS],
+        parent=_first_header(headers, _PARENT_HEADERS)[:_MAX_NAME_CHARS],
+        is_subagent=any(headers.get(name) for name in _SUBAGENT_HEADERS),
+    )
+
+
+def _first_header(headers: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((headers[name] for name in names if headers.get(name)), "")
+
+
+def body_session(fields: Mapping[str, Any]) -> str:
+    """Return the session that a request's own fields name; empty if they name none."""
+    metadata = fields.get("metadata")
+    values = metadata if isinstance(metadata, dict) else {}
+    claude = _claude_session(values.get("user_id"))
+    if claude:
+        return claude
+    stated = [
+        *(values.get(name) for name in _METADATA_FIELDS),
+        fields.get("session_id"),
+        fields.get("prompt_cache_key"),
+    ]
+    return next((value for value in stated if isinstance(value, str) and value), "")
+
+
+def _claude_session(user: Any) -> str:
+    """Return Claude Code's session, from `user_…_account_…_session_…` or a JSON object."""
+    if not isinstance(user, str):
+        return ""
+    if user.startswith("{"):
+        parsed = json_value(user)
+        session = parsed.get("session_id") if isinstance(parsed, dict) else None
+        return session if isinstance(session, str) else ""
+    before, _, session = user.rpartition(_CLAUDE_SESSION)
+    return session if before else ""
+
+
+def scope_of(
+    headers: Mapping[str, str], fields: Mapping[str, Any] | None = None
+) -> str:
+    """Return the client's own session as the scope in which its threads are looked for.
+
+    A session that is named by our own header counts before any other. Empty if the
+    client names none.
+    """
+    for name in (SESSION_HEADER, *SCOPE_HEADERS):
+        if headers.get(name):
+            return f"{name}:{_short_name(headers[name])}"
+    inner = "" if fields is None else body_session(fields)
+    return f"{BODY_SCOPE}{_short_name(inner)}" if inner else ""
+
+
+def _short_name(name: str) -> str:
+    """Return a name, or its digest if it is long: it is stored with every point."""
+    if len(name) <= _MAX_NAME_CHARS:
+        return name
+    return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def session_of_scope(scope: str) -> str:
+    """Return the client's name for its session; empty if it names none."""
+    return scope.partition(":")[2]
+
+
+def names_thread(scope: str) -> bool:
+    """Return whether the client names the thread itself."""
+    return scope.startswith(_NAMED_SCOPE)
+
+
+def named_thread_id(tenant: str, name: str) -> str:
+    """Return the id of the thread that a client calls by a name of its own."""
+    return derive_thread_id(tenant, scope_of({SESSION_HEADER: name}), "", "")
+
+
+def derive_thread_id(tenant: str, scope: str, previous: str, digest: str) -> str:
+    """Return the id of a new thread: two processes that see one request choose the same."""
+    text = "\0".join([tenant, scope, previous, digest])
+    return blake2b(
+        text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway"
+    ).hexdigest()
+
+
+def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:
+    """Return what a new thread is: a conversation, a subagent's, or a side call.
+
+    Within a client's session, a call without tools is a title or a count.
+    """
+    if client.is_subagent:
+        return "subagent"
+    return "side" if client.session and not has_tools else "main"
+
+
+# Messages outside the conversation
+
+
+def leading_system(elements: Sequence[Element]) -> int:
+    """Count the messages at the start that are the system prompt."""
+    for count in range(len(elements)):
+        value = elements[count].value
+        if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
+            return count
+    return len(elements)
+
+
+def trailing_system(elements: Sequence[Element], first: int) -> int:
+    """Count the system reminders at the end, which clients renew with each request."""
+    count = 0
+    while len(elements) - count > first + 1:
+        value = elements[len(elements) - 1 - count].value
+        if not isinstance(value, dict) or not (
+            value.get("role") in SYSTEM_ROLES or kind_of(value) == TRIGGER
+        ):
+            break
+        count += 1
+    return count

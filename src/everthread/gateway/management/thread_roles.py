@@ -1,0 +1,54 @@
+"""The role that each thread's system prompt and tools give to the assistant."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from everthread.core.messages import content_text, tool_names
+from everthread.core.types import Request, System
+from everthread.store.store import Store
+from everthread.thread.identity import Role, is_same_role, sketch_role
+
+MAX_ROLES = 2_000
+
+
+class ThreadRoles:
+    """Tell calls in another role from a thread's own; remember roles in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._roles: OrderedDict[str, tuple[int, Role]] = OrderedDict()
+        """For each thread the hash of its last system prompt, and the role."""
+
+    async def fits(self, thread: str, frame: Request) -> bool:
+        """Return whether a request may belong to a thread by its role."""
+        system = _system_text(frame.system)
+        known = self._roles.get(thread)
+        if known is None:
+            session = await self._store.session(thread)
+            role = sketch_role(_system_text(session.system))
+        elif known[0] == hash(system):
+            return True
+        else:
+            role = known[1]
+        return is_same_role(role, _role_of(frame, system))
+
+    def remember(self, thread: str, frame: Request) -> None:
+        """Remember the role of a thread's last request."""
+        system = _system_text(frame.system)
+        key = hash(system)
+        known = self._roles.get(thread)
+        if known is None or known[0] != key:
+            self._roles[thread] = key, _role_of(frame, system)
+        self._roles.move_to_end(thread)
+        if len(self._roles) > MAX_ROLES:
+            self._roles.popitem(last=False)
+
+
+def _role_of(frame: Request, system: str) -> Role:
+    names = {name for tool in frame.tools or () for name in tool_names(tool)}
+    return sketch_role(system, frozenset(names))
+
+
+def _system_text(system: System) -> str:
+    return system if isinstance(system, str) else content_text(system)

@@ -1,0 +1,43 @@
+"""Work that is left when a client has its answer: records and charges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from everthread.gateway.reading import MAX_BYTES_ON_LOOP, run_by_size
+
+T = TypeVar("T")
+
+
+class PendingWork:
+    """Run work after answers, and wait for it before the gateway ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something after the answer; `wait` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def settle(
+        self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
+    ) -> None:
+        """Charge a call: at once, or later if measuring it reads more than a few bytes of the request."""
+        if size <= MAX_BYTES_ON_LOOP:
+            charge(measure())
+        else:
+            self.start(self._settle_later(size, measure, charge))
+
+    async def wait(self) -> None:
+        """Wait until all of it is done."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _settle_later(
+        self, size: int, measure: Callable[[], T], charge: Callable[[T], None]
+    ) -> None:
+        charge(await run_by_size(size, measure))

@@ -1,0 +1,621 @@
+"""Merge several answers of a model into one response: one start, one stop, continuous indexes.
+
+Text streams on at once; only calls of `recall` are withheld. If the first answer has none, its events stay unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everthread.core.messages import kind_of
+from everthread.core.types import Api, Reply
+from everthread.wire import gemini
+from everthread.wire.codecs import CODECS
+from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
+from everthread.wire.gemini.fields import object_of
+
+RECALL = "recall"
+_GAP = "\n\n"
+
+
+class MergedStream(ABC):
+    """The streams of a response's rounds, one after the other."""
+
+    api: Api
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._events = SseSplitter()
+        self._decoder = CODECS[self.api].stream_decoder(model=model)
+        self.rounds = 0
+        """Rounds that have ended and are followed by another."""
+        self.recalls = 0
+        """Calls withheld in this round."""
+        self.client_calls = 0
+        """Calls of the client's own tools in this round."""
+        self._end_events: list[SseEvent] = []
+        """How a round that is followed by another would have ended."""
+        self._output = 0
+        """Tokens that earlier rounds said."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The events that go to the client; the beginning of one waits for its end."""
+        return b"".join(map(self._take, self._events.feed(chunk)))
+
+    def end_round(self) -> tuple[Reply, bytes]:
+        """Return the model's reply in this round, and the rest of its stream."""
+        rest = self._events.end()
+        return self._decoder.reply(), self._take(rest) if rest else b""
+
+    def go_on(self) -> None:
+        """Begin the next round of the response."""
+        self._output += self._output_tokens(self._decoder.reply().usage or {})
+        self._decoder = CODECS[self.api].stream_decoder(model=self._model)
+        self._end_events = []
+        self.rounds += 1
+        self.recalls = self.client_calls = 0
+        self._begin_round()
+
+    def finish(self) -> bytes:
+        """The held end of the stream, when no round follows."""
+        events = self._end_events
+        self._end_events = []
+        return b"".join(map(encode_event, events))
+
+    def _take(self, raw: bytes) -> bytes:
+        parser = SseParser()
+        events = parser.feed(raw) + parser.close()
+        if not events:
+            return raw  # a comment
+        event = events[0]
+        try:
+            data: Any = json.loads(event.data)
+        except (ValueError, RecursionError):
+            data = None
+        new = self._event(event, data) if isinstance(data, dict) else self._other(event)
+        return raw if new is event else encode_event(new) if new is not None else b""
+
+    def _other(self, event: SseEvent) -> SseEvent | None:
+        """Hold back the end of a chat stream, the one event that is not a JSON object, if the round calls `recall`."""
+        return self._hold(event) if self.recalls else event
+
+    def _hold(self, event: SseEvent) -> SseEvent | None:
+        """Hold an event back until it is clear that no round follows."""
+        self._end_events.append(event)
+        return None
+
+    @abstractmethod
+    def _begin_round(self) -> None:
+        """Reset what is counted per round."""
+
+    @abstractmethod
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        """The event to send instead: the same one if nothing changes, None to drop it."""
+
+    @abstractmethod
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int: ...
+
+
+class MergedMessages(MergedStream):
+    """Anthropic's events."""
+
+    api: Api = "anthropic"
+
+    def __init__(self, *, model: str | None = None) -> None:
+        super().__init__(model=model)
+        self._positions: dict[Any, int | None] = {}
+        """The index of each block of this round in the response; None if it is withheld."""
+        self._next = 0
+        self._usage: dict[str, Any] = {}
+
+    def _begin_round(self) -> None:
+        self._positions = {}
+
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("output_tokens"))
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        self._decoder.feed(event)
+        match data.get("type"):
+            case "message_start":
+                message = data.get("message")
+                usage = message.get("usage") if isinstance(message, dict) else None
+                self._usage = dict(usage) if isinstance(usage, dict) else {}
+                return None if self.rounds else event
+            case "content_block_start":
+                return self._block(event, data)
+            case "content_block_delta" | "content_block_stop":
+                return self._renumber_block(event, data)
+            case "message_delta":
+                return self._last(event, data)
+            case "message_stop" if self.recalls:
+                return self._hold(event)
+        return event
+
+    def _block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        if is_recall(data.get("content_block")):
+            self._positions[data.get("index")] = None
+            self.recalls += 1
+            return None
+        self.client_calls += kind_of(data.get("content_block")) == "tool_use"
+        self._positions[data.get("index")] = self._next
+        self._next += 1
+        return self._renumber_block(event, data)
+
+    def _renumber_block(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        index = data.get("index")
+        position = self._positions.get(index, index)
+        if position is None:
+            return None
+        return (
+            event
+            if position == index
+            else _replace_data(event, {**data, "index": position})
+        )
+
+    def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        if not self.rounds and not self.recalls:
+            return event
+        used = data.get("usage")
+        usage = {**self._usage, **(used if isinstance(used, dict) else {})}
+        usage["output_tokens"] = _number(usage.get("output_tokens")) + self._output
+        delta = dict(data.get("delta") or {})
+        if (
+            self.recalls
+            and not self.client_calls
+            and delta.get("stop_reason") == "tool_use"
+        ):
+            delta["stop_reason"] = "end_turn"
+        last = _replace_data(event, {**data, "delta": delta, "usage": usage})
+        return self._hold(last) if self.recalls else last
+
+
+class MergedChat(MergedStream):
+    """Chat completion chunks."""
+
+    api: Api = "openai_chat"
+
+    def __init__(self, *, model: str | None = None) -> None:
+        super().__init__(model=model)
+        self._head: dict[str, Any] = {}
+        self._calls: dict[int, int | None] = {}
+        self._unnamed: dict[int, list[dict[str, Any]]] = {}
+        """Pieces of calls whose name did not come yet."""
+        self._next = 0
+        self._has_text = False
+        self._needs_gap = False
+
+    def _begin_round(self) -> None:
+        self._calls = {}
+        self._unnamed = {}
+        self._needs_gap = self._has_text
+
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("completion_tokens"))
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        deltas = self._decoder.feed(event)
+        chunk = dict(data)
+        if not self.rounds:
+            self._head = {
+                **{key: data[key] for key in ("id", "created", "model") if key in data},
+                **self._head,
+            }
+        else:
+            chunk |= self._head
+        fragments = [delta for delta in deltas if delta.kind == "call"]
+        choices = data.get("choices")
+        choice = (
+            choices[0]
+            if isinstance(choices, list) and choices and isinstance(choices[0], dict)
+            else None
+        )
+        if choice is not None:
+            delta = dict(choice.get("delta") or {})
+            if isinstance(delta.get("tool_calls"), list):
+                delta["tool_calls"] = self._own_calls(delta["tool_calls"], fragments)
+                if not delta["tool_calls"]:
+                    del delta["tool_calls"]
+            if self.rounds:
+                delta.pop("role", None)
+            if isinstance(delta.get("content"), str) and delta["content"]:
+                if self._needs_gap:
+                    delta["content"] = _GAP + delta["content"]
+                self._needs_gap = False
+                self._has_text = True
+            chunk["choices"] = [{**choice, "delta": delta}]
+        if isinstance(data.get("usage"), dict) and self._output:
+            chunk["usage"] = _chat_usage(
+                [{"completion_tokens": self._output}, data["usage"]]
+            )
+        if self.recalls and (choice is None or choice.get("finish_reason") is not None):
+            return self._close(event, chunk)
+        if (
+            choice is not None
+            and not chunk["choices"][0]["delta"]
+            and choice.get("delta")
+        ):
+            return None
+        return event if chunk == data else _replace_data(event, chunk)
+
+    def _close(self, event: SseEvent, chunk: dict[str, Any]) -> SseEvent | None:
+        """Return the text of a chunk that ends the round; hold back its end."""
+        if not chunk.get("choices"):
+            return self._hold(_replace_data(event, chunk))
+        choice = chunk["choices"][0]
+        reason = choice["finish_reason"]
+        reason = "stop" if reason == "tool_calls" and not self.client_calls else reason
+        self._hold(
+            _replace_data(
+                event,
+                {
+                    **chunk,
+                    "choices": [{**choice, "delta": {}, "finish_reason": reason}],
+                },
+            )
+        )
+        if not choice["delta"]:
+            return None
+        words = {key: value for key, value in chunk.items() if key != "usage"}
+        return _replace_data(
+            event, {**words, "choices": [{**choice, "finish_reason": None}]}
+        )
+
+    def _own_calls(
+        self, pieces: Sequence[Any], deltas: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        """The pieces of the client's own calls, numbered on."""
+        calls: list[dict[str, Any]] = []
+        for piece, delta in zip(pieces, deltas, strict=False):
+            at = delta.index
+            if at not in self._calls:
+                self._unnamed.setdefault(at, []).append(piece)
+                if not delta.name:
+                    continue
+                pieces_so_far = self._unnamed.pop(at)
+                if delta.name == RECALL:
+                    self._calls[at] = None
+                    self.recalls += 1
+                    continue
+                self._calls[at] = self._next
+                self._next += 1
+                self.client_calls += 1
+                calls += [{**one, "index": self._calls[at]} for one in pieces_so_far]
+            elif self._calls[at] is not None:
+                calls.append({**piece, "index": self._calls[at]})
+        return calls
+
+
+class MergedResponses(MergedStream):
+    """Events of the Responses protocol."""
+
+    api: Api = "openai_responses"
+
+    def __init__(self, *, model: str | None = None) -> None:
+        super().__init__(model=model)
+        self._positions: dict[Any, int | None] = {}
+        self._next = 0
+        self._items: list[Any] = []
+        """What earlier rounds said."""
+        self._own: list[Any] = []
+        self._id: Any = None
+        self._number = 0
+        self._event_data: dict[str, Any] = {}
+
+    def _begin_round(self) -> None:
+        self._positions = {}
+        self._items += self._own
+        self._own = []
+
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("output_tokens"))
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        self._decoder.feed(event)
+        self._event_data = data
+        kind = str(data.get("type"))
+        if kind in ("response.created", "response.in_progress", "response.queued"):
+            if self.rounds:
+                return None
+            response = data.get("response")
+            self._id = response.get("id") if isinstance(response, dict) else None
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            return self._last(event, data)
+        elif "output_index" in data:
+            return self._item(event, data, kind)
+        return self._renumber_event(event, data)
+
+    def _item(
+        self, event: SseEvent, data: dict[str, Any], kind: str
+    ) -> SseEvent | None:
+        index = data["output_index"]
+        if index not in self._positions:
+            if is_recall(data.get("item")):
+                self._positions[index] = None
+                self.recalls += 1
+            else:
+                self.client_calls += kind_of(data.get("item")) in (
+                    "function_call",
+                    "custom_tool_call",
+                )
+                self._positions[index] = self._next
+                self._next += 1
+        position = self._positions[index]
+        if position is None:
+            return None
+        if kind == "response.output_item.done":
+            self._own.append(data.get("item"))
+        return self._renumber_event(
+            event, data if position == index else {**data, "output_index": position}
+        )
+
+    def _last(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        response = data.get("response")
+        if not isinstance(response, dict) or not (self.rounds or self.recalls):
+            return self._renumber_event(event, data)
+        usage = response.get("usage")
+        new = {
+            **response,
+            "id": self._id or response.get("id"),
+            "output": [*self._items, *self._own],
+        }
+        if isinstance(usage, dict):
+            new["usage"] = _responses_usage([{"output_tokens": self._output}, usage])
+        last = self._renumber_event(event, {**data, "response": new})
+        return self._hold(last) if self.recalls else last
+
+    def _renumber_event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent:
+        number = data.get("sequence_number")
+        if isinstance(number, int) and not (self.rounds or self.recalls):
+            self._number = number + 1
+        elif isinstance(number, int):
+            data = {**data, "sequence_number": self._number}
+            self._number += 1
+        return event if data is self._event_data else _replace_data(event, data)
+
+
+class MergedGemini(MergedStream):
+    """Chunks of Gemini's."""
+
+    api: Api = "gemini"
+
+    def _begin_round(self) -> None:
+        """Nothing is counted per round."""
+
+    def _output_tokens(self, usage: Mapping[str, Any]) -> int:
+        return _number(usage.get("candidatesTokenCount")) + _number(
+            usage.get("thoughtsTokenCount")
+        )
+
+    def _event(self, event: SseEvent, data: dict[str, Any]) -> SseEvent | None:
+        self._decoder.feed(event)
+        parts = gemini_parts(data)
+        kept = [part for part in parts if not is_gemini_recall(part)]
+        self.recalls += len(parts) - len(kept)
+        self.client_calls += sum(
+            object_of(part, "functionCall") is not None for part in kept
+        )
+        candidates = data.get("candidates")
+        first = candidates[0] if isinstance(candidates, list) and candidates else {}
+        chunk = data if kept == parts else with_gemini_parts(data, kept)
+        usage = data.get("usageMetadata")
+        if isinstance(usage, dict) and self._output:
+            chunk = {
+                **chunk,
+                "usageMetadata": _gemini_usage(
+                    [{"candidatesTokenCount": self._output}, usage]
+                ),
+            }
+        if (
+            self.recalls
+            and isinstance(first, dict)
+            and first.get("finishReason") is not None
+        ):
+            return self._close(event, chunk, kept)
+        if parts and not kept:
+            return None
+        return event if chunk is data else _replace_data(event, chunk)
+
+    def _close(
+        self, event: SseEvent, chunk: dict[str, Any], kept: list[Any]
+    ) -> SseEvent | None:
+        """Send the last words of a round; hold its end until it is clear that no round follows."""
+        self._hold(_replace_data(event, with_gemini_parts(chunk, [])))
+        if not kept:
+            return None
+        words = {key: value for key, value in chunk.items() if key != "usageMetadata"}
+        [candidate] = words["candidates"][:1]
+        shell = {
+            key: value for key, value in candidate.items() if key != "finishReason"
+        }
+        return _replace_data(event, {**words, "candidates": [shell]})
+
+
+def gemini_parts(data: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of a response's first candidate."""
+    candidates = data.get("candidates")
+    first = candidates[0] if isinstance(candidates, list) and candidates else None
+    content = first.get("content") if isinstance(first, dict) else None
+    parts = content.get("parts") if isinstance(content, dict) else None
+    return (
+        [part for part in parts if isinstance(part, dict)]
+        if isinstance(parts, list)
+        else []
+    )
+
+
+def with_gemini_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, Any]:
+    """Return a response whose first candidate says these parts; without content if there are none."""
+    first, *others = data["candidates"]
+    shell = {key: value for key, value in first.items() if key != "content"}
+    content = (
+        {"content": {**(first.get("content") or {}), "parts": parts}} if parts else {}
+    )
+    return {**data, "candidates": [{**content, **shell}, *others]}
+
+
+def is_gemini_recall(part: Mapping[str, Any]) -> bool:
+    call = object_of(part, "functionCall")
+    return call is not None and call.get("name") == RECALL
+
+
+MERGED: Mapping[Api, type[MergedStream]] = {
+    "anthropic": MergedMessages,
+    "openai_chat": MergedChat,
+    "openai_responses": MergedResponses,
+    "gemini": MergedGemini,
+}
+
+
+def is_recall(part: Any) -> bool:
+    """Whether a block or an item calls the gateway's own tool."""
+    is_call = kind_of(part) in ("tool_use", "function_call")
+    return is_call and part.get("name") == RECALL and not part.get("namespace")
+
+
+def merge_bodies(api: Api, bodies: Sequence[Any]) -> Any:
+    """The whole answers of a response's rounds as one, without the calls that were answered here."""
+    if api == "gemini":
+        return _merge_gemini(bodies)
+    if api == "openai_chat":
+        return _merge_chat(bodies)
+    listed = "content" if api == "anthropic" else "output"
+    parts = [
+        part
+        for body in bodies
+        for part in body.get(listed) or []
+        if not is_recall(part)
+    ]
+    merged = {**bodies[-1], listed: parts, "id": bodies[0].get("id")}
+    usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
+    if usages and api == "anthropic":
+        merged["usage"] = {
+            **usages[-1],
+            "output_tokens": sum(_number(one.get("output_tokens")) for one in usages),
+        }
+    elif usages:
+        merged["usage"] = _responses_usage(usages)
+    if merged.get("stop_reason") == "tool_use" and not any(
+        kind_of(part) == "tool_use" for part in parts
+    ):
+        merged["stop_reason"] = "end_turn"
+    return merged
+
+
+def _merge_gemini(bodies: Sequence[Any]) -> Any:
+    """Merge whole answers; a stream that came as one JSON array is answered as an array again."""
+    whole = [
+        gemini.encode_reply(gemini.decode_reply(body))
+        if isinstance(body, list)
+        else body
+        for body in bodies
+    ]
+    parts = [
+        part
+        for body in whole
+        for part in gemini_parts(body)
+        if not is_gemini_recall(part)
+    ]
+    merged = (
+        with_gemini_parts(whole[-1], gemini.merge_parts(parts))
+        if whole[-1].get("candidates")
+        else whole[-1]
+    )
+    usages = [
+        body["usageMetadata"]
+        for body in whole
+        if isinstance(body.get("usageMetadata"), dict)
+    ]
+    if usages:
+        merged = {**merged, "usageMetadata": _gemini_usage(usages)}
+    return [merged] if isinstance(bodies[-1], list) else merged
+
+
+def _gemini_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    output_tokens = sum(_number(usage.get("candidatesTokenCount")) for usage in usages)
+    thoughts = sum(_number(usage.get("thoughtsTokenCount")) for usage in usages)
+    last = usages[-1]
+    total = _number(last.get("promptTokenCount")) + output_tokens + thoughts
+    return {
+        **last,
+        "candidatesTokenCount": output_tokens,
+        **({"thoughtsTokenCount": thoughts} if thoughts else {}),
+        "totalTokenCount": total,
+    }
+
+
+def _merge_chat(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    choices = [body["choices"][0] for body in bodies]
+    message: dict[str, Any] = {}
+    for choice in choices:
+        for key, value in choice["message"].items():
+            before = message.get(key)
+            if (
+                key == "content"
+                and isinstance(before, str)
+                and before
+                and isinstance(value, str)
+                and value
+            ):
+                message[key] = f"{before}{_GAP}{value}"
+            elif (
+                key in ("reasoning", "reasoning_content")
+                and isinstance(before, str)
+                and isinstance(value, str)
+            ):
+                message[key] = before + value
+            elif isinstance(before, list) and isinstance(value, list):
+                message[key] = [*before, *value]
+            elif value is not None or key not in message:
+                message[key] = value
+    calls = [
+        call
+        for call in message.pop("tool_calls", None) or []
+        if not _is_chat_recall(call)
+    ]
+    reason = choices[-1].get("finish_reason")
+    if calls:
+        message["tool_calls"] = calls
+    elif reason == "tool_calls":
+        reason = "stop"
+    merged = {
+        **bodies[-1],
+        **{key: bodies[0][key] for key in ("id", "created") if key in bodies[0]},
+    }
+    merged["choices"] = [{**choices[-1], "message": message, "finish_reason": reason}]
+    usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
+    return {**merged, "usage": _chat_usage(usages)} if usages else merged
+
+
+def _is_chat_recall(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and function.get("name") == RECALL
+
+
+def _chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    output_tokens = sum(_number(usage.get("completion_tokens")) for usage in usages)
+    return {
+        **usages[-1],
+        "completion_tokens": output_tokens,
+        "total_tokens": _number(usages[-1].get("prompt_tokens")) + output_tokens,
+    }
+
+
+def _responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    output_tokens = sum(_number(usage.get("output_tokens")) for usage in usages)
+    return {
+        **usages[-1],
+        "output_tokens": output_tokens,
+        "total_tokens": _number(usages[-1].get("input_tokens")) + output_tokens,
+    }
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _replace_data(event: SseEvent, data: Mapping[str, Any]) -> SseEvent:
+    return SseEvent(event.event, json.dumps(data, separators=(",", ":")))

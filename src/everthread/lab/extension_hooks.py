@@ -1,0 +1,144 @@
+"""Answers the plug-ins of opencode and pi.
+
+A plug-in calls a command with a JSON object on standard input: an `event`, the agent's `session`, and more. `compact`
+stores the session and returns its context, `tool_result` turns a large result into a preview with the id of the stored
+output, and `recall` finds what was stored. No gateway and no model is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.agent.tools.conversation_tools import Recall, recall_text
+from everthread.core.messages import Message, calls_of, text_of
+from everthread.core.outputs import name_reader, persisted_block
+from everthread.errors import InputError, TranscriptError
+from everthread.factory import acompress
+from everthread.lab.hand_back import write_hand_back
+from everthread.lab.hooks import (
+    MAX_HOOK_CHARS,
+    MAX_RESULT_CHARS,
+    PREVIEW_CHARS,
+    RECALL_TOOL,
+    store_output,
+)
+from everthread.lab.importers.log import Log, text_in
+from everthread.lab.importers.read_logs import (
+    import_log,
+    parse_log,
+    read_log,
+    thread_id,
+)
+from everthread.store.store import Store
+from everthread.thread.lookup import StoreLookup
+
+OPENCODE = "opencode"
+PI = "pi"
+EXTENSIONS = (OPENCODE, PI)
+DEFAULT_WINDOW = 200_000
+READERS = {OPENCODE: RECALL_TOOL, PI: Recall.name}
+"""The tool with which the agent's model reads a stored output."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionHooks:
+    """Answers the plug-in of one agent."""
+
+    client: str
+    store: Store
+
+    async def answer(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the answer to a plug-in; None if there is nothing to change."""
+        event = text_in(given, "event")
+        if event == "compact":
+            return await self._compact(given)
+        if event == "tool_result":
+            return await self._shorten_result(given)
+        if event == "recall":
+            return await self._recall(given)
+        raise InputError(
+            f"the event {event!r} is unknown; use compact, tool_result or recall"
+        )
+
+    async def _compact(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        log = self._read_session(given)
+        thread, _ = await import_log(self.store, log)
+        messages = given.get("messages")
+        if isinstance(messages, list):
+            return await _write_compaction(messages, given)
+        how = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
+        text = write_hand_back(
+            log.messages, max_chars=MAX_HOOK_CHARS, model=log.model or None, how=how
+        )
+        return {"text": text} if text else None
+
+    async def _shorten_result(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        text = text_in(given, "text")
+        if len(text) <= MAX_RESULT_CHARS:
+            return None
+        await store_output(
+            self.store,
+            self._empty_log(given),
+            text,
+            tool=text_in(given, "tool"),
+            call_id=text_in(given, "call"),
+        )
+        block = persisted_block(text, preview_chars=PREVIEW_CHARS)
+        return {"text": name_reader(block, READERS[self.client])}
+
+    async def _recall(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        thread = thread_id(self._empty_log(given))
+        arguments = given.get("arguments")
+        lookup = StoreLookup(self.store, None, thread)
+        found = await recall_text(
+            lookup, arguments if isinstance(arguments, Mapping) else {}
+        )
+        return {"text": found}
+
+    def _read_session(self, given: Mapping[str, Any]) -> Log:
+        """Return the session: from the agent's own log file, or from the transcript that the plug-in sends."""
+        path = text_in(given, "transcript_path")
+        if path:
+            log = read_log(path)
+        elif "transcript" in given:
+            log = parse_log(json.dumps(given["transcript"]), f"{self.client}'s session")
+        else:
+            raise TranscriptError("the plug-in sends no transcript")
+        return replace(log, kind=self.client, session=text_in(given, "session"))
+
+    def _empty_log(self, given: Mapping[str, Any]) -> Log:
+        return Log("", self.client, [], session=text_in(given, "session"))
+
+
+async def _write_compaction(
+    messages: Sequence[Message], given: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the compaction of messages that the agent wants to replace by a summary."""
+    window = given.get("window")
+    done = await acompress(
+        messages,
+        window=window if isinstance(window, int) else DEFAULT_WINDOW,
+        model=text_in(given, "model") or None,
+        summarizer="journal",
+        force=True,
+    )
+    if not done.changed:
+        return None
+    return {
+        "summary": "\n\n".join(filter(None, map(_write_message, done.messages))),
+        "messages": done.messages,
+        "tokens_before": done.tokens_before,
+        "tokens_after": done.tokens_after,
+    }
+
+
+def _write_message(message: Message) -> str:
+    """Return a message as text; one that is not the user's begins with its role."""
+    calls = [f"{call.name}({call.arguments})" for call in calls_of(message)]
+    text = "\n".join(filter(None, [text_of(message), *calls]))
+    return (
+        text if message["role"] == "user" or not text else f"[{message['role']}] {text}"
+    )

@@ -1,0 +1,391 @@
+"""Measures how much of an agent's later needs its client's own summaries held, beside Everthread's.
+
+A need is a file name or an identifier that occurred before a compaction and that the agent typed in a call afterwards,
+before any result showed it again. It is looked for in the context that the client made, and in Everthread's compaction
+of the same messages: once in the same room, once at the default size. No model is asked for anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from everthread import estimate_request_tokens
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    parts_of,
+    results_of,
+    strings_in,
+    text_of,
+)
+from everthread.core.transcript import is_user_message, user_text
+from everthread.errors import EverthreadError
+from everthread.factory import compress
+from everthread.lab.importers.log import (
+    CLIENT_NAMES,
+    ClientCompaction,
+    Log,
+    LoggedMessage,
+    inject_text,
+    without_reasoning,
+)
+
+DEFAULT_WINDOW = 200_000
+MAX_LATER_BLOCKS = 120
+"""Blocks of the agent's answers after a compaction (thoughts, words, calls) that are read for needs."""
+MIN_MESSAGES = 20
+MIN_NEEDS = 2
+"""A compaction of fewer messages, or with fewer needs after it, is not counted."""
+MIN_WINDOW = 2_000
+MAX_WINDOW = 400_000
+SEARCH_STEPS = 9
+"""Halvings in the search for the window that gives a size."""
+OWN = "own"
+SAME_SIZE = "same_size"
+DEFAULT_SIZE = "default_size"
+
+_PATH_CHARACTERS = re.compile(r"[A-Za-z0-9_.\-/]++")
+_EXTENSION = re.compile(r"\.[A-Za-z0-9]{1,6}")
+_SOURCE_FILE = re.compile(
+    r"(?<![A-Za-z0-9_\-])[A-Za-z0-9_\-]++\.(?:go|ts|tsx|py|md|json|yaml|yml|ex|exs|sh|toml|js|rs|css|html)\b"
+)
+_MIN_NAME_START = 2
+"""A slash and one character come before the extension of a path."""
+_IDENTIFIER = re.compile(
+    r"\b(?:[a-z0-9]+_[a-z0-9_]{4,}|[A-Za-z]*[a-z][A-Z][A-Za-z0-9]{4,})\b"
+)
+_MIN_FILE_CHARS = 5
+_MIN_IDENTIFIER_CHARS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """File names and identifiers."""
+
+    files: frozenset[str] = frozenset()
+    identifiers: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.files) + len(self.identifiers)
+
+    def __or__(self, other: Names) -> Names:
+        return Names(self.files | other.files, self.identifiers | other.identifiers)
+
+    def typed_anew(self, typed: Names, shown: str) -> Names:
+        """Return those of these that were typed and that no result had shown."""
+        return Names(
+            frozenset(name for name in self.files & typed.files if name not in shown),
+            frozenset(
+                name
+                for name in self.identifiers & typed.identifiers
+                if name not in shown
+            ),
+        )
+
+
+def _find_paths(run: str) -> list[str]:
+    """Return the paths in a run of path characters: one with a slash and an extension, else names of source files."""
+    slash = run.find("/")
+    if slash >= 0:
+        ends = [
+            found
+            for found in _EXTENSION.finditer(run)
+            if found.start() >= slash + _MIN_NAME_START
+        ]
+        if ends:
+            end = ends[-1].end()
+            return [run[:end], *_find_paths(run[end:])]
+    return [name.lstrip("-") for name in _SOURCE_FILE.findall(run)]
+
+
+def find_names(text: str) -> Names:
+    """Return the file names and identifiers of a text."""
+    paths = (
+        path for run in _PATH_CHARACTERS.findall(text) for path in _find_paths(run)
+    )
+    files = frozenset(
+        path.rsplit("/", 1)[-1] for path in paths if len(path) >= _MIN_FILE_CHARS
+    )
+    names = frozenset(
+        name for name in _IDENTIFIER.findall(text) if len(name) >= _MIN_IDENTIFIER_CHARS
+    )
+    return Names(files, names)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """A compaction of the client: the messages before it, the context that it made, and the needs after it."""
+
+    number: int
+    messages: list[Message]
+    own: str
+    is_readable: bool
+    """False if the client's summary cannot be read; then `own` has only the text put back beside it."""
+    needs: Names
+
+    @property
+    def user_messages(self) -> list[list[str]]:
+        """The user's words in each part of each message; parts that the client wrote may be between them."""
+        said = [
+            _user_pieces(message)
+            for message in self.messages
+            if is_user_message(message)
+        ]
+        return [pieces for pieces in said if pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Counts of the needs that a context held, and its size in tokens."""
+
+    files: int
+    identifiers: int
+    user_messages: int
+    tokens: int
+
+    @property
+    def names(self) -> int:
+        return self.files + self.identifiers
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedHandOff:
+    """One compaction of the client beside Everthread's. `held` has `own`, `same_size` and `default_size`."""
+
+    number: int
+    files: int
+    identifiers: int
+    user_messages: int
+    is_readable: bool
+    held: dict[str, Held]
+
+    @property
+    def names(self) -> int:
+        return self.files + self.identifiers
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All compactions of one log. `skipped`: those with too little before or after them to be measured."""
+
+    source: str
+    client: str
+    compactions: list[ComparedHandOff] = field(default_factory=list)
+    skipped: int = 0
+
+
+def compare_log(log: Log) -> Comparison:
+    """Compare each compaction that the client made itself with Everthread's."""
+    hand_offs = list(find_hand_offs(log))
+    compared = [_compare(hand_off) for hand_off in hand_offs]
+    client = CLIENT_NAMES.get(log.kind, log.kind)
+    return Comparison(
+        log.source, client, compared, len(log.compactions) - len(compared)
+    )
+
+
+def find_hand_offs(log: Log) -> Iterator[HandOff]:
+    """Yield the compactions of a log that can be measured."""
+    start = 0
+    previous: ClientCompaction | None = None
+    for number, compaction in enumerate(log.compactions):
+        following = log.compactions[number + 1 : number + 2]
+        end = following[0].before if following else len(log.entries)
+        messages = without_reasoning(
+            entry.message for entry in log.entries[start : compaction.before]
+        )
+        if previous is not None and previous.context:
+            messages.insert(0, inject_text(previous.context))
+        known = find_names("\n".join(map(whole_text, messages)))
+        needs = _find_needs(known, log.entries[compaction.before : end])
+        start = compaction.before
+        previous = compaction
+        if len(messages) >= MIN_MESSAGES and len(needs) >= MIN_NEEDS:
+            yield HandOff(
+                number,
+                messages,
+                compaction.context,
+                compaction.summary is not None,
+                needs,
+            )
+
+
+def _find_needs(known: Names, entries: Sequence[LoggedMessage]) -> Names:
+    needs = Names()
+    shown = ""
+    blocks = 0
+    for entry in entries:
+        message = entry.message
+        if message["role"] != "assistant":
+            if blocks:
+                shown += f"\n{user_text(message) if message['role'] == 'user' else whole_text(message)}"
+            continue
+        blocks += _count_blocks(message)
+        typed = "\n".join(
+            text for call in calls_of(message) for text in strings_in(call.parsed)
+        )
+        needs |= known.typed_anew(find_names(typed), shown)
+        if blocks > MAX_LATER_BLOCKS:
+            break
+    return needs
+
+
+def _count_blocks(message: Message) -> int:
+    return (
+        bool(message.get("reasoning_content"))
+        + bool(text_of(message))
+        + len(calls_of(message))
+    )
+
+
+def whole_text(message: Message) -> str:
+    """Return all text of a message: words, arguments of calls, results."""
+    results = (
+        (result.text for result in results_of(message))
+        if message["role"] != "tool"
+        else ()
+    )
+    typed = (text for call in calls_of(message) for text in strings_in(call.parsed))
+    return "\n".join([text_of(message), *results, *typed])
+
+
+def _compare(hand_off: HandOff) -> ComparedHandOff:
+    size = (
+        estimate_request_tokens([{"role": "user", "content": hand_off.own}])
+        if hand_off.own
+        else 0
+    )
+    texts = {
+        OWN: (hand_off.own, size),
+        SAME_SIZE: read_context(compact_to_size(hand_off.messages, size)),
+        DEFAULT_SIZE: read_context(compact_messages(hand_off.messages, DEFAULT_WINDOW)),
+    }
+    said = hand_off.user_messages
+    needs = hand_off.needs
+    held = {
+        name: Held(
+            _count_in(needs.files, text),
+            _count_in(needs.identifiers, text),
+            user_messages=count_whole(said, text),
+            tokens=tokens,
+        )
+        for name, (text, tokens) in texts.items()
+    }
+    return ComparedHandOff(
+        hand_off.number,
+        len(needs.files),
+        len(needs.identifiers),
+        user_messages=len(said),
+        is_readable=hand_off.is_readable,
+        held=held,
+    )
+
+
+def _user_pieces(message: Message) -> list[str]:
+    pieces = (
+        user_text({"role": "user", "content": [part]}) for part in parts_of(message)
+    )
+    return [piece for piece in pieces if piece]
+
+
+def count_whole(said: Iterable[Sequence[str]], text: str) -> int:
+    """Return the number of user messages all of whose pieces are in the text, word for word."""
+    return sum(all(piece in text for piece in pieces) for pieces in said)
+
+
+def _count_in(names: Iterable[str], text: str) -> int:
+    return sum(name in text for name in names)
+
+
+def compact_to_size(
+    messages: Sequence[Message],
+    size: int,
+    edit: Callable[[list[Message]], list[Message]] | None = None,
+) -> list[Message]:
+    """Return the largest compaction of at most this many tokens, over all windows; empty if none is as small.
+
+    `edit` changes each compaction before its size is counted.
+    """
+    low = MIN_WINDOW
+    high = MAX_WINDOW
+    best: list[Message] = []
+    for _ in range(SEARCH_STEPS):
+        window = (low + high) // 2
+        compacted = compact_messages(messages, window)
+        if edit is not None:
+            compacted = edit(compacted)
+        if estimate_request_tokens(compacted) <= size:
+            best = compacted
+            low = window
+        else:
+            high = window
+    return best
+
+
+def compact_messages(messages: Sequence[Message], window: int) -> list[Message]:
+    """Return the messages after a compaction without a model, unchanged if there is nothing to compact."""
+    try:
+        return compress(
+            messages, window=window, summarizer="journal", force=True
+        ).messages
+    except EverthreadError:
+        return list(messages)
+
+
+def read_context(messages: Sequence[Message]) -> tuple[str, int]:
+    """Return everything that a context says, and its tokens."""
+    text = "\n".join(map(whole_text, messages))
+    return text, estimate_request_tokens(list(messages)) if messages else 0
+
+
+def total_held(comparisons: Sequence[Comparison], name: str) -> Held:
+    """Return the sum over all compactions whose own summary can be read; the tokens are their mean."""
+    counted = [
+        one.held[name]
+        for comparison in comparisons
+        for one in comparison.compactions
+        if one.is_readable
+    ]
+    return Held(
+        sum(held.files for held in counted),
+        sum(held.identifiers for held in counted),
+        user_messages=sum(held.user_messages for held in counted),
+        tokens=sum(held.tokens for held in counted) // max(len(counted), 1),
+    )
+
+
+def describe(comparisons: Sequence[Comparison]) -> str:
+    """Return one sentence: the share of the needs in the client's summaries, and in Everthread's."""
+    counted = [
+        one
+        for comparison in comparisons
+        for one in comparison.compactions
+        if one.is_readable
+    ]
+    names = sum(one.names for one in counted)
+    if not names:
+        unread = sum(
+            not one.is_readable
+            for comparison in comparisons
+            for one in comparison.compactions
+        )
+        if unread:
+            return (
+                "The client's summaries are encrypted: what they kept cannot be read."
+            )
+        return "No compaction of a client with enough before and after it was found."
+    readable = [
+        one.client
+        for one in comparisons
+        if any(made.is_readable for made in one.compactions)
+    ]
+    clients = " and ".join(dict.fromkeys(readable))
+    own = total_held(comparisons, OWN).names / names
+    ours = total_held(comparisons, SAME_SIZE).names / names
+    times = f"its {len(counted)} compactions" if len(counted) > 1 else "its compaction"
+    return (
+        f"At {times} {clients}'s summary kept {own:.0%} of the names that the agent used next; Everthread would have "
+        f"kept {ours:.0%} in the same room."
+    )

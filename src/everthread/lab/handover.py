@@ -1,0 +1,214 @@
+"""Continues a session of one agent in another: writes its compacted context as a native log of the other.
+
+Calls and results of foreign tools are written as text: the other agent does not have these tools, and it must not
+imitate them. Reasoning is left out: it is signed or encrypted for the model that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from everthread import estimate_request_tokens
+from everthread.core.messages import Message, calls_of, results_of, text_of
+from everthread.errors import InputError
+from everthread.factory import compress
+from everthread.lab.importers.log import CLIENT_NAMES, Log, without_reasoning
+
+DEFAULT_WINDOW = 200_000
+MAX_ARGUMENT_CHARS = 2_000
+CLIENTS = ("claude", "codex")
+CLAUDE_VERSION = "2.1.0"
+CODEX_VERSION = "0.142.0"
+"""Versions that the written logs state: these forms have been read since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A session written for another agent, and how to resume it."""
+
+    client: str
+    file: Path
+    command: str
+    messages: int
+    tokens: int
+
+
+def hand_over(
+    log: Log,
+    client: str,
+    *,
+    window: int = DEFAULT_WINDOW,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> HandOver:
+    """Write a session for another agent. `folder`: the project's folder; None is the current one."""
+    if client not in CLIENTS:
+        raise InputError(
+            f"--in {client!r} is unknown; use one of: {', '.join(CLIENTS)}"
+        )
+    variables = os.environ if env is None else env
+    project = (folder or Path.cwd()).resolve()
+    turns = write_turns(log, window)
+    if client == "claude":
+        return _write_claude(turns, project, variables)
+    return _write_codex(turns, project, variables)
+
+
+def write_turns(log: Log, window: int) -> list[Message]:
+    """Return the compacted conversation as plain messages of user and assistant, in turn."""
+    name = CLIENT_NAMES.get(log.kind, "another agent")
+    messages = compress(
+        without_reasoning(log.messages),
+        window=window,
+        summarizer="journal",
+        model=log.model or None,
+    ).messages
+    tools = {call.id: call.name for message in messages for call in calls_of(message)}
+    lead = f"This session was begun in {name} and is continued here. Tools named below are those of {name}."
+    turns: list[Message] = [{"role": "user", "content": lead}]
+    for message in messages:
+        role = "assistant" if message["role"] == "assistant" else "user"
+        text = _plain_text(message, tools).strip()
+        if not text:
+            continue
+        if turns[-1]["role"] == role:
+            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n\n{text}"}
+        else:
+            turns.append({"role": role, "content": text})
+    if turns[-1]["role"] == "user":
+        turns.append(
+            {
+                "role": "assistant",
+                "content": "I have read the session so far and can continue.",
+            }
+        )
+    return turns
+
+
+def _plain_text(message: Message, tools: Mapping[str, str]) -> str:
+    parts = []
+    results = results_of(message)
+    words = text_of(message) if message["role"] != "tool" else ""
+    if words:
+        parts.append(words)
+    for call in calls_of(message):
+        arguments = call.arguments
+        if len(arguments) > MAX_ARGUMENT_CHARS:
+            arguments = f"{arguments[:MAX_ARGUMENT_CHARS]} […]"
+        parts.append(f"[Called {call.name}: {arguments}]")
+    parts += [
+        f"[Result of {tools.get(result.call_id, 'a tool')}]\n{result.text}"
+        for result in results
+    ]
+    return "\n".join(parts)
+
+
+def _write_claude(
+    turns: Sequence[Message], project: Path, env: Mapping[str, str]
+) -> HandOver:
+    session = str(uuid.uuid4())
+    home = Path(env.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
+    file = (
+        home
+        / "projects"
+        / re.sub(r"[^A-Za-z0-9]", "-", str(project))
+        / f"{session}.jsonl"
+    )
+    lines = []
+    parent = None
+    for turn in turns:
+        line = _claude_line(turn, session, project) | {"parentUuid": parent}
+        parent = line["uuid"]
+        lines.append(line)
+    _write_lines(file, lines)
+    command = f"claude --resume {session}"
+    return HandOver(
+        "Claude Code", file, command, len(turns), estimate_request_tokens(list(turns))
+    )
+
+
+def _claude_line(turn: Message, session: str, project: Path) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": turn["role"], "content": turn["content"]}
+    if turn["role"] == "assistant":
+        usage = {"input_tokens": 0, "output_tokens": 0}
+        message = {
+            "id": f"msg_{uuid.uuid4().hex[:24]}",
+            "type": "message",
+            "role": "assistant",
+            "model": "<synthetic>",
+            "content": [{"type": "text", "text": turn["content"]}],
+            "stop_reason": "end_turn",
+            "usage": usage,
+        }
+    return {
+        "type": turn["role"],
+        "uuid": str(uuid.uuid4()),
+        "sessionId": session,
+        "isSidechain": False,
+        "userType": "external",
+        "cwd": str(project),
+        "version": CLAUDE_VERSION,
+        "timestamp": _now(),
+        "message": message,
+    }
+
+
+def _write_codex(
+    turns: Sequence[Message], project: Path, env: Mapping[str, str]
+) -> HandOver:
+    session = str(uuid.uuid4())
+    began = datetime.now(UTC)
+    home = Path(env.get("CODEX_HOME") or Path.home() / ".codex")
+    folder = home / "sessions" / f"{began:%Y}" / f"{began:%m}" / f"{began:%d}"
+    file = folder / f"rollout-{began:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+    meta = {
+        "id": session,
+        "session_id": session,
+        "timestamp": _now(),
+        "cwd": str(project),
+        "originator": "everthread",
+        "cli_version": CODEX_VERSION,
+        "source": "cli",
+    }
+    lines: list[dict[str, Any]] = [
+        {"timestamp": _now(), "type": "session_meta", "payload": meta}
+    ]
+    for turn in turns:
+        kind = "output_text" if turn["role"] == "assistant" else "input_text"
+        content = [{"type": kind, "text": turn["content"]}]
+        item = {"type": "message", "role": turn["role"], "content": content}
+        lines.append({"timestamp": _now(), "type": "response_item", "payload": item})
+        event = "agent_message" if turn["role"] == "assistant" else "user_message"
+        shown = {"type": event, "message": turn["content"]}
+        lines.append({"timestamp": _now(), "type": "event_msg", "payload": shown})
+    _write_lines(file, lines)
+    command = f"codex resume {session}"
+    return HandOver(
+        "Codex", file, command, len(turns), estimate_request_tokens(list(turns))
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        file.write_text(
+            "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines),
+            "utf-8",
+        )
+    except OSError as error:
+        raise InputError(
+            f"{file}: cannot be written: {error.strerror or error}"
+        ) from error

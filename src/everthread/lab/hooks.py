@@ -1,0 +1,200 @@
+"""Answers the hooks of Claude Code and Codex: keeps the context over their own compactions, shortens large results.
+
+Both programs call a command with a JSON object on standard input. Before a compaction (`PreCompact`) the session is
+stored, so that it can be recalled, and a text of it is kept. After the compaction (`SessionStart` with the source
+`compact`) the text is given back. After a tool ran (`PostToolUse`), a large result becomes a preview with the id of the
+stored output; only Claude Code takes another result. No gateway and no model is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from everthread.core.messages import kind_of
+from everthread.core.outputs import name_reader, persisted_block
+from everthread.errors import TranscriptError
+from everthread.lab.hand_back import write_hand_back
+from everthread.lab.importers.log import Log, text_in
+from everthread.lab.importers.read_logs import import_log, read_log, thread_id
+from everthread.store.records import NewSession
+from everthread.store.store import Store
+
+MAX_HOOK_CHARS = 9_900
+"""A hook may return 10,000 characters; of more, Claude Code shows 2,000."""
+MAX_RESULT_CHARS = 16_000
+"""A longer result of a tool becomes a preview."""
+PREVIEW_CHARS = 3_000
+CLIENTS = ("claude-code", "codex")
+RECALL_TOOL = "expand of the MCP server everthread"
+
+_TEXT_FIELDS = {
+    "Bash": ("stdout", "stderr"),
+    "PowerShell": ("stdout", "stderr"),
+    "Grep": ("content",),
+    "WebFetch": ("result",),
+}
+"""Fields of Claude Code's results that the model reads, by tool. Reads of files are left whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Answers the hooks of one client. `folder`: keeps texts between two hooks."""
+
+    client: str
+    store: Store
+    folder: Path
+
+    async def answer(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the answer to a hook; None if there is nothing to say."""
+        event = text_in(given, "hook_event_name")
+        if event == "PreCompact":
+            await self._keep_context(given)
+        elif event == "SessionStart" and given.get("source") == "compact":
+            return await self._give_back(given)
+        elif event == "PostToolUse" and self.client == "claude-code":
+            return await self._shorten_result(given)
+        return None
+
+    async def _keep_context(self, given: Mapping[str, Any]) -> str:
+        """Store the session and keep a text of it; return the text."""
+        log = self._read_session(given)
+        thread, _ = await import_log(self.store, log)
+        how = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
+        before = (
+            log.compactions[-1].before
+            if _ends_with_compaction(log)
+            else len(log.entries)
+        )
+        messages = [entry.message for entry in log.entries[:before]]
+        text = write_hand_back(
+            messages, max_chars=MAX_HOOK_CHARS, model=log.model or None, how=how
+        )
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = self._file(given)
+        file.touch(mode=0o600)
+        file.write_text(text, "utf-8")
+        return text
+
+    async def _give_back(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        file = self._file(given)
+        text = (
+            file.read_text("utf-8")
+            if file.exists()
+            else await self._keep_context(given)
+        )
+        file.unlink(missing_ok=True)
+        if not text:
+            return None
+        return {
+            "hookSpecificOutput": {
+                "hookEventName": "SessionStart",
+                "additionalContext": text,
+            }
+        }
+
+    async def _shorten_result(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        tool = text_in(given, "tool_name")
+        response = given.get("tool_response")
+        long_texts = [
+            text for text in _long_texts(tool, response) if len(text) > MAX_RESULT_CHARS
+        ]
+        if not long_texts:
+            return None
+        replaced = {}
+        for text in long_texts:
+            await store_output(
+                self.store,
+                self._empty_log(given),
+                text,
+                tool=tool,
+                call_id=text_in(given, "tool_use_id"),
+            )
+            replaced[text] = name_reader(
+                persisted_block(text, preview_chars=PREVIEW_CHARS), RECALL_TOOL
+            )
+        output = {
+            "hookEventName": "PostToolUse",
+            "updatedToolOutput": _replace_texts(response, replaced),
+        }
+        return {"hookSpecificOutput": output}
+
+    def _read_session(self, given: Mapping[str, Any]) -> Log:
+        path = text_in(given, "transcript_path")
+        if not path:
+            raise TranscriptError("the hook names no transcript")
+        return replace(read_log(path), session=_session_of(given))
+
+    def _empty_log(self, given: Mapping[str, Any]) -> Log:
+        return Log("", self.client, [], session=_session_of(given))
+
+    def _file(self, given: Mapping[str, Any]) -> Path:
+        return self.folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', _session_of(given))}.txt"
+
+
+async def store_output(
+    store: Store, log: Log, text: str, *, tool: str, call_id: str
+) -> None:
+    """Store the result of a tool in the thread of a session."""
+    thread = thread_id(log)
+    await store.create_session(
+        NewSession(
+            id=thread, platform=log.kind, client=log.kind, client_session=log.session
+        )
+    )
+    await store.put_output(thread, text, call_id=call_id, tool=tool)
+
+
+def _session_of(given: Mapping[str, Any]) -> str:
+    return text_in(given, "session_id")
+
+
+def _ends_with_compaction(log: Log) -> bool:
+    """Whether no message of a person or the model comes after the client's last compaction."""
+    if not log.compactions:
+        return False
+    return not any(
+        entry.message["role"] == "assistant"
+        for entry in log.entries[log.compactions[-1].before :]
+    )
+
+
+def _long_texts(tool: str, response: Any) -> Iterator[str]:
+    """Yield the texts of a result that the model reads and that may be shortened."""
+    if tool.startswith("mcp__"):
+        if "everthread" in tool:
+            return
+        yield from _block_texts(response)
+    elif isinstance(response, Mapping):
+        for name in _TEXT_FIELDS.get(tool, ()):
+            yield text_in(response, name)
+
+
+def _block_texts(value: Any) -> Iterator[str]:
+    """Yield the texts of an MCP result: a string, or blocks of text at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _block_texts(item)
+    elif isinstance(value, Mapping):
+        if kind_of(value) == "text":
+            yield text_in(value, "text")
+        else:
+            yield from _block_texts(value.get("content"))
+
+
+def _replace_texts(value: Any, replaced: Mapping[str, str]) -> Any:
+    """Return the same value with each of these texts replaced."""
+    if isinstance(value, str):
+        return replaced.get(value, value)
+    if isinstance(value, Mapping):
+        return {key: _replace_texts(item, replaced) for key, item in value.items()}
+    return (
+        [_replace_texts(item, replaced) for item in value]
+        if isinstance(value, list)
+        else value
+    )

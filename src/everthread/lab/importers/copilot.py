@@ -1,0 +1,157 @@
+"""Copilot CLI's sessions: `~/.copilot/session-state/<session>/events.jsonl`.
+
+Events of `{type, data, id, timestamp, parentId}`. `assistant.message` has an answer with its calls and its output
+tokens, `tool.execution_complete` a result, `system.message` the system prompt. Prompt tokens are not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import Message, kind_of
+from everthread.lab.importers.log import (
+    ClientCompaction,
+    Lines,
+    Log,
+    LoggedMessage,
+    answer_of,
+    count_in,
+    describe_gaps,
+    inject_text,
+    object_in,
+    parse_time,
+    text_in,
+)
+
+_EVENTS = frozenset(
+    {
+        "session.start",
+        "user.message",
+        "assistant.message",
+        "assistant.turn_start",
+        "tool.execution_complete",
+    }
+)
+
+
+def is_line(value: Mapping[str, Any]) -> bool:
+    return kind_of(value) in _EVENTS and isinstance(value.get("data"), Mapping)
+
+
+@dataclass
+class _Reading:
+    messages: list[LoggedMessage] = field(default_factory=list)
+    compactions: list[ClientCompaction] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+    model: str = ""
+    system: str | None = None
+    session: str = ""
+    subagents: int = 0
+
+    def read_event(self, number: int, value: Mapping[str, Any]) -> None:
+        kind = text_in(value, "type")
+        data = object_in(value, "data")
+        at = parse_time(value.get("timestamp"))
+        if kind == "session.start":
+            self.session = text_in(data, "sessionId")
+            self.model = text_in(data, "selectedModel") or self.model
+        elif kind == "session.model_change":
+            self.model = text_in(data, "newModel") or self.model
+        elif kind == "system.message":
+            self.system = self.system or text_in(data, "content") or None
+        elif kind == "session.compaction_complete" and data.get("success") is not False:
+            self._add_compaction(data, at)
+        elif text_in(data, "parentToolCallId"):
+            self.subagents += kind == "assistant.message"
+        elif kind in ("user.message", "assistant.message", "tool.execution_complete"):
+            readers = {
+                "user.message": _read_prompt,
+                "assistant.message": self._read_answer,
+            }
+            messages = readers.get(kind, _read_result)(data)
+            if not messages:
+                self.bad.append(number)
+            for message in messages:
+                self._add(message, data, at)
+
+    def _read_answer(self, data: Mapping[str, Any]) -> list[Message]:
+        requests = data.get("toolRequests")
+        calls = [
+            (request["toolCallId"], request.get("name", ""), request.get("arguments"))
+            for request in (requests if isinstance(requests, list) else ())
+            if isinstance(request, Mapping)
+            and isinstance(request.get("toolCallId"), str)
+        ]
+        text = text_in(data, "content")
+        return (
+            [answer_of(text, text_in(data, "reasoningText"), calls)]
+            if text or calls
+            else []
+        )
+
+    def _add(self, message: Message, data: Mapping[str, Any], at: float | None) -> None:
+        if message["role"] != "assistant":
+            self.messages.append(LoggedMessage(message, at))
+            return
+        self.model = text_in(data, "model") or self.model
+        output = count_in(data, "outputTokens")
+        usage = None if output is None else CanonicalUsage(output_tokens=output)
+        self.messages.append(LoggedMessage(message, at, usage, None, self.model))
+
+    def _add_compaction(self, data: Mapping[str, Any], at: float | None) -> None:
+        compaction = ClientCompaction(
+            len(self.messages),
+            text_in(data, "summaryContent") or None,
+            at=at,
+            trigger="manual" if data.get("trigger") == "manual" else "auto",
+            tokens_before=count_in(data, "preCompactionTokens"),
+        )
+        self.compactions.append(compaction)
+
+
+def read(lines: Lines, source: str, warnings: list[str]) -> Log:
+    reading = _Reading()
+    for number, value in lines:
+        reading.read_event(number, value)
+    left_out = {"a subagent's own conversation": reading.subagents}
+    return Log(
+        source,
+        "copilot",
+        reading.messages,
+        system=reading.system,
+        model=reading.model,
+        warnings=[*warnings, *describe_gaps(reading.bad, left_out)],
+        session=reading.session,
+        compactions=reading.compactions,
+    )
+
+
+def _read_prompt(data: Mapping[str, Any]) -> list[Message]:
+    """Return the user's words, and before and after them the text that the client added."""
+    said = text_in(data, "content")
+    sent = text_in(data, "transformedContent")
+    if not said.strip():
+        return [inject_text(sent)] if sent.strip() else []
+    before, found, after = sent.partition(said)
+    added = [text.strip() for text in (before, after)] if found else ["", ""]
+    messages: list[Message] = [{"role": "user", "content": said}]
+    if added[0]:
+        messages.insert(0, inject_text(added[0]))
+    if added[1]:
+        messages.append(inject_text(added[1]))
+    return messages
+
+
+def _read_result(data: Mapping[str, Any]) -> list[Message]:
+    call = data.get("toolCallId")
+    if not isinstance(call, str):
+        return []
+    result = object_in(data, "result")
+    text = text_in(result, "content") or text_in(object_in(data, "error"), "message")
+    message: Message = {"role": "tool", "tool_call_id": call, "content": text}
+    return [
+        message if data.get("success") is not False else {**message, "is_error": True}
+    ]

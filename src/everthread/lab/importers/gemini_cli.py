@@ -1,0 +1,265 @@
+"""Gemini CLI's sessions: `~/.gemini/tmp/<project>/chats/session-….jsonl`, and `.json` of older versions.
+
+The first line describes the session. A message that changed is written again with the same id. `$rewindTo` removes a
+message and all later ones. `$set` changes the description and may replace the whole list of messages, as a compaction
+does. A tool's call and its result are one record inside the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import Message, strings_in
+from everthread.lab.importers.log import (
+    ClientCompaction,
+    Lines,
+    Log,
+    LoggedMessage,
+    answer_of,
+    count_in,
+    describe_gaps,
+    first_model,
+    object_in,
+    parse_time,
+    text_in,
+)
+
+_SPEAKERS = ("user", "gemini")
+
+
+def is_line(value: Mapping[str, Any]) -> bool:
+    if isinstance(value.get("sessionId"), str) and isinstance(
+        value.get("projectHash"), str
+    ):
+        return True
+    return (
+        value.get("type") == "gemini"
+        and isinstance(value.get("id"), str)
+        and "content" in value
+    )
+
+
+@dataclass
+class _Reading:
+    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Messages by id, in order."""
+    compactions: list[tuple[int, str | None, float | None]] = field(
+        default_factory=list
+    )
+    """The number of messages before each compaction, its summary and its time."""
+    in_context: set[str] = field(default_factory=set)
+    """Ids of the messages that the last compaction left in the context."""
+    session: str = ""
+    title: str = ""
+
+    def read_line(self, value: Mapping[str, Any]) -> None:
+        changes = object_in(value, "$set")
+        rewound = text_in(value, "$rewindTo")
+        if rewound:
+            self._rewind(rewound)
+        elif changes:
+            self.title = text_in(changes, "summary") or self.title
+            if isinstance(changes.get("messages"), list):
+                self._replace(
+                    _records(changes["messages"]),
+                    parse_time(changes.get("lastUpdated")),
+                )
+        elif isinstance(value.get("sessionId"), str):
+            self.session = self.session or value["sessionId"]
+            for record in _records(value.get("messages")):
+                self._put(record)
+        elif value.get("type") in _SPEAKERS and isinstance(value.get("id"), str):
+            self._put(value)
+
+    def _put(self, record: Mapping[str, Any]) -> None:
+        self.records[record["id"]] = record
+        self.in_context.add(record["id"])
+
+    def _rewind(self, name: str) -> None:
+        kept = list(self.records)
+        del kept[kept.index(name) if name in kept else 0 :]
+        self.records = {key: self.records[key] for key in kept}
+        self.in_context &= set(kept)
+
+    def _replace(self, records: list[Mapping[str, Any]], at: float | None) -> None:
+        """Read a whole list of messages: fewer of those in the context mean that the client compacted it."""
+        names = {record["id"] for record in records}
+        if self.in_context <= names:
+            for record in records:
+                self._put(record)
+            return
+        originals = [
+            record
+            for name, record in self.records.items()
+            if name in self.in_context - names
+        ]
+        copies = _find_copies(originals, records)
+        if copies is not None:
+            self.records = {
+                name: record
+                for name, record in self.records.items()
+                if name not in copies
+            }
+            self.in_context -= copies
+            return
+        added = [
+            _text_of(record) for record in records if record["id"] not in self.records
+        ]
+        summary = "\n".join(text for text in added if text)
+        self.compactions.append((len(self.records), summary or None, at))
+        self.in_context = names & self.records.keys()
+
+
+def _find_copies(
+    originals: list[Mapping[str, Any]], records: list[Mapping[str, Any]]
+) -> set[str] | None:
+    """Return the ids of records that repeat these messages; None if one of the messages is missing among them.
+
+    The client may write its whole history again under new ids, several messages in one and without their usage.
+    """
+    copies: set[str] = set()
+    waiting = [record for record in originals if _text_of(record)]
+    for record in records:
+        text = _text_of(record)
+        is_copy = not text
+        while waiting and text and waiting[0]["type"] == record["type"]:
+            words = _text_of(waiting[0])
+            if words not in text:
+                break
+            del waiting[0]
+            is_copy = True
+            if words == text:
+                break
+        if is_copy:
+            copies.add(record["id"])
+    return None if waiting else copies
+
+
+def read(lines: Lines, source: str, warnings: list[str]) -> Log:
+    reading = _Reading()
+    for _, value in lines:
+        reading.read_line(value)
+    messages: list[LoggedMessage] = []
+    starts: list[int] = []
+    for record in reading.records.values():
+        starts.append(len(messages))
+        messages += _read_record(record)
+    starts.append(len(messages))
+    compactions = [
+        ClientCompaction(starts[count], summary, at=at)
+        for count, summary, at in reading.compactions
+    ]
+    return Log(
+        source,
+        "gemini-cli",
+        messages,
+        model=first_model(messages),
+        warnings=[*warnings, *describe_gaps([], {})],
+        session=reading.session,
+        title=reading.title,
+        compactions=compactions,
+    )
+
+
+def _records(value: Any) -> list[Mapping[str, Any]]:
+    """Return the messages of a person or of the model in a list."""
+    listed = value if isinstance(value, list) else []
+    return [
+        record
+        for record in listed
+        if isinstance(record, Mapping)
+        and isinstance(record.get("id"), str)
+        and record.get("type") in _SPEAKERS
+    ]
+
+
+def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
+    at = parse_time(record.get("timestamp"))
+    text = _text_of(record)
+    if record["type"] == "user":
+        if text:
+            yield LoggedMessage({"role": "user", "content": text}, at)
+        return
+    tools = [
+        call
+        for call in (
+            record.get("toolCalls")
+            if isinstance(record.get("toolCalls"), list)
+            else None
+        )
+        or ()
+        if isinstance(call, Mapping) and isinstance(call.get("id"), str)
+    ]
+    if not text and not tools:
+        return
+    thoughts = "\n".join(
+        strings_in(
+            [_thought_texts(thought) for thought in record.get("thoughts") or ()]
+        )
+    )
+    calls = [(call["id"], call.get("name", ""), call.get("args")) for call in tools]
+    yield LoggedMessage(
+        answer_of(text, thoughts, calls),
+        at,
+        _read_usage(object_in(record, "tokens")),
+        None,
+        text_in(record, "model"),
+    )
+    for call in tools:
+        result: Message = {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "name": text_in(call, "name"),
+            "content": _result_text(call),
+        }
+        yield LoggedMessage(result, parse_time(call.get("timestamp")) or at)
+
+
+def _thought_texts(thought: Any) -> list[str]:
+    return (
+        [text_in(thought, key) for key in ("subject", "description")]
+        if isinstance(thought, Mapping)
+        else []
+    )
+
+
+def _text_of(record: Mapping[str, Any]) -> str:
+    """Return the words of a message. Results of tools among its parts are recorded with their calls."""
+    content = record.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(
+        text_in(part, "text")
+        for part in parts
+        if isinstance(part, Mapping) and text_in(part, "text")
+    )
+
+
+def _result_text(call: Mapping[str, Any]) -> str:
+    parts = call.get("result")
+    listed = parts if isinstance(parts, list) else [parts]
+    responses = [
+        object_in(object_in(part, "functionResponse"), "response") for part in listed
+    ]
+    return "\n".join(
+        text for response in responses for text in strings_in(dict(response))
+    )
+
+
+def _read_usage(tokens: Mapping[str, Any]) -> CanonicalUsage | None:
+    """Return the usage: `input` includes the cached tokens, `output` excludes the thoughts."""
+    prompt = count_in(tokens, "input")
+    if prompt is None:
+        return None
+    cached = count_in(tokens, "cached") or 0
+    thoughts = count_in(tokens, "thoughts") or 0
+    return CanonicalUsage(
+        input_tokens=max(prompt - cached, 0),
+        cache_read_tokens=cached,
+        output_tokens=(count_in(tokens, "output") or 0) + thoughts,
+        reasoning_tokens=thoughts,
+    )

@@ -1,0 +1,75 @@
+"""Files of JSON lines, parsed anew for each pass: a log of 100 MB is never in memory as a whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from everthread.errors import TranscriptError
+
+GZIP = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class LineFile:
+    """The JSON objects of a file of lines, each with the number of its line. Can be iterated more than once."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self._path = path
+        self._source = source
+        self.bad: set[int] = set()
+        """Numbers of the lines that are not JSON objects, known after the first pass."""
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in self._lines():
+            value = _parse_object(line)
+            if value is None:
+                self.bad.add(number)
+            else:
+                yield number, value
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first object."""
+        return next(value for _, value in self)
+
+    def begins_with_objects(self) -> bool:
+        """Return whether the first of at least two lines is a JSON object, as in every log."""
+        lines = self._lines()
+        first = next(lines, None)
+        return (
+            first is not None
+            and _parse_object(first[1]) is not None
+            and next(lines, None) is not None
+        )
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that are not blank."""
+        with self._open() as file:
+            try:
+                for number, line in enumerate(file, 1):
+                    text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+                    if not text.isspace():
+                        yield number, text
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise TranscriptError(
+                    f"{self._source}: cannot be unpacked: {error}"
+                ) from error
+
+    def _open(self) -> IO[bytes]:
+        with self._path.open("rb") as file:
+            is_packed = file.read(len(GZIP)) == GZIP
+        opener = gzip.open if is_packed else open
+        return cast("IO[bytes]", opener(self._path, "rb"))
+
+
+def _parse_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

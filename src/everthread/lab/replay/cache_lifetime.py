@@ -1,0 +1,19 @@
+"""How long a provider's cache keeps an entry that is not used."""
+
+from __future__ import annotations
+
+from everthread.lab.provider.cache import CLAUDE_SECONDS, prefix_seconds
+
+
+def caches_by_marks(model: str) -> bool:
+    """Tell whether the model's cache needs marks, as Claude's does; any other is automatic."""
+    return "claude" in model.lower()
+
+
+def cache_seconds(model: str, ttl: str) -> float:
+    """Return the lifetime of an unused entry in the model's cache, in seconds."""
+    return (
+        CLAUDE_SECONDS["1h" if ttl == "1h" else "5m"]
+        if caches_by_marks(model)
+        else prefix_seconds(model)
+    )

@@ -1,0 +1,278 @@
+"""Facts that a log's usage gives a replay, and how far the replay's prediction agrees with the log.
+
+The prediction reads the usage of the first call, and of later calls only whether they missed the cache. It never reads
+how large a later prompt was or how much of it was cached: those are what it predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import Message, parts_of
+from everthread.core.tokens import TokenCounter
+from everthread.core.types import System
+from everthread.lab.importers.log import ClientCompaction, Log, inject_text
+from everthread.lab.provider.cache import CacheUse
+from everthread.lab.replay.cache_lifetime import cache_seconds, caches_by_marks
+from everthread.lab.replay.replay_plan import PlannedCall
+from everthread.lab.replay.result import Agreement, PlayedCall
+
+MAX_FIXED_TOKENS = 40_000
+"""The largest share of the first prompt that is taken for system prompt and tools; the rest is earlier conversation."""
+MIN_SHARED_REST = 0.1
+"""A first prompt of which less than this was new continued a session: its cache is not that of the system prompt."""
+LASTING_SHARE = 0.4
+"""Part of system prompt and tools that outlasts a change of the conversation, if the first call does not show it."""
+MISSED_SHARE = 0.5
+"""A call missed the cache if it read less than this share of the readable prompt."""
+PARTLY_MISSED_SHARE = 0.95
+"""A call missed an automatic cache in part if it read less than this part."""
+EARLIER_MESSAGE_TOKENS = 4_000
+"""Size of each message that represents earlier conversation."""
+FILLER = "[Part of the prompt that the log does not hold.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Facts about a recorded session, taken from its usage."""
+
+    shared: int
+    """Tokens at the start of the prompt that were cached before the session began."""
+    lasting: int
+    """Tokens at the start of the prompt that outlast a change of the conversation: parts of the system prompt."""
+    ttl: str | None
+    """The lifetime of Claude's cache that the client asked for; None if it wrote nothing to the cache."""
+    missed: frozenset[int]
+    """Calls that missed the cache although their prompt continued the previous one."""
+    partly_missed: frozenset[int]
+    """Calls that found only an older part of their prompt in an automatic cache."""
+    expired: frozenset[int]
+    """Calls that missed because even the system prompt was no longer cached."""
+
+    def cached_before(self, number: int) -> int:
+        """Return the tokens at the start of the prompt that a call finds although it missed the cache."""
+        if number == 0:
+            return self.shared
+        return 0 if number in self.expired else self.lasting
+
+
+def read_recording(
+    calls: Sequence[PlannedCall],
+    sizes: Sequence[int],
+    compactions: Sequence[ClientCompaction],
+    *,
+    lasting: int,
+) -> Recording | None:
+    """Read the recording; None if the first call states no prompt.
+
+    `sizes`: the predicted prompt of each call. `lasting`: see `Recording`.
+    """
+    usage = calls[0].usage
+    if usage is None or not usage.prompt_tokens:
+        return None
+    shared = usage.cache_read_tokens
+    ttl = None
+    if usage.cache_write_tokens:
+        ttl = "1h" if usage.cache_write_1h_tokens else "5m"
+    shares = _find_read_shares(calls, sizes, compactions)
+    missed = frozenset(
+        number for number, share in shares.items() if share < MISSED_SHARE
+    )
+    partly = frozenset(
+        number
+        for number, share in shares.items()
+        if MISSED_SHARE <= share < PARTLY_MISSED_SHARE
+    )
+    return Recording(
+        shared,
+        lasting=lasting,
+        ttl=ttl,
+        missed=missed,
+        partly_missed=partly,
+        expired=frozenset(
+            number for number in missed if _has_expired(calls, number, ttl)
+        ),
+    )
+
+
+def _has_expired(calls: Sequence[PlannedCall], number: int, ttl: str | None) -> bool:
+    """Tell whether a marked cache had forgotten everything before a call. An automatic one is shared by sessions."""
+    model = calls[number].model
+    pause = calls[number].at - calls[number - 1].at
+    return caches_by_marks(model) and pause >= cache_seconds(model, ttl or "5m")
+
+
+def _find_read_shares(
+    calls: Sequence[PlannedCall],
+    sizes: Sequence[int],
+    compactions: Sequence[ClientCompaction],
+) -> dict[int, float]:
+    """Return, for each call that continued the previous prompt, how much it read of what it could have read.
+
+    Both are shares of the same prompt, so that neither the size of the prompt nor the amount cached is known from it.
+    """
+    reshaped = {first_call_after(calls, compaction) for compaction in compactions}
+    shares = {}
+    for number in range(1, len(calls)):
+        usage = calls[number].usage
+        if usage is not None and usage.prompt_tokens and number not in reshaped:
+            could_read = sizes[number - 1] / sizes[number]
+            shares[number] = usage.cache_read_tokens / usage.prompt_tokens / could_read
+    return shares
+
+
+def first_call_after(calls: Sequence[PlannedCall], compaction: ClientCompaction) -> int:
+    """Return the index of the first call after a compaction of the client; the number of calls if there is none."""
+    return next(
+        (
+            number
+            for number, call in enumerate(calls)
+            if call.entry >= compaction.before
+        ),
+        len(calls),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompt:
+    """The parts of the first prompt that the log does not hold, as fillers of their size."""
+
+    system: System
+    earlier: Sequence[Message] = ()
+    """Messages before the first of the log, if the session continues another one."""
+    lasting: int = 0
+    """See `Recording`."""
+
+
+def complete_prompt(
+    log: Log, calls: Sequence[PlannedCall], counter: TokenCounter
+) -> FirstPrompt:
+    """Make the first prompt as large as the log states.
+
+    The log has neither the system prompt nor the tools of the client. A filler takes their place; the part of it that
+    stays in the cache is a block of its own.
+    """
+    usage = calls[0].usage
+    if usage is None or not usage.prompt_tokens:
+        return FirstPrompt(log.system)
+    known = counter.request(calls[0].inputs, system=log.system, tools=log.tools)
+    missing = usage.prompt_tokens - known
+    if missing <= 0:
+        return FirstPrompt(log.system)
+    earlier = max(missing - MAX_FIXED_TOKENS, 0)
+    fixed = missing - earlier
+    lasting = min(_find_lasting(usage) or int(LASTING_SHARE * fixed), fixed)
+    sizes = [size for size in (lasting, fixed - lasting) if size > 0]
+    blocks: list[Any] = [
+        {"type": "text", "text": text}
+        for text in (
+            fill_text(
+                size, lambda text: counter.system([{"type": "text", "text": text}])
+            )
+            for size in sizes
+        )
+    ]
+    system: System = [*blocks, *parts_of({"content": log.system})]
+    return FirstPrompt(system, _earlier_messages(earlier, counter), lasting)
+
+
+def _find_lasting(usage: CanonicalUsage) -> int:
+    """Return how much of the system prompt other sessions keep in the cache; 0 if the first call does not show it."""
+    continues_other = (
+        usage.cache_read_tokens >= (1 - MIN_SHARED_REST) * usage.prompt_tokens
+    )
+    return 0 if continues_other else usage.cache_read_tokens
+
+
+def _earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
+    """Return messages of this many tokens in place of earlier conversation; none is taken for the user's words."""
+    messages: list[Message] = []
+    while tokens > 0:
+        size = min(tokens, EARLIER_MESSAGE_TOKENS)
+        text = fill_text(size, lambda filler: counter.message(inject_text(filler)))
+        messages.append(inject_text(text))
+        tokens -= size
+    return messages
+
+
+def fill_text(tokens: int, count: Callable[[str], int]) -> str:
+    """Return a text of about this many tokens, as `count` counts it."""
+    words = max(tokens - count(FILLER), 0)
+    text = FILLER
+    for _ in range(4):
+        text = FILLER + " fill" * words
+        counted = count(text)
+        if words == 0 or abs(counted - tokens) <= max(tokens // 1_000, 2):
+            break
+        words = words * tokens // max(counted, 1)
+    return text
+
+
+def recorded_use(usage: CanonicalUsage) -> CacheUse:
+    """Return a recorded usage in the form of the simulated cache."""
+    hour = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
+    return CacheUse(
+        usage.prompt_tokens,
+        usage.cache_read_tokens,
+        write_5m=usage.cache_write_tokens - hour,
+        write_1h=hour,
+    )
+
+
+def answer_size(call: PlannedCall, counter: TokenCounter, *, counted: int) -> int:
+    """Return the tokens of an answer: as reported, unless the log has only the figure of the stream's beginning."""
+    thoughts = counter.text(call.answer.get("reasoning_content") or "")
+    reported = call.usage.output_tokens if call.usage is not None else 0
+    return max(reported, counted + thoughts)
+
+
+def add_hidden_reasoning(
+    call: PlannedCall, counter: TokenCounter, *, counted: int
+) -> Message:
+    """Return the answer with reasoning as large as in later prompts.
+
+    Claude gets back all that it wrote. Encrypted reasoning of OpenAI's models does not count again.
+    """
+    usage = call.usage
+    thoughts = counter.text(call.answer.get("reasoning_content") or "")
+    sent = usage.output_tokens - usage.reasoning_tokens if usage is not None else 0
+    missing = sent - counted - thoughts
+    if missing <= 0:
+        return call.answer
+    filler = fill_text(missing, counter.text)
+    return {
+        **call.answer,
+        "reasoning_content": (call.answer.get("reasoning_content") or "") + filler,
+    }
+
+
+def measure_agreement(
+    predicted: Sequence[PlayedCall], recorded: Sequence[PlayedCall | None], until: int
+) -> Agreement | None:
+    """Compare the prediction with the record, call by call up to `until`."""
+    pairs = [
+        (mine, theirs)
+        for mine, theirs in zip(predicted[:until], recorded[:until], strict=False)
+        if theirs is not None
+    ]
+    if not pairs or not any(theirs.use.prompt for _, theirs in pairs):
+        return None
+    return Agreement(
+        len(pairs),
+        prompt_predicted=sum(mine.use.prompt for mine, _ in pairs),
+        prompt_recorded=sum(theirs.use.prompt for _, theirs in pairs),
+        input_predicted=_sum_costs([mine for mine, _ in pairs]),
+        input_recorded=_sum_costs([theirs for _, theirs in pairs]),
+    )
+
+
+def _sum_costs(calls: Sequence[PlayedCall]) -> float | None:
+    costs = [call.input_cost for call in calls]
+    return (
+        None
+        if any(cost is None for cost in costs)
+        else float(sum(cost for cost in costs if cost is not None))
+    )

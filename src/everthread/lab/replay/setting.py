@@ -1,0 +1,105 @@
+"""Prepares a replay: the calls with their models and sizes, the window, and the facts that the log's usage gives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from everthread.core.tokens import TokenCounter
+from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
+from everthread.lab.importers.log import Log
+from everthread.lab.replay.baselines import Prompts, ReplaySetting
+from everthread.lab.replay.recording import (
+    add_hidden_reasoning,
+    answer_size,
+    complete_prompt,
+    read_recording,
+)
+from everthread.lab.replay.replay_plan import PlannedCall, ReplayPlan
+from everthread.providers.catalog import catalogue_window
+
+DEFAULT_MODEL = "claude-sonnet-4-5"
+
+
+def prepare_setting(  # noqa: PLR0913 - each is a choice of the caller
+    log: Log,
+    plan: ReplayPlan,
+    *,
+    model: str | None,
+    window: int | None,
+    ttl: str,
+    is_ttl_given: bool,
+    step: Callable[[], None],
+) -> ReplaySetting:
+    """Prepare a replay of a log. `model` None: the log's, call by call, with the facts that its usage gives."""
+    prompts = Prompts()
+    default_model = model or log.model or DEFAULT_MODEL
+    calls = [
+        _complete_call(call, model or call.model or default_model, prompts)
+        for call in plan.calls
+    ]
+    counter = prompts.counter(calls[0].model)
+    system = log.system
+    recording = None
+    sizes = [0]
+    if model is None:
+        prompt = complete_prompt(log, calls, counter)
+        system = prompt.system
+        first = calls[0].inputs
+        calls[0] = replace(calls[0], inputs=(*first[:1], *prompt.earlier, *first[1:]))
+        sizes = _predict_sizes(log, calls, counter)
+        recording = read_recording(
+            calls, sizes, log.compactions, lasting=prompt.lasting
+        )
+    return ReplaySetting(
+        tuple(calls),
+        window or log.window or _find_window(log, calls[0].model, max(sizes)),
+        ttl=recording.ttl
+        if recording is not None and recording.ttl is not None and not is_ttl_given
+        else ttl,
+        began=time.time() if plan.began is None else plan.began,
+        system=system,
+        tools=log.tools,
+        prompts=prompts,
+        step=step,
+        recording=recording,
+    )
+
+
+def _find_window(log: Log, model: str, largest: int) -> int:
+    """Return the model's window. Claude Code uses 200,000 tokens of a larger one by default."""
+    size = catalogue_window(model).tokens
+    if log.kind == "claude-code" and size == LARGE_WINDOW and largest <= USUAL_WINDOW:
+        return USUAL_WINDOW
+    return size
+
+
+def _complete_call(call: PlannedCall, model: str, prompts: Prompts) -> PlannedCall:
+    """Return the call with its model, the tokens of its answer, and the reasoning that later prompts contain."""
+    counter = prompts.counter(model)
+    counted = counter.message(call.answer)
+    return replace(
+        call,
+        model=model,
+        output=answer_size(call, counter, counted=counted),
+        answer=add_hidden_reasoning(call, counter, counted=counted),
+    )
+
+
+def _predict_sizes(
+    log: Log, calls: Sequence[PlannedCall], counter: TokenCounter
+) -> list[int]:
+    """Return the predicted prompt of each call, from the usage of the first."""
+    usage = calls[0].usage
+    size = usage.prompt_tokens if usage is not None else 0
+    size = size or counter.request(calls[0].inputs, system=log.system, tools=log.tools)
+    sizes = [size]
+    for before, call in pairwise(calls):
+        size += counter.message(before.answer) + counter.text(
+            before.answer.get("reasoning_content") or ""
+        )
+        size += counter.messages(call.inputs)
+        sizes.append(size)
+    return sizes

@@ -1,0 +1,128 @@
+"""One line about the context of a running session: size, threshold, cache, dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from everthread import estimate_request_tokens
+from everthread.config import Config
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.prices import cost, format_dollars, prices_for
+from everthread.factory.conversations import session_options
+from everthread.lab.importers.claude_code import LARGE_WINDOW, USUAL_WINDOW
+from everthread.lab.importers.log import Log, count_in, object_in, text_in
+from everthread.providers.catalog import catalogue_window
+
+
+@dataclass(frozen=True, slots=True)
+class ContextStatus:
+    """The context of a session after its last call."""
+
+    tokens: int
+    window: int
+    threshold: int
+    """Tokens from which Everthread compacts."""
+    cached: float | None = None
+    """Share of the last prompt that came from the cache; None if unknown."""
+    dollars: float | None = None
+    compactions: int = 0
+    """Compactions of the client itself."""
+
+    def as_line(self) -> str:
+        parts = [
+            f"context {self.tokens:,} of {self.window:,} ({self.tokens / self.window:.0%})"
+        ]
+        parts.append(f"compaction from {self.threshold:,}")
+        if self.cached is not None:
+            parts.append(f"cache {self.cached:.0%}")
+        if self.dollars is not None:
+            parts.append(format_dollars(self.dollars))
+        if self.compactions:
+            parts.append(f"compacted {self.compactions}×")
+        return " · ".join(parts)
+
+
+def status_of_log(log: Log, config: Config) -> ContextStatus:
+    """Return the status at the end of a log."""
+    used = [
+        (entry.usage, entry)
+        for entry in log.entries
+        if entry.usage is not None and entry.usage.prompt_tokens
+    ]
+    model = next((entry.model for _, entry in reversed(used) if entry.model), log.model)
+    last = used[-1][0] if used else CanonicalUsage()
+    window = log.window or _usual_window(
+        log.kind, model, max((usage.prompt_tokens for usage, _ in used), default=0)
+    )
+    dollars = [
+        entry.cost
+        if entry.cost is not None
+        else _price(entry.model or model, usage, entry.at)
+        for usage, entry in used
+    ]
+    known = [amount for amount in dollars if amount is not None]
+    return ContextStatus(
+        last.prompt_tokens + last.output_tokens if used else _estimate_context(log),
+        window,
+        threshold=_threshold(config, model, window),
+        cached=last.cache_read_tokens / last.prompt_tokens
+        if last.prompt_tokens
+        else None,
+        dollars=sum(known) if known and len(known) == len(dollars) else None,
+        compactions=len(log.compactions),
+    )
+
+
+def status_of_client(given: Mapping[str, Any], config: Config) -> ContextStatus | None:
+    """Return the status that Claude Code sends to its status line; None if it has no context size."""
+    context = object_in(given, "context_window")
+    figures = object_in(context, "current_usage")
+    usage = normalize_usage(dict(figures)) if figures else None
+    if usage is None or not usage.prompt_tokens:
+        return None
+    model = text_in(object_in(given, "model"), "id")
+    window = count_in(context, "context_window_size") or _usual_window(
+        "claude-code", model, usage.prompt_tokens
+    )
+    spent = object_in(given, "cost").get("total_cost_usd")
+    return ContextStatus(
+        usage.prompt_tokens + usage.output_tokens,
+        window,
+        threshold=_threshold(config, model, window),
+        cached=usage.cache_read_tokens / usage.prompt_tokens,
+        dollars=float(spent) if isinstance(spent, int | float) else None,
+    )
+
+
+def _estimate_context(log: Log) -> int:
+    """Return the estimated tokens of the messages since the last compaction, for a log without usage."""
+    since = log.compactions[-1].before if log.compactions else 0
+    messages = [entry.message for entry in log.entries[since:]]
+    return estimate_request_tokens(
+        messages, system=log.system, tools=log.tools, model=log.model or None
+    )
+
+
+def _usual_window(kind: str, model: str, largest: int) -> int:
+    size = catalogue_window(model).tokens
+    if (
+        kind == "claude-code"
+        and size == LARGE_WINDOW
+        and largest <= USUAL_WINDOW
+        and not model.endswith("[1m]")
+    ):
+        return USUAL_WINDOW
+    return size
+
+
+def _threshold(config: Config, model: str, window: int) -> int:
+    return session_options(config).for_model(model).budget(window).threshold
+
+
+def _price(model: str, usage: CanonicalUsage, at: float | None) -> float | None:
+    moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)
+    prices = prices_for(model, at=moment, prompt_tokens=usage.prompt_tokens)
+    return None if prices is None else float(cost(usage, prices) or 0)

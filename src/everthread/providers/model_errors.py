@@ -1,0 +1,253 @@
+"""Failures of calls to a model, as one `ModelError`: a sentence, and the provider's message word for word.
+
+The sentence names the model, the address and the remedy. It says nothing of its own about sizes, because
+`core.provider_errors` also reads it to decide whether the prompt was too long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from everthread.core.messages import clip, one_line
+from everthread.core.provider_errors import classify_error
+from everthread.core.redaction import redact
+from everthread.core.types import Reply
+from everthread.errors import ModelError, ModelTimeoutError, ModelUnreachableError
+from everthread.wire.common import error_text
+
+_MIN_KEY = 8
+"""Shorter keys are not redacted: they could be part of any word."""
+_SHOWN = 500
+_STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status an error inside a stream would have had as an answer of its own."""
+_ADVICE = {
+    402: "The account must be topped up at the provider.",
+    403: "The key may not use this model.",
+    404: "Check the model's name and the base_url.",
+}
+_EMPTY_ACCOUNT = re.compile(
+    r"insufficient_quota|billing_not_active|insufficient.?balance", re.IGNORECASE
+)
+"""Said with status 429, as if it would pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAddress:
+    """The model, its address and the variable of its key, as error messages name them."""
+
+    model: str
+    base_url: str
+    key_env: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+    def clean_words(self, words: str) -> str:
+        """A provider's words on one line, without secrets and without the key that was sent."""
+        if self.key and len(self.key) >= _MIN_KEY:
+            words = words.replace(self.key, "[REDACTED]")
+        return clip(redact(one_line(words)), _SHOWN)
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.base_url}"
+
+
+def refusal_error(
+    route: ModelAddress, status: int, headers: Mapping[str, str], content: bytes
+) -> ModelError:
+    """An answer with an error's status."""
+    body = read_body(content)
+    wait = retry_after(headers, body)
+    text = _describe(route, f"answered with status {status}", body, status, wait)
+    return ModelError(text, status=status, body=body, retry_after=wait)
+
+
+def answer_error(
+    route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None
+) -> ModelError:
+    """An error inside an answer that had begun with status 200."""
+    status = _status_within(error)
+    wait = retry_after({}, error)
+    text = _describe(route, "broke off", error, status, wait)
+    return ModelError(text, status=status, body=body, retry_after=wait, partial=partial)
+
+
+def _describe(
+    route: ModelAddress, what: str, error: Any, status: int | None, wait: float | None
+) -> str:
+    """What happened, the provider's words, and what to do."""
+    if isinstance(error, list) and error:
+        error = error[0]  # Google wraps its errors once more
+    words = error_text(error) or (
+        error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+    )
+    message = route.clean_words(words)
+    sentence = f"{route} {what}{f': {message}' if message else ''}"
+    advice = _ADVICE.get(status or 0, f"Wait {wait:g} s." if wait else "")
+    if status == 401:
+        variable = route.key_env
+        advice = (
+            f"Check the key in {variable}."
+            if variable
+            else "Check the key; api_key_env names where it is."
+        )
+    return f"{sentence}{'' if sentence[-1] in '.!?…' else '.'} {advice}".strip()
+
+
+def truncation_error(route: ModelAddress, partial: Reply | None) -> ModelError:
+    """A stream that ended in the middle of the answer."""
+    return ModelUnreachableError(
+        f"{route} closed the connection in the middle of its answer. Ask again.",
+        status=None,
+        partial=partial,
+    )
+
+
+def empty_stream_error(route: ModelAddress) -> ModelError:
+    """A stream without a single event: so a local server says that it could not take the prompt in."""
+    return ModelError(
+        f"{route} answered with an empty stream, as servers do when the prompt is too long.",
+        status=200,
+        body="",
+    )
+
+
+def unreadable_error(
+    route: ModelAddress, reason: object, body: Any, partial: Reply | None = None
+) -> ModelError:
+    """An answer that is not of the protocol, as of a proxy's login page or a wrong base_url."""
+    detail = route.clean_words(str(reason))
+    sentence = (
+        f"{route} sent something that cannot be read: {detail}. Check the base_url."
+    )
+    return ModelError(sentence, body=body, partial=partial)
+
+
+def timeout_error(
+    route: ModelAddress, error: Exception, partial: Reply | None = None
+) -> ModelTimeoutError:
+    kind = type(error.__cause__ or error).__name__
+    return ModelTimeoutError(
+        f"{route} did not answer in time ({kind}). Ask again.", partial=partial
+    )
+
+
+def connection_error(
+    route: ModelAddress, error: Exception, partial: Reply | None = None
+) -> ModelUnreachableError:
+    cause = error.__cause__ or error
+    words = route.clean_words(str(cause))
+    detail = f"{type(cause).__name__}{f': {words}' if words else ''}"
+    if partial is not None:
+        return ModelUnreachableError(
+            f"The connection to {route} broke ({detail}). Ask again.", partial=partial
+        )
+    return ModelUnreachableError(
+        f"There is no connection to {route} ({detail}). Check that it runs and that the base_url is right."
+    )
+
+
+def read_body(content: bytes) -> Any:
+    """A body as JSON, else as the text it is."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return content.decode("utf-8", "replace")
+
+
+def retry_after(
+    headers: Mapping[str, str], body: Any = None, *, now: datetime | None = None
+) -> float | None:
+    """The seconds the provider asks to wait: in milliseconds, in seconds, as a date, or in Google's error details."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    if value is None:
+        return _retry_delay(body)
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max((moment - (now or datetime.now(UTC))).total_seconds(), 0.0)
+
+
+def _retry_delay(body: Any) -> float | None:
+    body = body[0] if isinstance(body, list) and body else body
+    error = body.get("error", body) if isinstance(body, Mapping) else None
+    details = error.get("details") if isinstance(error, Mapping) else None
+    for detail in details if isinstance(details, list) else []:
+        delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
+        if isinstance(delay, str):
+            return _number(delay.removesuffix("s"))
+    return None
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value or "")
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _status_within(error: Mapping[str, Any]) -> int | None:
+    inner = error.get("error")
+    for holder in (error, inner) if isinstance(inner, Mapping) else (error,):
+        for key in ("status", "status_code", "code"):
+            value = str(holder.get(key))
+            if value.isdecimal() and 400 <= int(value) <= 599:
+                return int(value)
+        for key in ("type", "code"):
+            status = _STATUS_OF_TYPE.get(str(holder.get(key)))
+            if status:
+                return status
+    return None
+
+
+def is_passing(error: ModelError) -> bool:
+    """Whether the same request may succeed a little later.
+
+    A prompt too long stays too long, and an empty account stays empty, whatever status they come with.
+    """
+    verdict = classify_error(error)
+    if verdict.kind == "rate_limit":
+        return not _EMPTY_ACCOUNT.search(str(error.body))
+    if verdict.kind != "other" or error.status in (402, 501):
+        return False
+    if isinstance(error, ModelTimeoutError | ModelUnreachableError):
+        return True
+    return error.status is not None and (
+        error.status in (408, 409, 425) or error.status >= 500
+    )
+
+
+def is_out_of_service(error: ModelError) -> bool:
+    """Whether another model should be asked: this one will not answer soon, and the request is not to blame."""
+    if is_passing(error):
+        return True
+    kind = classify_error(error).kind
+    return kind == "rate_limit" or (
+        kind == "other" and error.status in (401, 402, 403, 404, 410, 501)
+    )

@@ -1,0 +1,77 @@
+"""The schema of a store: numbered migrations, applied all together or not at all.
+
+Migration 1 is the whole schema of a database. A later change of it is a file of the next number in `migrations/`, for
+both databases (`0002_name.sql`) or for one (`0002_name.sqlite.sql`). A number is never reused.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from everthread.errors import SchemaTooNewError
+
+if TYPE_CHECKING:
+    from everthread.store.database import Tx
+
+_FILE_NAME = re.compile(r"(\d{4})_(\w+)(?:\.(\w+))?\.sql")
+_COMMENT_LINE = re.compile(r"^[ \t]*+--[^\n]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered step of the schema."""
+
+    number: int
+    name: str
+    statements: tuple[str, ...]
+
+
+@functools.cache
+def load_migrations(dialect: str) -> tuple[Migration, ...]:
+    """Return every migration for this database, in order."""
+    migrations = []
+    for file in resources.files("everthread.store").joinpath("migrations").iterdir():
+        match = _FILE_NAME.fullmatch(file.name)
+        if match is None or match[3] not in (None, dialect):
+            continue
+        text = _COMMENT_LINE.sub("", file.read_text("utf-8"))
+        statements = tuple(part.strip() for part in text.split(";") if part.strip())
+        migrations.append(Migration(int(match[1]), match[2], statements))
+    return tuple(sorted(migrations, key=lambda migration: migration.number))
+
+
+def current_version(tx: Tx) -> int:
+    """Return the number of the last migration that was applied, or 0."""
+    return int(tx.value("SELECT MAX(number) FROM schema_version") or 0)
+
+
+def refuse_newer(number: int, migrations: Sequence[Migration], location: str) -> None:
+    """Raise an error if the store has a schema that this version of Everthread does not know."""
+    latest = migrations[-1].number
+    if number > latest:
+        raise SchemaTooNewError(
+            f"{location} has schema {number}, this version of Everthread knows up to {latest}: "
+            "upgrade Everthread, or open another store"
+        )
+
+
+def apply_missing(tx: Tx, migrations: Sequence[Migration]) -> None:
+    """Apply every missing migration in the caller's transaction."""
+    tx.run(
+        "CREATE TABLE IF NOT EXISTS schema_version (number INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+    )
+    done = current_version(tx)
+    for migration in migrations:
+        if migration.number <= done:
+            continue
+        for statement in migration.statements:
+            tx.run(statement)
+        tx.run(
+            "INSERT INTO schema_version VALUES (?, ?)",
+            (migration.number, migration.name),
+        )

@@ -1,0 +1,239 @@
+"""Usage and cost of calls. Money is whole pico-dollars: a price has up to six decimals a million tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.errors import InputError, UnknownIdError
+from everthread.store.database import Tx, equal_to, placeholders
+from everthread.store.records import Insights, NewUsage, ToolRow, UsageRecord, UsageRow
+from everthread.store.sql.session_rows import find_thread
+from everthread.store.value_encoding import (
+    PICO,
+    as_pico,
+    decode_json,
+    encode_json,
+    from_pico,
+)
+
+MAX_TOKENS = 10**15
+"""More tokens than any call uses; sums of smaller figures are exact in every database."""
+USAGE_SUMS = (
+    "COUNT(*), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0), "
+    "COALESCE(SUM(u.cache_write), 0), COALESCE(SUM(u.reasoning), 0), COALESCE(SUM(u.pico_dollars), 0), "
+    "COALESCE(SUM(CASE WHEN u.pico_dollars IS NULL THEN 1 ELSE 0 END), 0)"
+)
+
+
+def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
+    if tx.one("SELECT 1 FROM sessions WHERE id = ?", (new.session,)) is None:
+        raise UnknownIdError(f"there is no thread or session {new.session!r}")
+    insert_usage(tx, new, now)
+
+
+def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
+    """The same for a session that is there for certain."""
+    usage = new.usage
+    if usage.total_tokens > MAX_TOKENS:
+        raise InputError(
+            f"{usage.total_tokens} tokens in one call cannot be true; they are not recorded"
+        )
+    raw: dict[str, Any] = {
+        "raw": usage.raw,
+        "cache_write_1h": usage.cache_write_1h_tokens,
+    }
+    if usage.cache_miss:
+        raw["cache_miss"] = usage.cache_miss
+    values = (
+        new.event,
+        new.session,
+        new.model,
+        new.task,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+        as_pico(new.cost),
+        int(new.estimated),
+        encode_json(raw),
+        now if new.created is None else new.created,
+    )
+    owner = ", ".join(
+        f"(SELECT {name} FROM sessions WHERE id = ?)"
+        for name in ("thread_id", "tenant", "platform")
+    )
+    tx.run(
+        "INSERT INTO usage (event, session_id, model, task, input, output, cache_read, cache_write, reasoning, "
+        "pico_dollars, estimated, raw, created, thread_id, tenant, platform) "
+        f"VALUES ({placeholders(values)}, {owner}) ON CONFLICT (thread_id, event) DO NOTHING",
+        (*values, *[new.session] * 3),
+    )
+
+
+def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
+    """Every call made for a thread, in order, its subagents' not among them: those are threads of their own."""
+    rows = tx.all(
+        "SELECT id, session_id, thread_id, model, task, input, output, cache_read, cache_write, reasoning, "
+        "pico_dollars, estimated, created, raw FROM usage WHERE thread_id = ? ORDER BY id",
+        (find_thread(tx, thread),),
+    )
+    records = []
+    for row in rows:
+        figures = decode_json(row[13])
+        usage = CanonicalUsage(
+            input_tokens=row[5],
+            output_tokens=row[6],
+            cache_read_tokens=row[7],
+            cache_write_tokens=row[8],
+            reasoning_tokens=row[9],
+            cache_write_1h_tokens=figures["cache_write_1h"],
+            raw=figures["raw"],
+            cache_miss=figures.get("cache_miss", ""),
+        )
+        records.append(
+            UsageRecord(*[*row[:5], usage, from_pico(row[10]), bool(row[11]), row[12]])
+        )
+    return records
+
+
+def load_insights(
+    tx: Tx,
+    *,
+    since: float,
+    until: float,
+    tenant: str | None = None,
+    platform: str | None = None,
+) -> Insights:
+    """The account of a period, summed by the database."""
+
+    def within(moment: str, owner: str) -> tuple[str, list[Any]]:
+        return in_period(
+            moment, owner, since=since, until=until, tenant=tenant, platform=platform
+        )
+
+    where, values = within("u.created", "u")
+    day = tx.dialect.day.format("u.created")
+    groups = {
+        "by_day": day,
+        "by_model": "u.model",
+        "by_platform": "u.platform",
+        "by_task": "u.task",
+    }
+    grouped = {
+        name: sum_calls(tx, key, f"usage u WHERE {where} GROUP BY 1 ORDER BY 1", values)
+        for name, key in groups.items()
+    }
+    [total] = sum_calls(tx, "'total'", f"usage u WHERE {where}", values)
+    where, values = within("s.started", "s")
+    [begun] = tx.all(
+        f"SELECT COUNT(*), COUNT(DISTINCT s.thread_id) FROM sessions s WHERE {where}",
+        values,
+    )
+    where, values = within("c.created", "s")
+    [saved] = tx.all(
+        "SELECT COUNT(*), COALESCE(SUM(c.tokens_before - c.tokens_after), 0) FROM compactions c "
+        f"JOIN sessions s ON s.id = c.session_id WHERE c.reverted IS NULL AND {where}",
+        values,
+    )
+    where, values = within("m.created", "s")
+    of_messages = f"FROM messages m JOIN sessions s ON s.id = m.thread_id WHERE m.kind = 'message' AND {where}"
+    # A result is of role `tool`, or, in Anthropic's form, a block of a user's message.
+    tools = tx.all(
+        f"SELECT m.tool, COUNT(*), COALESCE(SUM(m.tokens), 0) {of_messages} AND m.role <> 'assistant' "
+        "AND m.tool <> '' GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1",
+        values,
+    )
+    return Insights(
+        total=total,
+        **grouped,
+        by_tool=[ToolRow(row[0], int(row[1]), int(row[2])) for row in tools],
+        sessions=int(begun[0]),
+        threads=int(begun[1]),
+        messages=int(tx.value(f"SELECT COUNT(*) {of_messages}", values)),
+        compactions=int(saved[0]),
+        tokens_saved=int(saved[1]),
+    )
+
+
+def in_period(
+    moment: str,
+    owner: str,
+    since: float,
+    until: float,
+    tenant: str | None,
+    platform: str | None = None,
+) -> tuple[str, list[Any]]:
+    """A condition and its values: when, and whose. `owner`: the table that has tenant and platform."""
+    where, values = equal_to({f"{owner}.tenant": tenant, f"{owner}.platform": platform})
+    return f"{moment} >= ? AND {moment} < ? AND {where}", [since, until, *values]
+
+
+def sum_calls(tx: Tx, key: str, source: str, values: Sequence[Any]) -> list[UsageRow]:
+    """Sums of calls by a key. `source`: what follows FROM."""
+    rows = []
+    for row in tx.all(f"SELECT {key}, {USAGE_SUMS} FROM {source}", values):
+        calls, fresh, output, read, write, reasoning, pico, unpriced = map(int, row[1:])
+        rows.append(
+            UsageRow(
+                str(row[0]),
+                calls,
+                input=fresh,
+                output=output,
+                cache_read=read,
+                cache_write=write,
+                reasoning=reasoning,
+                cost=pico / PICO,
+                unpriced=unpriced,
+            )
+        )
+    return rows
+
+
+def usage_row(record: UsageRecord) -> UsageRow:
+    """One call as a line of account."""
+    used = record.usage
+    cost = record.cost
+    row = UsageRow(
+        record.task,
+        1,
+        input=used.input_tokens,
+        output=used.output_tokens,
+        cache_read=used.cache_read_tokens,
+        cache_write=used.cache_write_tokens,
+        reasoning=used.reasoning_tokens,
+    )
+    return replace(row, unpriced=1) if cost is None else replace(row, cost=cost)
+
+
+def sum_usage(key: str, rows: Sequence[UsageRow]) -> UsageRow:
+    """Several lines as one."""
+    names = [field.name for field in fields(UsageRow) if field.name != "key"]
+    return (
+        UsageRow(
+            key, **{name: sum(getattr(row, name) for row in rows) for name in names}
+        )
+        if rows
+        else UsageRow(key)
+    )
+
+
+def usage_figures(row: UsageRow) -> dict[str, Any]:
+    """The figures of a line of account. `cost` is null if one call has no price; `known_cost` is that of the others."""
+    return {
+        "calls": row.calls,
+        "input": row.input,
+        "cache_read": row.cache_read,
+        "cache_write": row.cache_write,
+        "output": row.output,
+        "reasoning": row.reasoning,
+        "prompt": row.prompt,
+        "total": row.prompt + row.output,
+        "cost": None if row.unpriced else float(row.cost),
+        "known_cost": float(row.cost),
+        "unpriced_calls": row.unpriced,
+        "cache_hit_share": row.cache_share,
+    }

@@ -1,0 +1,169 @@
+"""Keys of the gateway, their use by day, and secrets that all gateways on a store share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from everthread.errors import StoreDamagedError, UnknownIdError
+from everthread.store.database import Row, Tx, placeholders
+from everthread.store.records import KeyLimits, KeyUse, NewKey, StoredKey
+from everthread.store.value_encoding import PICO, as_pico
+
+KEY_COLUMNS = (
+    "k.id, k.digest, k.name, k.tenant, k.scopes, k.mode, k.requests_per_day, k.tokens_per_day, k.pico_dollars_per_day, "
+    "k.created, k.revoked"
+)
+SELECT_KEY = f"SELECT {KEY_COLUMNS} FROM api_keys k"
+SUM_DAY = (
+    "SELECT COALESCE(SUM(d.requests), 0), COALESCE(SUM(d.tokens), 0), COALESCE(SUM(d.pico_dollars), 0), "
+    "COALESCE(SUM(d.fresh), 0) FROM "
+    "(SELECT requests, tokens, pico_dollars, 0 AS fresh FROM key_days WHERE key_id = ? AND day = ? UNION ALL "
+    "SELECT requests, tokens, pico_dollars, 1 FROM key_uses WHERE key_id = ? AND day = ?) d"
+)
+"""The use of a key on a day, and how many of its rows are not summed up yet."""
+LAST_USED = (
+    "SELECT MAX(u.used) FROM (SELECT last_used AS used FROM key_days WHERE key_id = ? UNION ALL "
+    "SELECT used FROM key_uses WHERE key_id = ?) u"
+)
+FOLD = 64
+"""Number of rows of a key's day that are summed up into one."""
+
+
+def create_key(tx: Tx, new: NewKey, now: float) -> None:
+    limits = new.limits
+    values = (
+        new.id,
+        new.digest,
+        new.name,
+        new.tenant,
+        " ".join(sorted(new.scopes)),
+        new.mode,
+        limits.requests,
+        limits.tokens,
+        as_pico(limits.dollars),
+        now,
+    )
+    tx.run(
+        "INSERT INTO api_keys (id, digest, name, tenant, scopes, mode, requests_per_day, tokens_per_day, "
+        f"pico_dollars_per_day, created) VALUES ({placeholders(values)})",
+        values,
+    )
+
+
+def find_key(tx: Tx, digest: str, day: str) -> StoredKey | None:
+    """A key and its use on a day; also a revoked one."""
+    keys = _load_keys(tx, f"{SELECT_KEY} WHERE k.digest = ?", (digest,), day)
+    return keys[0] if keys else None
+
+
+def list_keys(tx: Tx, day: str, *, tenant: str | None = None) -> list[StoredKey]:
+    """The newest first, revoked ones among them."""
+    where, values = ("", ()) if tenant is None else (" WHERE k.tenant = ?", (tenant,))
+    return _load_keys(
+        tx, f"{SELECT_KEY}{where} ORDER BY k.created DESC, k.id", values, day
+    )
+
+
+def _load_keys(tx: Tx, sql: str, values: Sequence[str], day: str) -> list[StoredKey]:
+    """Keys with their use on a day."""
+    rows = tx.all(sql, values)
+    uses = (
+        tx.ask([(SUM_DAY, (row[0], day, row[0], day)) for row in rows]) if rows else []
+    )
+    times = tx.ask([(LAST_USED, (row[0], row[0])) for row in rows]) if rows else []
+    return [
+        _as_key(row, use[0], last[0][0])
+        for row, use, last in zip(rows, uses, times, strict=True)
+    ]
+
+
+def revoke_key(tx: Tx, key_id: str, now: float) -> float:
+    row = tx.one(
+        "UPDATE api_keys SET revoked = COALESCE(revoked, ?) WHERE id = ? RETURNING revoked",
+        (now, key_id),
+    )
+    if row is None:
+        raise UnknownIdError(
+            f"there is no key {key_id}; `everthread keys list` shows those there are"
+        )
+    return float(row[0])
+
+
+def count_use(
+    tx: Tx, day: str, uses: Mapping[str, KeyUse], now: float
+) -> dict[str, KeyUse]:
+    """Add rows and sum up. Writers do not block each other: only summing many rows into one changes a row."""
+    sums: dict[str, KeyUse] = {}
+    for key_id, use in sorted(uses.items()):
+        tx.run(
+            "INSERT INTO key_uses (key_id, day, requests, tokens, pico_dollars, used) VALUES (?, ?, ?, ?, ?, ?)",
+            (key_id, day, use.requests, use.tokens, as_pico(use.dollars), now),
+        )
+        row = tx.one(SUM_DAY, (key_id, day, key_id, day))
+        assert row is not None
+        if row[3] >= FOLD:
+            _fold_uses(tx, key_id, day)
+        sums[key_id] = _as_use(row)
+    return sums
+
+
+def _fold_uses(tx: Tx, key_id: str, day: str) -> None:
+    """Sum rows up into their day; not those that another process is at."""
+    ids = [
+        row[0]
+        for row in tx.all(
+            f"SELECT id FROM key_uses WHERE key_id = ? AND day = ? ORDER BY id LIMIT {FOLD} {tx.dialect.skip}",
+            (key_id, day),
+        )
+    ]
+    if not ids:
+        return
+    rows = tx.all(
+        f"DELETE FROM key_uses WHERE id IN ({placeholders(ids)}) RETURNING requests, tokens, pico_dollars, used",
+        ids,
+    )
+    requests, tokens, pico, used = zip(*rows, strict=True)
+    tx.run(
+        "INSERT INTO key_days (key_id, day, requests, tokens, pico_dollars, last_used) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (key_id, day) DO UPDATE SET requests = key_days.requests + excluded.requests, "
+        "tokens = key_days.tokens + excluded.tokens, "
+        "pico_dollars = key_days.pico_dollars + excluded.pico_dollars, last_used = excluded.last_used",
+        (key_id, day, sum(requests), sum(tokens), sum(pico), max(used)),
+    )
+
+
+def find_secret(tx: Tx, name: str) -> bytes | None:
+    row = tx.one("SELECT value FROM shared_secrets WHERE name = ?", (name,))
+    return None if row is None else bytes(row[0])
+
+
+def shared_secret(tx: Tx, name: str, fresh: bytes) -> bytes:
+    """Insert the secret, or read the one that was stored first."""
+    tx.run(
+        "INSERT INTO shared_secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        (name, fresh),
+    )
+    secret = find_secret(tx, name)
+    if secret is None:
+        raise StoreDamagedError(
+            f"the shared secret {name} was neither stored nor found"
+        )
+    return secret
+
+
+def _as_use(row: Row) -> KeyUse:
+    return KeyUse(int(row[0]), int(row[1]), int(row[2]) / PICO)
+
+
+def _as_key(row: Row, use: Row, last_used: float | None) -> StoredKey:
+    limits = KeyLimits(row[6], row[7], None if row[8] is None else row[8] / PICO)
+    key = NewKey(
+        row[0],
+        row[1],
+        tenant=row[3],
+        scopes=frozenset(row[4].split()),
+        limits=limits,
+        name=row[2],
+        mode=row[5],
+    )
+    return StoredKey(key, row[9], row[10], last_used, _as_use(use))

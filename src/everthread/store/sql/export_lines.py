@@ -1,0 +1,262 @@
+"""Export threads as lines of JSON. Export, import and export give the same lines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from everthread.errors import StoreDamagedError, UnknownIdError
+from everthread.store.database import Database, Row, Tx
+from everthread.store.records import Session
+from everthread.store.sql.compactions import list_compactions
+from everthread.store.sql.session_rows import find_thread, load_session
+from everthread.store.sql.stored_outputs import list_outputs, load_output
+from everthread.store.sql.thread_state import list_nodes, list_pins
+from everthread.store.value_encoding import decode_body, decode_json
+
+P = ParamSpec("P")
+T = TypeVar("T")
+GARBLED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading a line of another form raises."""
+
+EXPORT_FORMAT = 1
+ExportLine = dict[str, Any]
+
+
+def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
+    """A thread as lines of JSON. Messages are numbered anew, so that no database's ids leave it."""
+    return _ThreadExport(tx).lines(thread)[0]
+
+
+def salvage_thread(
+    tx: Tx, database: Database, thread: str
+) -> tuple[list[ExportLine], list[str]]:
+    return _ThreadExport(tx, database).lines(thread)
+
+
+@dataclass(slots=True)
+class _ThreadExport:
+    """Reads a thread; row by row if rows of one kind cannot be read together.
+
+    With a database, which recognises damage, unreadable rows are left out and noted; without one they are an error.
+    """
+
+    tx: Tx
+    database: Database | None = None
+    lost: list[str] = field(default_factory=list)
+
+    def lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
+        tx = self.tx
+        thread = find_thread(self.tx, thread)
+        sessions = self._sessions(thread)
+        places = {session.id: self._places(session.id) for session, _ in sessions}
+        numbers, messages = self._messages(thread, places)
+        lines: list[ExportLine] = [
+            {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}
+        ]
+        order: list[ExportLine] = []
+        for session, carried in sessions:
+            shown = [message_id for seq, message_id in places[session.id] if seq >= 0]
+            before = [message_id for seq, message_id in places[session.id] if seq < 0]
+            line = dataclasses.asdict(session) | {
+                "carried": sum(each in numbers for each in shown[:carried])
+            }
+            line["branched_at"] = numbers.get(session.branched_at or 0)
+            del line["messages"], line["thread"]
+            lines.append({"type": "session", **line})
+            in_view, taken_over = (
+                [numbers[each] for each in ids if each in numbers]
+                for ids in (shown, before)
+            )
+            order.append(
+                {
+                    "type": "places",
+                    "session": session.id,
+                    "messages": in_view,
+                    "taken_over": taken_over,
+                }
+            )
+        lines += messages + order
+        rest = {
+            "compactions": _compaction_lines(tx, thread, numbers),
+            "accounts": _usage_lines(tx, thread),
+            "stored outputs": _output_lines(tx, thread),
+            "summary nodes": _node_lines(tx, thread, numbers),
+            "pins": _pin_lines(tx, thread),
+            "engine state": _state_lines(tx, list(places)),
+        }
+        for what, some in rest.items():
+            lines += self._readable_lines(what, some)
+        return lines, self.lost
+
+    def _sessions(self, thread: str) -> list[tuple[Session, int]]:
+        """The sessions, and how much each carried."""
+        rows = self._try(
+            "sessions",
+            self.tx.all,
+            "SELECT id FROM sessions WHERE thread_id = ?",
+            (thread,),
+        )
+        loaded = [
+            self._try(f"session {row[0]}", self._session, row[0]) for row in rows or ()
+        ]
+        return sorted(
+            (each for each in loaded if each),
+            key=lambda each: (each[0].started, each[0].id),
+        )
+
+    def _session(self, session: str) -> tuple[Session, int]:
+        carried = self.tx.value("SELECT carried FROM sessions WHERE id = ?", (session,))
+        return load_session(self.tx, session), int(carried)
+
+    def _places(self, session: str) -> list[Row]:
+        sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
+        return (
+            self._try(f"the order of session {session}", self.tx.all, sql, (session,))
+            or []
+        )
+
+    def _messages(
+        self, thread: str, places: Mapping[str, Sequence[Row]]
+    ) -> tuple[dict[int, int], list[ExportLine]]:
+        """Return numbers and lines of the readable messages; messages that are in no session are left out."""
+        numbers: dict[int, int] = {}
+        lines: list[ExportLine] = []
+        for message_id in sorted({row[1] for some in places.values() for row in some}):
+            what = f"message {message_id} of thread {thread}"
+            line = self._try(
+                what, _message_line, self.tx, message_id, len(lines) + 1, numbers
+            )
+            if line is not None:
+                numbers[message_id] = line["number"]
+                lines.append(line)
+        return numbers, lines
+
+    def _readable_lines(
+        self, what: str, lines: Iterator[ExportLine]
+    ) -> Iterator[ExportLine]:
+        """Lines up to the first that cannot be read."""
+        while (line := self._try(what, lambda: next(lines, None))) is not None:
+            yield line
+
+    def _try(
+        self, what: str, work: Callable[P, T], *arguments: P.args, **keywords: P.kwargs
+    ) -> T | None:
+        try:
+            return work(*arguments, **keywords)
+        except Exception as error:
+            if self.database is None:
+                raise
+            explained = (
+                error if isinstance(error, GARBLED) else self.database.explain(error)
+            )
+            if not isinstance(
+                explained, (*GARBLED, StoreDamagedError, UnknownIdError, AssertionError)
+            ):
+                raise
+            self.lost.append(
+                f"{what}: {' '.join(str(error).split()) or type(error).__name__}"
+            )
+            return None
+
+
+def _message_line(
+    tx: Tx, message_id: int, number: int, numbers: Mapping[int, int]
+) -> ExportLine:
+    row = tx.one(
+        "SELECT event, kind, body, tokens, created, origin FROM messages WHERE id = ?",
+        (message_id,),
+    )
+    assert row is not None
+    return {
+        "type": "message",
+        "number": number,
+        "event": row[0],
+        "kind": row[1],
+        "tokens": row[3],
+        "created": row[4],
+        "origin": numbers.get(row[5]) if row[5] is not None else None,
+        "body": decode_body(row[2]),
+    }
+
+
+def _compaction_lines(
+    tx: Tx, thread: str, numbers: Mapping[int, int]
+) -> Iterator[ExportLine]:
+    for entry in list_compactions(tx, thread):
+        record = dataclasses.asdict(entry.record)
+        record["covered"] = [
+            numbers[covered] for covered in entry.record.covered if covered in numbers
+        ]
+        record["cost"] = None if entry.record.cost is None else str(entry.record.cost)
+        times = {"created": entry.created, "reverted": entry.reverted}
+        yield {
+            "type": "compaction",
+            "parent": entry.parent,
+            "session": entry.session,
+            **times,
+            "record": record,
+        }
+
+
+def _usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    columns = (
+        "event, session_id, model, task, input, output, cache_read, cache_write, reasoning, pico_dollars, estimated, "
+        "raw, created"
+    )
+    names = columns.replace("session_id", "session").split(", ")
+    for row in tx.all(
+        f"SELECT {columns} FROM usage WHERE thread_id = ? ORDER BY id", (thread,)
+    ):
+        line = dict(zip(names, row, strict=True))
+        yield {"type": "usage", **line, "raw": decode_json(line["raw"])}
+
+
+def _output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    tenant = load_session(tx, thread).tenant
+    for stored in list_outputs(tx, thread):
+        about = {
+            "call_id": stored.call_id,
+            "tool": stored.tool,
+            "created": stored.created,
+        }
+        yield {
+            "type": "output",
+            **about,
+            "text": load_output(tx, stored.id, tenant=tenant),
+        }
+
+
+def _node_lines(
+    tx: Tx, thread: str, numbers: Mapping[int, int]
+) -> Iterator[ExportLine]:
+    for node in list_nodes(tx, thread):
+        line = {**dataclasses.asdict(node), "sources": list(node.sources)}
+        for name in ("first_message", "last_message"):
+            line[name] = numbers.get(line[name], 0)
+        if node.level == 0:
+            source_numbers = (numbers.get(int(source)) for source in node.sources)
+            line["sources"] = [
+                str(number) for number in source_numbers if number is not None
+            ]
+        yield {"type": "node", **line}
+
+
+def _pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+    for pin in list_pins(tx, thread):
+        yield {"type": "pin", "text": pin.text, "created": pin.created}
+
+
+def _state_lines(tx: Tx, scopes: list[str]) -> Iterator[ExportLine]:
+    for scope in scopes:
+        for row in tx.all(
+            "SELECT name, value FROM state WHERE scope = ? ORDER BY name", (scope,)
+        ):
+            yield {
+                "type": "state",
+                "scope": scope,
+                "key": row[0],
+                "value": decode_json(row[1]),
+            }

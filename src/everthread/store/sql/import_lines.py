@@ -1,0 +1,461 @@
+"""Make threads from the lines of an export, after every field of every line was checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.errors import StoreError, TranscriptError
+from everthread.store.database import LAST, Tx
+from everthread.store.records import (
+    MessageKind,
+    NewMessage,
+    NewSession,
+    NewUsage,
+    SessionKind,
+    new_id,
+)
+from everthread.store.sql.accounts import record_usage
+from everthread.store.sql.compactions import decode_compaction, encode_compaction
+from everthread.store.sql.export_lines import EXPORT_FORMAT, GARBLED, ExportLine
+from everthread.store.sql.message_rows import (
+    call_names,
+    insert_message,
+    name_tool,
+    prepare_message,
+)
+from everthread.store.sql.session_rows import (
+    insert_session,
+    lock_thread,
+    recount_thread,
+    refresh_activity,
+    session_chain,
+)
+from everthread.store.sql.stored_outputs import compress_output, put_output
+from everthread.store.sql.thread_state import as_node, put_nodes, put_pin, put_state
+from everthread.store.value_encoding import clean_text, from_pico
+
+NumberedLine = tuple[int, ExportLine]
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "name": lambda value: (
+        isinstance(value, str) and clean_text(value) == value
+    ),  # every database stores it unchanged
+    "text": lambda value: isinstance(value, str),
+    "count": lambda value: type(value) is int and 0 <= value < LAST,
+    "integer": lambda value: isinstance(value, int) and -LAST < value < LAST,
+    "moment": lambda value: (
+        type(value) in (int, float) and abs(value) < 1e15
+    ),  # no calendar goes farther
+    "object": lambda value: isinstance(value, dict),
+    "anything": lambda _: True,
+}
+LineShape = dict[str, str]
+"""The fields of a line by their type: one of the checks, `or null`, or `list of` it. With `?` they may be absent."""
+LINE_SHAPES: dict[str, LineShape] = {
+    "session": {
+        "name": "id tenant? platform? user? model? client? client_session?",
+        "name or null": "parent? kind? end_reason?",
+        "text": "title?",
+        "anything": "system?",
+        "moment or null": "started? ended?",
+        "count": "carried?",
+        "count or null": "branched_at?",
+    },
+    "message": {
+        "count": "number",
+        "object": "body",
+        "name": "kind?",
+        "name or null": "event?",
+        "count or null": "tokens? origin?",
+        "moment or null": "created?",
+    },
+    "places": {"name": "session", "list of count": "messages taken_over?"},
+    "compaction": {
+        "name": "parent session",
+        "moment": "created",
+        "moment or null": "reverted",
+        "object": "record",
+    },
+    "usage": {
+        "name": "session model task event",
+        "count": "input output cache_read cache_write reasoning",
+        "integer or null": "pico_dollars",
+        "integer": "estimated",
+        "moment": "created",
+        "object": "raw",
+    },
+    "output": {"text": "text call_id tool", "moment": "created"},
+    "node": {
+        "name": "id",
+        "count": "level tokens covered_tokens first_message last_message first_turn last_turn",
+        "text": "body author",
+        "moment": "since until",
+        "list of name": "sources",
+    },
+    "pin": {"text": "text", "moment": "created"},
+    "state": {"name": "scope key", "anything": "value"},
+}
+PART_SHAPES: dict[tuple[str, str], LineShape] = {
+    ("compaction", "record"): {
+        "list of count": "covered",
+        "count": "tokens_before tokens_after",
+        "text": "summary? author? reason?",
+        "object": "figures?",
+        "list of text": "warnings?",
+        "text or null": "focus? cost?",
+        "moment": "duration?",
+    },
+    ("usage", "raw"): {"anything": "raw", "count": "cache_write_1h"},
+}
+"""The shapes of objects in a field of a line."""
+
+
+def check_line(line: ExportLine, shape: LineShape) -> None:
+    """Refuse a line that lacks a field or has a wrong one. Ignore additional fields."""
+    for kind, names in shape.items():
+        for name in names.split():
+            key = name.rstrip("?")
+            if key not in line:
+                if key == name:
+                    raise TranscriptError(f"it has no {key!r}")
+            elif not _is_of_kind(kind, line[key]):
+                text = repr(line[key])
+                raise TranscriptError(
+                    f"{key!r} cannot be {text if len(text) <= 60 else text[:60] + '…'}"
+                )
+
+
+def _is_of_kind(kind: str, value: Any) -> bool:
+    if kind.endswith(" or null"):
+        return value is None or CHECKS[kind.removesuffix(" or null")](value)
+    if kind.startswith("list of "):
+        return isinstance(value, list) and all(
+            map(CHECKS[kind.removeprefix("list of ")], value)
+        )
+    return CHECKS[kind](value)
+
+
+def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
+    threads: dict[str, None] = {}
+    for root, section in _split_sections(lines):
+        threads |= dict.fromkeys(_ThreadImport(tx, now, root, section).store())
+    return list(threads)
+
+
+def _split_sections(lines: Sequence[Any]) -> list[tuple[str, list[NumberedLine]]]:
+    """Each heading's thread and lines, numbered for the person who has to find one."""
+    sections: list[tuple[str, list[NumberedLine]]] = []
+    for number, line in enumerate(lines, 1):
+        kind = line.get("type") if isinstance(line, dict) else None
+        if kind == "everthread":
+            if line.get("format") != EXPORT_FORMAT:
+                raise TranscriptError(
+                    f"format {line.get('format')!r} is unknown; this version reads {EXPORT_FORMAT}"
+                )
+            sections.append((str(line.get("thread")), []))
+        elif not sections:
+            raise TranscriptError(
+                "the first line must name the format; this is no export of Everthread"
+            )
+        elif not isinstance(kind, str) or kind not in LINE_SHAPES:
+            raise TranscriptError(f"line {number}: a line of type {kind!r} is unknown")
+        else:
+            _check_numbered(number, line, kind)
+            sections[-1][1].append((number, line))
+    return sections
+
+
+def _check_numbered(number: int, line: ExportLine, kind: str) -> None:
+    try:
+        check_line(line, LINE_SHAPES[kind])
+        for (owner, key), shape in PART_SHAPES.items():
+            if owner == kind:
+                check_line(line[key], shape)
+    except TranscriptError as error:
+        raise TranscriptError(f"line {number} cannot be imported: {error}") from None
+
+
+@dataclass(slots=True)
+class _ThreadImport:
+    """The lines under one heading, and the rows made of them so far."""
+
+    tx: Tx
+    now: float
+    root: str
+    lines: list[NumberedLine]
+    waiting: dict[str, ExportLine] = field(default_factory=dict)
+    """Sessions that are not stored yet."""
+    threads: dict[str, str] = field(default_factory=dict)
+    """Session -> its thread."""
+    branched: dict[str, int | None] = field(default_factory=dict)
+    """Session -> number of the message it branched at."""
+    owners: dict[int, str] = field(default_factory=dict)
+    """Number of a message -> the thread it is stored in."""
+    ids: dict[int, int] = field(default_factory=dict)
+    """Number of a message -> its id here."""
+    calls: dict[str, str] = field(default_factory=dict)
+    """Tool call -> the tool."""
+
+    def store(self) -> list[str]:
+        for _, line in self.lines:
+            if (
+                line["type"] == "session"
+                and self.waiting.setdefault(line["id"], line) is not line
+            ):
+                raise TranscriptError(f"session {line['id']} stands there twice")
+        self._apply_lines("session", self._session)
+        if self.root not in self.threads:
+            raise TranscriptError(f"the thread {self.root} has no session of that id")
+        self._apply_lines("places", self._note_owners)
+        steps = {
+            "message": self._message,
+            "places": self._place,
+            "compaction": self._compaction,
+            "usage": self._usage,
+            "output": self._output,
+            "node": self._node,
+            "pin": self._pin,
+            "state": self._state,
+        }
+        for kind, take in steps.items():
+            self._apply_lines(kind, take)
+        stored = list(dict.fromkeys(self.threads.values()))
+        for thread in stored:
+            self._verify(thread)
+            recount_thread(self.tx, thread)
+            refresh_activity(self.tx, thread)
+        return stored
+
+    def _apply_lines(self, kind: str, take: Callable[[ExportLine], None]) -> None:
+        for number, line in self.lines:
+            if line["type"] == kind:
+                try:
+                    take(line)
+                except GARBLED as error:
+                    why = (
+                        f"it does not fit the others ({type(error).__name__}: {error})"
+                    )
+                    raise TranscriptError(
+                        f"line {number} cannot be imported: {why}"
+                    ) from error
+
+    # Sessions
+
+    def _session(self, line: ExportLine) -> None:
+        """Store a session that is not stored yet, its parents before it."""
+        line_of_descent: list[ExportLine] = []
+        key = line["id"]
+        while key in self.waiting:
+            line_of_descent.append(self.waiting.pop(key))
+            key = line_of_descent[-1].get("parent")
+        if any(each["id"] == key for each in line_of_descent):
+            raise TranscriptError(f"session {key} is its own ancestor")
+        for each in reversed(line_of_descent):
+            self._insert(each)
+
+    def _insert(self, line: ExportLine) -> None:
+        kind: SessionKind = line.get("kind") or self._kind(line)
+        if kind not in get_args(SessionKind):
+            raise TranscriptError(
+                f"session {line['id']} is of the unknown kind {kind!r}"
+            )
+        names = {field.name for field in dataclasses.fields(NewSession)} - {"kind"}
+        new = NewSession(
+            kind=kind, **{name: value for name, value in line.items() if name in names}
+        )
+        within = kind in ("continuation", "reverted")
+        thread = lock_thread(self.tx, line["parent"]) if within else new.id
+        if not insert_session(self.tx, new, thread=thread, now=self.now):
+            raise StoreError(
+                f"session {new.id} is in this store already; delete its thread first, or leave it"
+            )
+        self.tx.run(
+            "UPDATE sessions SET ended = ?, end_reason = ?, carried = ? WHERE id = ?",
+            (line.get("ended"), line.get("end_reason"), line.get("carried", 0), new.id),
+        )
+        self.threads[new.id] = thread
+        self.branched[new.id] = line.get("branched_at")
+
+    def _kind(self, line: ExportLine) -> SessionKind:
+        """For data without kinds: a child continues its parent if that ended by compression before the child began."""
+        if line.get("parent") is None:
+            return "main"
+        parent = self.tx.one(
+            "SELECT ended, end_reason FROM sessions WHERE id = ?", (line["parent"],)
+        )
+        continued = self.tx.one(
+            "SELECT 1 FROM sessions WHERE parent_id = ? AND kind = 'continuation'",
+            (line["parent"],),
+        )
+        follows = (
+            parent is not None
+            and parent[1] == "compression"
+            and line["started"] >= parent[0]
+        )
+        return "continuation" if follows and not continued else "subagent"
+
+    def _verify(self, thread: str) -> None:
+        """Refuse sessions that do not form one chain. The last one continues it, even if it was continued elsewhere."""
+        chain = [session for session, _ in session_chain(self.tx, thread)]
+        rows = self.tx.all(
+            "SELECT id, end_reason FROM sessions WHERE thread_id = ? AND kind <> 'reverted'",
+            (thread,),
+        )
+        reasons: dict[str, str | None] = dict(rows)
+        if set(reasons) != set(chain) or any(
+            reasons[session] != "compression" for session in chain[:-1]
+        ):
+            raise TranscriptError(
+                f"the sessions of thread {thread} do not continue one another"
+            )
+        if self.tx.one(
+            "SELECT 1 FROM sessions WHERE thread_id = ? AND (carried < 0 OR carried > next_seq)",
+            (thread,),
+        ):
+            raise TranscriptError(
+                f"a session of thread {thread} was given more than it shows"
+            )
+        if reasons[chain[-1]] == "compression":
+            self.tx.run(
+                "UPDATE sessions SET ended = NULL, end_reason = NULL WHERE id = ?",
+                (chain[-1],),
+            )
+
+    # Messages
+
+    def _note_owners(self, line: ExportLine) -> None:
+        for number in (*line["messages"], *line.get("taken_over", ())):
+            self.owners.setdefault(number, self.threads[line["session"]])
+
+    def _message(self, line: ExportLine) -> None:
+        number = line["number"]
+        kind = line.get("kind", "message")
+        if (
+            number in self.ids
+            or number not in self.owners
+            or kind not in get_args(MessageKind)
+        ):
+            raise TranscriptError(
+                f"message {number} stands there twice, in no session, or is of no known kind"
+            )
+        origin = None if line.get("origin") is None else self.ids[line["origin"]]
+        event = line.get("event") or new_id()
+        new = NewMessage(
+            line["body"],
+            kind,
+            event=event,
+            tokens=line.get("tokens"),
+            origin=origin,
+            created=line.get("created"),
+        )
+        item = prepare_message(new)
+        self.calls |= call_names(item.calls)
+        item = name_tool(item, lambda call_id: self.calls.get(call_id, ""))
+        message_id = insert_message(self.tx, self.owners[number], item, self.now)
+        if message_id is None:
+            raise TranscriptError(f"the event {event!r} stands there twice")
+        self.ids[number] = message_id
+
+    def _place(self, line: ExportLine) -> None:
+        session = line["session"]
+        in_view = line["messages"]
+        before = line.get("taken_over", [])
+        if len(set(in_view)) < len(in_view) or len(set(before)) < len(before):
+            raise TranscriptError(f"session {session} shows a message twice")
+        rows = [(session, seq, self.ids[number]) for seq, number in enumerate(in_view)]
+        rows += [
+            (session, seq - len(before), self.ids[number])
+            for seq, number in enumerate(before)
+        ]
+        self.tx.many(
+            "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows
+        )
+        at = self.branched[session]
+        self.tx.run(
+            "UPDATE sessions SET next_seq = ?, branched_at = ? WHERE id = ?",
+            (len(in_view), None if at is None else self.ids[at], session),
+        )
+
+    # Records beside the messages
+
+    def _compaction(self, line: ExportLine) -> None:
+        covered = [self.ids[number] for number in line["record"]["covered"]]
+        record = decode_compaction({"cost": None, **line["record"], "covered": covered})
+        self.tx.run(
+            "INSERT INTO compactions (thread_id, parent_id, session_id, created, reverted, tokens_before, "
+            "tokens_after, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self.threads[line["session"]],
+                line["parent"],
+                line["session"],
+                line["created"],
+                line["reverted"],
+                record.tokens_before,
+                record.tokens_after,
+                encode_compaction(record),
+            ),
+        )
+
+    def _usage(self, line: ExportLine) -> None:
+        usage = CanonicalUsage(
+            input_tokens=line["input"],
+            output_tokens=line["output"],
+            cache_read_tokens=line["cache_read"],
+            cache_write_tokens=line["cache_write"],
+            reasoning_tokens=line["reasoning"],
+            cache_write_1h_tokens=line["raw"]["cache_write_1h"],
+            raw=line["raw"]["raw"],
+        )
+        new = NewUsage(
+            self._own_session(line["session"]),
+            line["model"],
+            usage=usage,
+            task=line["task"],
+            cost=from_pico(line["pico_dollars"]),
+            estimated=bool(line["estimated"]),
+            event=line["event"],
+            created=line["created"],
+        )
+        record_usage(self.tx, new, self.now)
+
+    def _pin(self, line: ExportLine) -> None:
+        put_pin(self.tx, self.root, line["text"], LAST, line["created"])
+
+    def _output(self, line: ExportLine) -> None:
+        content = compress_output(line["text"])
+        about = {"call_id": line["call_id"], "tool": line["tool"]}
+        put_output(
+            self.tx, self.root, line["text"], content, **about, now=line["created"]
+        )
+
+    def _node(self, line: ExportLine) -> None:
+        record = {name: value for name, value in line.items() if name != "type"}
+        record |= {
+            name: self.ids.get(line[name], 0)
+            for name in ("first_message", "last_message")
+        }
+        record["thread"] = self.threads[self.root]
+        if line["level"] == 0:
+            record["sources"] = [
+                str(self.ids[int(source)]) for source in line["sources"]
+            ]
+        put_nodes(self.tx, [as_node(record)], None)
+
+    def _state(self, line: ExportLine) -> None:
+        put_state(
+            self.tx,
+            self._own_session(line["scope"]),
+            line["key"],
+            line["value"],
+            self.now,
+        )
+
+    def _own_session(self, session: str) -> str:
+        if session not in self.threads:
+            raise TranscriptError(
+                f"session {session} is not among the lines; what belongs to it is not imported"
+            )
+        return session

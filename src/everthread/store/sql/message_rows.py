@@ -1,0 +1,429 @@
+"""Messages: prepared before a transaction, appended once, read as a session's context or as a thread's history."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.messages import Call, calls_of, results_of
+from everthread.errors import InputError, UnknownIdError
+from everthread.store.database import LAST, Query, Row, Tx, chunks, placeholders
+from everthread.store.records import Lease, NewMessage, StoredMessage
+from everthread.store.sql.session_rows import (
+    IS_TIP,
+    TIP_COLUMNS,
+    ThreadTip,
+    check_lease,
+    find_thread,
+    load_session,
+    session_chain,
+)
+from everthread.store.value_encoding import (
+    checksum,
+    clean_text,
+    decode_body,
+    encode_json,
+    pack_body,
+)
+
+MAX_TOKENS = 10**12
+"""More tokens than any message has; sums of smaller figures are exact in every database."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMessage:
+    """A message with the values of its row, computed before the transaction."""
+
+    new: NewMessage
+    body: bytes
+    chars: int
+    """Characters of its JSON."""
+    role: str
+    tool: str
+    calls: tuple[Call, ...] = ()
+    answers: tuple[str, ...] = ()
+    """The calls whose results it holds without naming the tool."""
+
+    def row(self, thread: str, now: float) -> Row:
+        """The values of `MESSAGE_FIELDS`."""
+        new = self.new
+        return (
+            thread,
+            new.event,
+            new.kind,
+            self.role,
+            self.tool,
+            new.tokens,
+            now if new.created is None else new.created,
+            new.origin,
+            self.chars,
+            checksum(self.body),
+            self.body,
+        )
+
+
+MESSAGE_FIELDS = (
+    "thread_id, event, kind, role, tool, tokens, created, origin, chars, checksum, body"
+)
+
+
+def prepare_message(new: NewMessage) -> PreparedMessage:
+    body = new.body
+    if not isinstance(body, dict):
+        raise InputError(
+            f"a message is an object with a role, not {type(body).__name__}"
+        )
+    tokens: Any = new.tokens  # whatever an import may hold
+    if tokens is not None and (type(tokens) is not int or not 0 <= tokens < MAX_TOKENS):
+        raise InputError(f"a message cannot have {tokens!r} tokens")
+    text = encode_json(body)  # first: it refuses endless nesting
+    calls = calls_of(body)
+    results = results_of(body)
+    named = next((result.name for result in results if result.name), "")
+    tool = named or ",".join(dict.fromkeys(call.name for call in calls))
+    unnamed = () if named else (result.call_id for result in results if result.call_id)
+    return PreparedMessage(
+        new,
+        pack_body(text),
+        chars=len(text),
+        role=clean_text(str(body.get("role", ""))),
+        tool=clean_text(tool),
+        calls=tuple(calls),
+        answers=tuple(unnamed),
+    )
+
+
+CALLS_AT_ONCE = 8
+"""Messages with calls that are read at once; a result mostly follows its call closely."""
+
+
+def call_names(calls: Iterable[Call]) -> dict[str, str]:
+    return {call.id: call.name for call in calls}
+
+
+def name_tool(item: PreparedMessage, name_of: Callable[[str], str]) -> PreparedMessage:
+    """A message whose results do not name their tools, with the names their calls have."""
+    if not item.answers:
+        return item
+    names = dict.fromkeys(name_of(call_id) for call_id in item.answers)
+    return dataclasses.replace(item, tool=clean_text(",".join(filter(None, names))))
+
+
+MESSAGE_COLUMNS = (
+    "m.id, p.session_id, p.seq, m.kind, m.body, m.event, m.tokens, m.created, m.origin"
+)
+
+
+def as_stored(row: Row) -> StoredMessage:
+    return StoredMessage(*[*row[:4], decode_body(row[4]), *row[5:]])
+
+
+def insert_message(
+    tx: Tx, thread: str, item: PreparedMessage, now: float
+) -> int | None:
+    """Return the new message's id; None if its event is already stored."""
+    message_id: int | None = tx.value(
+        f"INSERT INTO messages ({MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
+        item.row(thread, now),
+    )
+    if message_id is not None and item.new.kind == "message":
+        tx.run("INSERT INTO unindexed (message_id) VALUES (?)", (message_id,))
+    return message_id
+
+
+def find_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
+    """Return the message of an event: at its place in the current session, else at the place where it was said."""
+    [row] = tx.all(
+        f"SELECT {MESSAGE_COLUMNS} FROM messages m JOIN places p ON p.message_id = m.id "
+        "JOIN sessions s ON s.id = p.session_id "
+        f"WHERE m.thread_id = ? AND m.event = ? ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {HOME_FIRST} LIMIT 1",
+        (current.thread, event, current.id),
+    )
+    return as_stored(row)
+
+
+HOME_FIRST = (
+    "CASE WHEN s.thread_id = m.thread_id AND s.kind <> 'reverted' AND p.seq >= s.carried THEN 0 ELSE 1 END, "
+    "CASE WHEN s.kind <> 'reverted' THEN 0 ELSE 1 END, s.started, p.seq"
+)
+"""Order a message's places: first the one in the history, where it was said. Does not depend on a clock."""
+
+
+def list_messages(
+    tx: Tx, session_id: str, *, start: int = 0, limit: int | None = None
+) -> list[StoredMessage]:
+    """Return a session's messages in order, as the model sees them."""
+    load_session(tx, session_id)
+    rows = tx.all(
+        f"SELECT {MESSAGE_COLUMNS} FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = ? AND p.seq >= ? ORDER BY p.seq LIMIT ?",
+        (session_id, max(start, 0), LAST if limit is None else limit),
+    )
+    return [as_stored(row) for row in rows]
+
+
+def load_message(
+    tx: Tx, message_id: int, *, tenant: str | None = None
+) -> StoredMessage:
+    """Return one message, at the place where it was said."""
+    row = tx.one(
+        f"SELECT {MESSAGE_COLUMNS}, s.tenant FROM messages m JOIN places p ON p.message_id = m.id "
+        f"JOIN sessions s ON s.id = p.session_id WHERE m.id = ? ORDER BY {HOME_FIRST} LIMIT 1",
+        (message_id,),
+    )
+    if row is None or tenant not in (None, row[-1]):
+        raise UnknownIdError(f"there is no message {message_id}")
+    return as_stored(row[:-1])
+
+
+def load_history(
+    tx: Tx, session_id: str, *, start: int = 0, limit: int | None = None
+) -> list[StoredMessage]:
+    """Return every message said in a thread, in order, once: the history that a person would read.
+
+    A continuation adds the messages after those it inherited. A branch begins with its parent's history up to the
+    message at which it left. Summaries and derived messages are context, not history.
+    """
+    messages: list[StoredMessage] = []
+    for session, carried in session_chain(tx, find_thread(tx, session_id)):
+        if start:
+            skipped = tx.value(
+                f"SELECT COUNT(*) {SESSION_MESSAGES}", (session, carried)
+            )
+            if skipped <= start:
+                start -= skipped
+                continue
+        room = LAST if limit is None else limit - len(messages)
+        rows = tx.all(
+            f"SELECT {MESSAGE_COLUMNS} {SESSION_MESSAGES} ORDER BY p.seq LIMIT ? OFFSET ?",
+            (session, carried, room, max(start, 0)),
+        )
+        messages += [as_stored(row) for row in rows]
+        start = 0
+        if limit is not None and len(messages) >= limit:
+            break
+    return messages
+
+
+SESSION_MESSAGES = (
+    "FROM places p JOIN messages m ON m.id = p.message_id "
+    "WHERE p.session_id = ? AND (p.seq < 0 OR p.seq >= ?) AND m.kind = 'message'"
+)
+"""The messages that a session adds to the history."""
+LOCK_THREADS = "SELECT id FROM sessions WHERE id IN (SELECT thread_id FROM sessions WHERE id IN ({})) ORDER BY id {}"
+SELECT_TIPS = (
+    f"SELECT s.id, {TIP_COLUMNS} FROM sessions s JOIN sessions t ON t.thread_id = s.thread_id "
+    f"WHERE s.id IN ({{}}) AND {IS_TIP}"
+)
+SELECT_EVENTS = (
+    "SELECT thread_id, event FROM messages WHERE thread_id = (SELECT thread_id FROM sessions WHERE id = ?) "
+    "AND event IN ({})"
+)
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """The messages that one caller wants to append."""
+
+    session: str
+    """Any session of the thread."""
+    new: Sequence[NewMessage]
+    now: float
+    lease: Lease | None = None
+    prepared: Sequence[PreparedMessage] = ()
+
+    def prepare(self) -> None:
+        """Compute texts and fingerprints once, before the transaction."""
+        self.prepared = [prepare_message(new) for new in self.new]
+
+
+def append_messages(
+    tx: Tx, requests: Sequence[AppendRequest]
+) -> list[list[StoredMessage]]:
+    """Store messages and place them at the end of their threads. A new one reopens a thread; a known event stays."""
+    view = _lock_and_read(tx, requests)
+    threads: dict[str, _ThreadGrowth] = {}
+    stored = []
+    for request in requests:
+        tip = view.tips.get(request.session)
+        if tip is None:
+            raise UnknownIdError(f"there is no thread or session {request.session!r}")
+        if request.lease is not None:
+            check_lease(
+                request.lease, tip.thread, view.leases.get(request.lease.thread)
+            )
+        if tip.thread not in threads:
+            threads[tip.thread] = _ThreadGrowth(tx, tip, view)
+        stored.append(
+            [threads[tip.thread].take(item, request.now) for item in request.prepared]
+        )
+    _write_growth(tx, list(threads.values()))
+    return stored
+
+
+@dataclass(slots=True)
+class _ThreadView:
+    """The state of the threads, which are locked until the transaction ends."""
+
+    tips: dict[str, ThreadTip]
+    """By the session that was named."""
+    leases: dict[str, Row]
+    events: set[tuple[str, str]]
+    """Thread and event of each message that is already stored."""
+    ids: Iterator[int]
+    """For new messages."""
+
+
+def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _ThreadView:
+    names = list(dict.fromkeys(request.session for request in requests))
+    leased = list(
+        dict.fromkeys(
+            request.lease.thread for request in requests if request.lease is not None
+        )
+    )
+    count = sum(len(request.prepared) for request in requests)
+    if tx.dialect.lock:
+        tx.run(LOCK_THREADS.format(placeholders(names), tx.dialect.lock), names)
+    fence = f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}"
+    tips, ids, *rest = tx.ask(
+        [
+            (SELECT_TIPS.format(placeholders(names)), names),
+            (tx.dialect.new_ids.format("messages"), (count,)),
+            *((fence, (thread,)) for thread in leased),
+            *_event_queries(requests),
+        ]
+    )
+    fences = {
+        thread: rows[0]
+        for thread, rows in zip(leased, rest[: len(leased)], strict=True)
+        if rows
+    }
+    events = {(row[0], row[1]) for rows in rest[len(leased) :] for row in rows}
+    return _ThreadView(
+        {row[0]: ThreadTip(*row[1:]) for row in tips},
+        fences,
+        events,
+        iter([int(row[0]) for row in ids]),
+    )
+
+
+def _event_queries(requests: Sequence[AppendRequest]) -> Iterator[Query]:
+    """Which of the events are stored already."""
+    events: dict[str, dict[str, None]] = {}
+    for request in requests:
+        events.setdefault(request.session, {}).update(
+            dict.fromkeys(item.new.event for item in request.prepared)
+        )
+    for session, named in events.items():
+        for some in chunks(list(named)):
+            yield SELECT_EVENTS.format(placeholders(some)), (session, *some)
+
+
+@dataclass(slots=True)
+class _ThreadGrowth:
+    """A thread, and the rows added to it."""
+
+    tx: Tx
+    tip: ThreadTip
+    view: _ThreadView
+    stored: dict[str, StoredMessage] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    """New messages, in the form that is inserted."""
+    places: list[tuple[str, int, int]] = field(default_factory=list)
+    said: int = field(init=False)
+    tokens: int = field(init=False)
+    active: float = field(init=False)
+    tools: dict[str, str] = field(default_factory=dict)
+    """Tool call -> the tool: those of the batch, and, as far back as needed, the stored ones of the session."""
+    unread: int | None = LAST
+    """The place up to which the session's calls are not read yet; None when all of them are."""
+
+    def __post_init__(self) -> None:
+        self.said = self.tip.said
+        self.tokens = self.tip.said_tokens
+        self.active = self.tip.active
+
+    def take(self, item: PreparedMessage, now: float) -> StoredMessage:
+        """Given in order, as a later call may have an earlier one's id."""
+        event = item.new.event
+        self.tools |= call_names(item.calls)
+        item = name_tool(item, self._find_tool)
+        if event not in self.stored:
+            is_stored = (self.tip.thread, event) in self.view.events
+            self.stored[event] = (
+                find_by_event(self.tx, self.tip, event)
+                if is_stored
+                else self._place(item, now)
+            )
+        return self.stored[event]
+
+    def _find_tool(self, call_id: str) -> str:
+        while call_id not in self.tools and self.unread is not None:
+            rows = self.tx.all(
+                "SELECT p.seq, m.body FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? "
+                "AND p.seq < ? AND m.role = 'assistant' AND m.tool <> '' ORDER BY p.seq DESC LIMIT ?",
+                (self.tip.id, self.unread, CALLS_AT_ONCE),
+            )
+            for _, body in rows:
+                self.tools = call_names(calls_of(decode_body(body))) | self.tools
+            self.unread = rows[-1][0] if len(rows) == CALLS_AT_ONCE else None
+        return self.tools.get(call_id, "")
+
+    def _place(self, item: PreparedMessage, now: float) -> StoredMessage:
+        new = item.new
+        message_id = next(self.view.ids)
+        seq = self.tip.next_seq + len(self.places)
+        created = now if new.created is None else new.created
+        self.rows.append((message_id, *item.row(self.tip.thread, now)))
+        self.places.append((self.tip.id, seq, message_id))
+        if new.kind == "message":
+            self.said = self.said + 1
+            self.tokens = self.tokens + (new.tokens or 0)
+            self.active = created
+        return StoredMessage(
+            message_id,
+            self.tip.id,
+            seq=seq,
+            kind=new.kind,
+            body=new.body,
+            event=new.event,
+            tokens=new.tokens,
+            created=created,
+            origin=new.origin,
+        )
+
+
+def _write_growth(tx: Tx, threads: Sequence[_ThreadGrowth]) -> None:
+    grown = [thread for thread in threads if thread.rows]
+    if not grown:
+        return
+    rows = [row for thread in grown for row in thread.rows]
+    tx.many(
+        f"INSERT INTO messages (id, {MESSAGE_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
+    tx.many(
+        "INSERT INTO unindexed (message_id) VALUES (?)",
+        [(row[0],) for row in rows if row[3] == "message"],
+    )
+    tx.many(
+        "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",
+        [placed for thread in grown for placed in thread.places],
+    )
+    tx.many(
+        "UPDATE sessions SET next_seq = ?, active = ?, said = ?, said_tokens = ?, ended = NULL, end_reason = NULL "
+        "WHERE id = ?",
+        [
+            (
+                thread.tip.next_seq + len(thread.places),
+                thread.active,
+                thread.said,
+                thread.tokens,
+                thread.tip.id,
+            )
+            for thread in grown
+        ],
+    )

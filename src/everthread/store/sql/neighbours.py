@@ -1,0 +1,78 @@
+"""Find the messages before and after a search hit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from everthread.core.redaction import redact_part
+from everthread.core.search.lookup import Neighbour
+from everthread.core.transcript import is_lookup
+from everthread.errors import StoreDamagedError
+from everthread.store.database import Tx
+from everthread.store.index_pieces import searchable_text
+from everthread.store.sql.message_rows import HOME_FIRST
+from everthread.store.sql.snippets import RAW_MARGIN
+from everthread.store.value_encoding import decode_body
+
+BEGINNING = 100
+"""Characters of a neighbour."""
+_PARTS = re.compile("\n[→≈] ")
+"""Between the messages of a passage that shows several."""
+NEIGHBOURS = (
+    "WITH home AS (SELECT * FROM (SELECT m.id, p.session_id, p.seq, s.kind, s.parent_id, s.carried, s.next_seq, "
+    f"ROW_NUMBER() OVER (PARTITION BY m.id ORDER BY {HOME_FIRST}) AS place FROM messages m "
+    "JOIN places p ON p.message_id = m.id JOIN sessions s ON s.id = p.session_id WHERE m.id IN ({})) every_place "
+    "WHERE place = 1), "
+    "beside AS (SELECT h.id, 0 AS side, COALESCE(b.id, h.session_id) AS session_id, "
+    "COALESCE(b.next_seq, h.seq) - 1 AS seq FROM home h "
+    "LEFT JOIN sessions b ON b.id = h.parent_id AND h.kind = 'continuation' AND h.seq = h.carried "
+    "UNION ALL SELECT h.id, 1, COALESCE(c.id, h.session_id), "
+    "COALESCE(c.carried, CASE h.seq WHEN -1 THEN h.carried ELSE h.seq + 1 END) FROM home h "
+    "LEFT JOIN sessions c ON c.parent_id = h.session_id AND c.kind = 'continuation' AND h.seq = h.next_seq - 1) "
+    "SELECT beside.id, beside.side, m.id, m.role, m.tool, m.body FROM beside JOIN places p "
+    "ON p.session_id = beside.session_id AND p.seq = beside.seq JOIN messages m ON m.id = p.message_id "
+    "WHERE m.kind = 'message'"
+)
+"""Select the messages before (0) and after (1) messages in the history, also across a compaction."""
+
+
+def find_neighbours(
+    tx: Tx, places: Sequence[tuple[int | None, str]]
+) -> list[tuple[Neighbour | None, Neighbour | None]]:
+    """Return the messages before and after each place, with one query. A place: a message and its text shown.
+
+    A message is left out if the place itself shows it, and so are searches. An output has no neighbours.
+    """
+    ids = list(dict.fromkeys(message for message, _ in places if message is not None))
+    neighbours = {
+        (place, side): Neighbour(message, role, tool, _first_words(body))
+        for place, side, message, role, tool, body in tx.all_in(NEIGHBOURS, ids)
+    }
+
+    def find(message: int | None, side: int, shown: str) -> Neighbour | None:
+        neighbour = neighbours.get((message, side))
+        if (
+            neighbour is None
+            or not neighbour.text
+            or any(map(is_lookup, neighbour.tool.split(",")))
+        ):
+            return None
+        is_shown = _PARTS.search(shown) and neighbour.text.rstrip("…") in " ".join(
+            shown.split()
+        )
+        return None if is_shown else neighbour
+
+    return [
+        (find(message, 0, shown), find(message, 1, shown)) for message, shown in places
+    ]
+
+
+def _first_words(body: bytes) -> str:
+    """Return the beginning of a message on one line; empty for a damaged message, so that the search still succeeds."""
+    try:
+        text = searchable_text(decode_body(body))
+    except StoreDamagedError:
+        return ""
+    words = " ".join(redact_part(text, 0, BEGINNING, margin=RAW_MARGIN).split())
+    return f"{words}…" if len(text) > BEGINNING else words

@@ -1,0 +1,78 @@
+"""Read indexed pieces and their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from everthread.store.database import Tx
+from everthread.store.index_pieces import searchable_text
+from everthread.store.indexing import output_text
+from everthread.store.value_encoding import decode_body
+
+TextKey = tuple[int | None, str | None, str]
+
+
+class Piece(NamedTuple):
+    """A row of `piece_details`: a part of a message, or of an output as a thread cites it."""
+
+    id: int
+    message: int | None
+    output: str | None
+    tenant: str
+    thread: str
+    role: str
+    tool: str
+    start: int
+    length: int
+    said: str | None
+    """Its text, where secrets were taken out of it."""
+    created: float
+
+    @property
+    def text(self) -> TextKey:
+        """The key of the text that it is a part of."""
+        return self.message, self.output, self.thread
+
+    @property
+    def is_result(self) -> bool:
+        """Whether this is a tool's result, in a message of any role."""
+        return self.role != "assistant" and (bool(self.tool) or self.role == "tool")
+
+
+PIECE_COLUMNS = (
+    "p.id, p.message_id, p.output_id, p.tenant, p.thread_id, p.role, "
+    "p.tool, p.start, p.length, p.said, p.created"
+)
+
+
+def load_pieces(
+    tx: Tx, ids: Sequence[int], where: str = "", values: Sequence[Any] = ()
+) -> list[Piece]:
+    """Pieces within a condition, in any order."""
+    within = f" AND {where}" if where else ""
+    sql = f"SELECT {PIECE_COLUMNS} FROM piece_details p WHERE p.id IN ({{}}){within}"
+    return [Piece(*row) for row in tx.all_in(sql, ids, *values)]
+
+
+def read_pieces(tx: Tx, pieces: Sequence[Piece]) -> list[str]:
+    """The texts of pieces."""
+    ids = [
+        piece.message
+        for piece in pieces
+        if piece.message is not None and piece.said is None
+    ]
+    bodies: dict[int | None, bytes] = dict(
+        tx.all_in("SELECT id, body FROM messages WHERE id IN ({})", ids)
+    )
+    texts = []
+    for piece in pieces:
+        if piece.said is not None:
+            texts.append(piece.said)
+            continue
+        if piece.output is not None:
+            text = output_text(tx, piece.output, piece.tenant)
+        else:
+            text = searchable_text(decode_body(bodies.get(piece.message, b"{}")))
+        texts.append(text[piece.start : piece.start + piece.length])
+    return texts

@@ -1,0 +1,272 @@
+"""Recall: stored texts and results that may answer a message, the best first.
+
+Each word of the message is looked up on its own, in all its forms. The best pieces and their neighbours are weighed
+by the index and a few columns; only the texts that are shown are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from everthread.core.redaction import redact_part
+from everthread.core.search.query import Question
+from everthread.store.database import Tx
+from everthread.store.records import RecallPassage, RecallQuery, SearchQuery
+from everthread.store.sql.pieces import Piece, load_pieces, read_pieces
+from everthread.store.sql.recall_ranking import RecallRanking, rank_by_words
+from everthread.store.sql.recall_words import RecallWord, look_up_words
+from everthread.store.sql.search_scope import search_scope
+from everthread.store.sql.snippets import (
+    SECRET_MARGIN,
+    find_richest_position,
+    sentence_start,
+)
+from everthread.store.sql.turn_index import TurnIndex
+
+
+def recall_passages(
+    tx: Tx, query: RecallQuery, question: Question, turns: TurnIndex
+) -> list[RecallPassage]:
+    within = SearchQuery(
+        "", tenant=query.tenant, thread=query.thread, family=query.family
+    )
+    scope = search_scope(tx, within) if question.sought else None
+    if scope is None or query.limit <= 0:
+        return []
+    if query.thread is not None:  # it is the tenant's: `search_scope` checks that
+        scope = replace(scope, names=scope.names[1:])
+    counted = None if query.family else query.thread
+    words = look_up_words(tx, scope, question.sought, counted, by_role=query.as_page)
+    ranking = rank_by_words(tx, scope, words, question, query)
+    return _make_passages(tx, ranking, words, query, turns)
+
+
+ALIKE = 0.6
+WITHIN = 0.9
+"""A text repeats another if they share this part of all their words (`ALIKE`), or if the other holds this part of its
+words (`WITHIN`); words of the question do not count."""
+MIN_WITHIN = 8
+"""The least number of words in a text for which `WITHIN` applies."""
+GLIMPSE_CHARS = 200
+"""Characters of a call or result that is shown only beside a better one."""
+MAX_ALIKE = 2
+"""How many texts that nearly repeat another are shown with it, a glimpse of each: where only a name or a figure
+differs, that may be what is asked for."""
+_WORD = re.compile(r"\w+")
+WordsIn = Mapping[int, Sequence[RecallWord]]
+"""The words of the question that each piece holds."""
+
+
+@dataclass(slots=True)
+class _PassageDraft:
+    """A text that is shown, or a call with its result."""
+
+    first: Piece
+    """The better of the two."""
+    parts: dict[Piece, str]
+    """With their texts; ordered by id, a call comes before its result."""
+    own: frozenset[str] = frozenset()
+    """Its words, those of the question aside."""
+    glimpse: Piece | None = None
+    """The part that is shown only beside the other."""
+    alike: dict[Piece, str] = field(default_factory=dict)
+
+
+def _make_passages(
+    tx: Tx,
+    ranking: RecallRanking,
+    words: Sequence[RecallWord],
+    query: RecallQuery,
+    turns: TurnIndex,
+) -> list[RecallPassage]:
+    looked_at = (
+        *ranking.first,
+        *(piece for exchange in ranking.exchanges for piece in exchange.results),
+    )
+    words_in = {
+        piece.id: [word for word in words if piece.id in word.pieces]
+        for piece in looked_at
+    }
+    if query.as_page:
+        drafts = _choose_drafts(tx, ranking, words_in, query)
+        sizes = [len(text) for draft in drafts for text in draft.parts.values()]
+        room = _share_room(sizes, query.limit * query.chars)
+        _add_partners(tx, drafts, ranking, words_in)
+    else:
+        chosen = ranking.first[: query.limit]
+        drafts = [
+            _PassageDraft(piece, {piece: text})
+            for piece, text in zip(chosen, read_pieces(tx, chosen), strict=True)
+        ]
+        room = query.chars
+    passages = []
+    for draft in drafts:
+        piece = draft.first
+        shown = "\n→ ".join(
+            _make_glimpse(text, part, words_in.get(part.id, ()))
+            if part == draft.glimpse
+            else _make_excerpt(text, part, words_in[part.id], room)
+            for part, text in sorted(draft.parts.items())
+        )
+        alike = (
+            _make_glimpse(text, part, words_in.get(part.id, ()))
+            for part, text in draft.alike.items()
+        )
+        shown += "".join(
+            f"\n≈ {glimpse}" for glimpse in alike if glimpse.strip("…") not in shown
+        )
+        passages.append(
+            RecallPassage(
+                piece.message,
+                piece.output,
+                thread=piece.thread,
+                role=piece.role,
+                tool=piece.tool,
+                turn=turns.of(tx, piece),
+                created=piece.created,
+                text=shown,
+                score=round(ranking.scores[piece.id], 4),
+                closeness=round(
+                    max(ranking.close.get(part.id, 0.0) for part in draft.parts), 4
+                ),
+            )
+        )
+    return passages
+
+
+def _choose_drafts(
+    tx: Tx, ranking: RecallRanking, words_in: WordsIn, query: RecallQuery
+) -> list[_PassageDraft]:
+    """The best texts that each say something of their own, as many as are asked for."""
+    exchanges = {
+        piece.id: number
+        for number, exchange in enumerate(ranking.exchanges)
+        for piece in (*exchange.calls, *exchange.results)
+    }
+    drafts: list[_PassageDraft] = []
+    open_exchanges: dict[tuple[int | None, bool], _PassageDraft] = {}
+    for start in range(0, len(ranking.first), query.limit):
+        some = ranking.first[start : start + query.limit]
+        for piece, text in zip(some, read_pieces(tx, some), strict=True):
+            words = words_in[piece.id]
+            number = exchanges.get(piece.id)
+            is_call = piece.role == "assistant"
+            partner = (
+                open_exchanges.get((number, is_call)) if number is not None else None
+            )
+            if partner is not None:
+                if words:  # else it is shown as a glimpse
+                    partner.parts[piece] = text
+                    del open_exchanges[number, is_call]
+                continue
+            span = _excerpt_span(text, words, query.chars)
+            own = _own_words(text[slice(*span)], words)
+            same = next(
+                (draft for draft in drafts if _is_repeated(own, draft.own)), None
+            )
+            if same is not None:
+                if len(same.alike) < MAX_ALIKE:
+                    same.alike[piece] = text
+                continue
+            if len(drafts) == query.limit:
+                return drafts
+            drafts.append(_PassageDraft(piece, {piece: text}, own))
+            open_exchanges.setdefault((number, not is_call), drafts[-1])
+    return drafts
+
+
+def _add_partners(
+    tx: Tx, drafts: Sequence[_PassageDraft], ranking: RecallRanking, words_in: WordsIn
+) -> None:
+    """Add its result to a call that is shown alone, and its call to a result: a command is asked for by its outcome."""
+    alone = {draft.first.id: draft for draft in drafts if len(draft.parts) == 1}
+    wanted: dict[Piece, _PassageDraft] = {}
+    for exchange in ranking.exchanges:
+        call = next(
+            (alone[piece.id] for piece in exchange.calls if piece.id in alone), None
+        )
+        result = next(
+            (alone[piece.id] for piece in exchange.results if piece.id in alone), None
+        )
+        if call is not None:
+            best = max(
+                exchange.results, key=lambda piece: ranking.scores.get(piece.id, 0.0)
+            )
+            if not words_in[best.id]:  # the outcome is at the end
+                last = tx.value(
+                    "SELECT MAX(id) FROM pieces WHERE message_id = ?", (best.message,)
+                )
+                [best] = load_pieces(tx, [last])
+            wanted[best] = call
+        elif result is not None:
+            wanted[exchange.calls[-1]] = result
+    for partner, text in zip(wanted, read_pieces(tx, list(wanted)), strict=True):
+        wanted[partner].parts[partner] = text
+        wanted[partner].glimpse = partner
+
+
+def _is_repeated(own: frozenset[str], other: frozenset[str]) -> bool:
+    shared = len(own & other)
+    within = len(own) >= MIN_WITHIN and shared >= WITHIN * len(own)
+    return within or shared >= ALIKE * len(own | other)
+
+
+def _own_words(text: str, words: Sequence[RecallWord]) -> frozenset[str]:
+    """The words of a text, those of the question aside."""
+    forms = {form for word in words for form in word.sought.forms}
+    return frozenset(_WORD.findall(text.casefold())) - forms
+
+
+def _share_room(sizes: Sequence[int], room: int) -> int:
+    """The most room for each text of these sizes so that all fit; what short texts leave is for the others."""
+    remaining = room
+    for index, size in enumerate(sorted(sizes)):
+        share = remaining // (len(sizes) - index)
+        if size > share:
+            return share
+        remaining -= size
+    return room
+
+
+def _make_excerpt(
+    text: str, piece: Piece, words: Sequence[RecallWord], chars: int
+) -> str:
+    """Return a short text whole, and of a longer one the part with the most words of the question."""
+    return _show_part(text, piece, *_excerpt_span(text, words, chars))
+
+
+def _excerpt_span(
+    text: str, words: Sequence[RecallWord], chars: int
+) -> tuple[int, int]:
+    if len(text) <= chars * 5 // 4:
+        return 0, len(text)
+    position = find_richest_position(
+        text, [word.sought.forms for word in words], chars * 3 // 4
+    )
+    start = sentence_start(text, max(0, min(position - chars // 4, len(text) - chars)))
+    is_cut = len(text) - start > chars * 5 // 4
+    return start, start + chars if is_cut else len(text)
+
+
+def _make_glimpse(text: str, piece: Piece, words: Sequence[RecallWord]) -> str:
+    """The text around the words; without words the beginning of a call, or the end of a result."""
+    if words:
+        return _make_excerpt(text, piece, words, GLIMPSE_CHARS)
+    if piece.role == "assistant":
+        return _show_part(text, piece, 0, GLIMPSE_CHARS)
+    return _show_part(
+        text, piece, sentence_start(text, max(0, len(text) - GLIMPSE_CHARS)), len(text)
+    )
+
+
+def _show_part(text: str, piece: Piece, start: int, end: int) -> str:
+    shown = redact_part(text, start, end, margin=SECRET_MARGIN).strip()
+    if (
+        piece.role == "assistant" and piece.tool
+    ):  # show arguments of a call without JSON's escapes
+        shown = shown.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+    return (
+        ("…" if start or piece.start else "") + shown + ("…" if end < len(text) else "")
+    )

@@ -1,0 +1,185 @@
+"""Look up the words of a question in the index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from everthread.core.search.query import SearchWord
+from everthread.core.search.relevance import is_telling, rarity
+from everthread.core.search.terms import encode_term, query_terms
+from everthread.store.database import Tx, placeholders
+from everthread.store.index_pieces import filter_name
+from everthread.store.index_query import IndexQuery
+from everthread.store.sql.search_scope import list_sources
+from everthread.store.sql.session_rows import THREAD_NUMBERS
+
+POSTINGS = 1_000
+"""The most pieces read for a word, the newest: a word with more says little."""
+MAX_WORDS = 10
+"""The most words that are looked up in all their forms, the rarest ones."""
+COMMON_COUNT = 64
+"""A word that this many pieces hold as typed is looked up last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallWord:
+    """A word of the question, its weight, and the pieces that hold it."""
+
+    sought: SearchWord
+    weight: float
+    pieces: frozenset[int]
+    telling: bool
+    """Whether the word distinguishes texts: it is neither in most of them nor part of a date."""
+    of_users: frozenset[int] = frozenset()
+    """The pieces of the user's messages that hold it, where these are asked for."""
+
+
+def look_up_words(
+    tx: Tx,
+    scope: IndexQuery,
+    sought: Sequence[SearchWord],
+    thread: str | None,
+    *,
+    by_role: bool,
+) -> list[RecallWord]:
+    """The words with the pieces that hold them; of many words the rarest."""
+    total = _count_pieces(tx, thread)
+    chosen, absent = (
+        _pick_telling_words(tx, scope, sought)
+        if len(sought) > MAX_WORDS
+        else (sought, ())
+    )
+    words = []
+    for item in chosen:
+        wanted = replace(scope, one_of=(_encode_forms(item),))
+        pieces = frozenset(tx.match_ids(wanted, POSTINGS))
+        telling = item.counted and is_telling(len(pieces), total)
+        wanted = replace(wanted, names=(*wanted.names, (filter_name("role", "user"),)))
+        of_users = frozenset(tx.match_ids(wanted, POSTINGS) if by_role else ())
+        words.append(
+            RecallWord(
+                item,
+                item.weight * rarity(len(pieces), total),
+                pieces,
+                telling,
+                of_users,
+            )
+        )
+    words = _complete_postings(tx, scope, words)
+    nowhere = rarity(0, total)
+    return words + [
+        RecallWord(item, item.weight * nowhere, frozenset(), item.counted)
+        for item in absent
+    ]
+
+
+def _complete_postings(
+    tx: Tx, scope: IndexQuery, words: Sequence[RecallWord]
+) -> list[RecallWord]:
+    """Add to frequent words the older pieces that hold other words of the question too.
+
+    These are pieces with one of the rarer words, with all frequent ones, or with all of these but one.
+    """
+    frequent = [word for word in words if len(word.pieces) == POSTINGS]
+    rare = tuple(
+        term
+        for word in words
+        if 0 < len(word.pieces) < POSTINGS
+        for term in _encode_forms(word.sought)
+    )
+    more: dict[int, set[int]] = {id(word): set() for word in frequent}
+
+    def hold_together(some: Sequence[RecallWord], *others: tuple[str, ...]) -> None:
+        wanted = replace(
+            scope, one_of=(*(_encode_forms(word.sought) for word in some), *others)
+        )
+        pieces = tx.match_ids(wanted, POSTINGS)
+        for word in some:
+            more[id(word)].update(pieces)
+
+    for word in frequent if rare else ():
+        hold_together([word], rare)
+    if len(frequent) > 1:
+        hold_together(frequent)
+        for without in frequent if len(frequent) > 2 else ():
+            hold_together([word for word in frequent if word is not without])
+    return [
+        replace(word, pieces=word.pieces | more.get(id(word), set())) for word in words
+    ]
+
+
+def discount_parts(words: Sequence[RecallWord]) -> list[RecallWord]:
+    """Reduce an identifier's weight by that of its parts, which occur wherever it does."""
+    weights = {word.sought.forms[0]: word.weight for word in words}
+    reduced = []
+    for word in words:
+        name = word.sought.forms[0]
+        parts = sum(
+            weights.get(part, 0.0) for part in query_terms(name) if part != name
+        )
+        reduced.append(
+            replace(word, weight=max(word.weight - parts, word.weight / 4))
+            if parts
+            else word
+        )
+    return reduced
+
+
+def _encode_forms(item: SearchWord) -> tuple[str, ...]:
+    return tuple(map(encode_term, item.forms))
+
+
+def _pick_telling_words(
+    tx: Tx, scope: IndexQuery, sought: Sequence[SearchWord]
+) -> tuple[list[SearchWord], Sequence[SearchWord]]:
+    """The words to look up, and the rest of those that no piece holds as typed."""
+    counts: list[tuple[int, SearchWord]] = []
+    for item in sought:
+        wanted = replace(scope, one_of=((encode_term(item.forms[0]),),))
+        counts.append((len(tx.match_ids(wanted, COMMON_COUNT)), item))
+    here = sorted(
+        (pair for pair in counts if 0 < pair[0] < COMMON_COUNT),
+        key=lambda pair: pair[0],
+    )
+    nowhere = [item for count, item in counts if count == 0]
+    ordered = [
+        *(item for _, item in here),
+        *nowhere,
+        *(item for count, item in counts if count == COMMON_COUNT),
+    ]
+    return ordered[:MAX_WORDS], nowhere[max(0, MAX_WORDS - len(here)) :]
+
+
+def _count_pieces(tx: Tx, thread: str | None) -> int:
+    """How many pieces there are; of all threads about how many."""
+    if thread is None:
+        return int(tx.value("SELECT MAX(id) FROM pieces") or 0)
+    sources = list_sources(tx, thread)
+    return int(
+        tx.value(
+            "SELECT COUNT(*) FROM pieces WHERE thread IN "
+            f"({THREAD_NUMBERS.format(placeholders(sources))})",
+            sources,
+        )
+    )
+
+
+def weigh_pieces(words: Sequence[RecallWord], most: int) -> dict[int, float]:
+    """Return pieces with the weights of the words they hold; the best `most` pieces are among them.
+
+    The words that count most come first. Once `most` pieces have more than all remaining words can give, no other piece
+    can be among the best, and the remaining words only count for the pieces found so far.
+    """
+    weights: dict[int, float] = {}
+    remaining = sum(word.weight for word in words)
+    closed = False
+    for word in sorted(words, key=lambda word: -word.weight):
+        closed = closed or (
+            len(weights) >= most
+            and sum(value >= remaining for value in weights.values()) >= most
+        )
+        for piece in weights.keys() & word.pieces if closed else word.pieces:
+            weights[piece] = weights.get(piece, 0.0) + word.weight
+        remaining -= word.weight
+    return weights

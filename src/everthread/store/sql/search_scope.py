@@ -1,0 +1,148 @@
+"""The bounds of a search: tenant, thread, session, role, tool, time, path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from everthread.core.messages import calls_of, results_of
+from everthread.errors import UnknownIdError
+from everthread.store.database import LAST, Row, Tx
+from everthread.store.index_pieces import filter_name
+from everthread.store.index_query import IndexQuery, parse_query
+from everthread.store.indexing import ERA_RUN
+from everthread.store.records import SearchQuery
+from everthread.store.sql.pieces import Piece
+from everthread.store.sql.session_rows import list_family
+from everthread.store.value_encoding import clean_text, decode_body
+
+OF_THREAD = (
+    "(p.thread_id = ? OR EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "
+    "OR EXISTS (SELECT 1 FROM citations c WHERE c.thread_id = ? AND c.output_id = p.output_id))"
+)
+OF_SESSION = (
+    "(EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "
+    "OR p.output_id IS NOT NULL AND p.created >= ? AND p.created <= ?)"
+)
+
+
+def search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
+    """Return the bounds of a search, without its words; None if nothing can be within them."""
+    tenants = [query.tenant]
+    if query.tenant is None:
+        tenants = [
+            row[0]
+            for row in tx.all(
+                "SELECT DISTINCT tenant FROM sessions ORDER BY 1 LIMIT 500"
+            )
+        ]
+        if not tenants:
+            return None
+    names = [
+        tuple(filter_name("tenant", tenant) for tenant in tenants if tenant is not None)
+    ]
+    spoken = (("role", query.role), ("tool", query.tool))
+    names += [
+        (filter_name(kind, clean_text(value)),)
+        for kind, value in spoken
+        if value is not None
+    ]
+    where: list[str] = []
+    values: list[Any] = []
+    if query.thread is not None:
+        thread = _scope_session(tx, query.thread, query.tenant)[0]
+        sources = list_family(tx, thread) if query.family else list_sources(tx, thread)
+        names.append(tuple(filter_name("thread", source) for source in sources))
+        if len(sources) > 1 and not query.family:
+            where.append(OF_THREAD)
+            values += (thread, thread, thread)
+    if query.session is not None:
+        thread, started, ended = _scope_session(tx, query.session, query.tenant)
+        names.append(
+            tuple(filter_name("thread", source) for source in list_sources(tx, thread))
+        )
+        where.append(OF_SESSION)
+        values += (query.session, started, ended if ended is not None else 1e18)
+    first = 0
+    before = LAST
+    if query.since is not None or query.until is not None:
+        since = -1e18 if query.since is None else query.since
+        until = 1e18 if query.until is None else query.until
+        where.append("p.created >= ? AND p.created < ?")
+        values += (since, until)
+        runs = tx.one(
+            "SELECT MIN(run), MAX(run) FROM eras WHERE latest >= ? AND earliest < ?",
+            (since, until),
+        )
+        if runs is None or runs[0] is None:
+            return None
+        first = runs[0] * ERA_RUN
+        before = (runs[1] + 1) * ERA_RUN
+    return IndexQuery(
+        (),
+        tuple(names),
+        first=first,
+        before=before,
+        where=" AND ".join(where),
+        values=tuple(values),
+    )
+
+
+def _scope_session(tx: Tx, session_id: str, tenant: str | None) -> Row:
+    """Thread, start and end of a session."""
+    row = tx.one(
+        "SELECT thread_id, started, ended, tenant FROM sessions WHERE id = ?",
+        (session_id,),
+    )
+    if row is None or tenant not in (None, row[3]):
+        raise UnknownIdError(
+            f"there is no thread or session {session_id!r} to search in"
+        )
+    return row[:3]
+
+
+def list_sources(tx: Tx, thread: str) -> list[str]:
+    """The thread, and for a branch those whose messages and outputs it shares."""
+    if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread,)) != "branch":
+        return [thread]
+    rows = tx.all(
+        "SELECT m.thread_id FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? UNION "
+        "SELECT p.thread_id FROM citations c JOIN piece_details p ON p.output_id = c.output_id WHERE c.thread_id = ?",
+        (thread, thread),
+    )
+    return [thread, *sorted({row[0] for row in rows} - {thread})]
+
+
+MAX_CALLS = 500
+"""The most messages that name the path and are read, the newest."""
+
+
+def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
+    """The ids of calls that name a path."""
+    scope = search_scope(
+        tx, replace(query, role="assistant", tool=None, since=None, until=None)
+    )
+    ways = parse_query(f'"{path}"').ways
+    if scope is None or not ways:
+        return set()
+    pieces = tx.match_ids(replace(scope, phrases=ways[0]), MAX_CALLS)
+    in_pieces = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
+    bodies = (decode_body(row[0]) for row in tx.all_in(in_pieces, pieces))
+    return {
+        call.id for body in bodies for call in calls_of(body) if path in call.arguments
+    }
+
+
+def is_of_path(tx: Tx, piece: Piece, path: str, calls: set[str]) -> bool:
+    """Whether a message or a thread's output answers one of the calls with this path, or makes one."""
+    if piece.output is not None:
+        sql = "SELECT call_id FROM citations WHERE thread_id = ? AND output_id = ?"
+        return not calls.isdisjoint(
+            row[0] for row in tx.all(sql, (piece.thread, piece.output))
+        )
+    sql = "SELECT body FROM messages WHERE id = ?"
+    body = decode_body(tx.value(sql, (piece.message,)) or b"{}")
+    makes_one = any(path in call.arguments for call in calls_of(body))
+    return makes_one or not calls.isdisjoint(
+        result.call_id for result in results_of(body)
+    )

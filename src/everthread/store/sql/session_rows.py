@@ -1,0 +1,485 @@
+"""Sessions and threads.
+
+The session in which a thread continues also keeps the time of last use and the amount said. Both change with every
+append, so that a list of threads reads no messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from everthread.core.messages import calls_of
+from everthread.core.types import System
+from everthread.errors import (
+    AmbiguousIdError,
+    InputError,
+    LeaseLostError,
+    UnknownIdError,
+)
+from everthread.store.database import Row, Tx, equal_to, placeholders
+from everthread.store.records import Lease, NewSession, Session, SessionKind, ThreadRow
+from everthread.store.value_encoding import (
+    clean_text,
+    decode_body,
+    decode_json,
+    encode_json,
+)
+
+SESSION_COLUMNS = (
+    "s.id, s.thread_id, s.parent_id, s.kind, s.tenant, s.platform, s.user_name, s.title, s.model, t.body, "
+    "s.started, s.ended, s.end_reason, s.next_seq, s.branched_at, s.client, s.client_session"
+)
+SELECT_SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
+
+THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
+"""The numbers of threads, used instead of their ids in `pieces`."""
+
+
+def as_session(row: Row) -> Session:
+    system: System = decode_json(row[9]) if row[9] is not None else None
+    return Session(*[*row[:9], system, *row[10:]])
+
+
+def load_session(tx: Tx, session_id: str) -> Session:
+    row = tx.one(f"{SELECT_SESSION} WHERE s.id = ?", (session_id,))
+    if row is None:
+        raise UnknownIdError(f"there is no session {session_id!r}")
+    return as_session(row)
+
+
+def find_thread(tx: Tx, session_id: str) -> str:
+    """The thread of a session. Wherever a thread is named, any of its sessions' ids will do."""
+    thread: str | None = tx.value(
+        "SELECT thread_id FROM sessions WHERE id = ?", (session_id,)
+    )
+    if thread is None:
+        raise UnknownIdError(f"there is no thread or session {session_id!r}")
+    return thread
+
+
+def lock_thread(tx: Tx, session_id: str) -> str:
+    """Lock the thread of a session: its first session's row is locked until the transaction ends.
+
+    Everything that changes a thread holds it, so what is read of it afterwards stays true.
+    """
+    thread: str | None = tx.value(
+        f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.lock}",
+        (session_id,),
+    )
+    if thread is None:
+        raise UnknownIdError(f"there is no thread or session {session_id!r}")
+    return thread
+
+
+def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
+    """The threads of those sessions that are there."""
+    return dict(
+        tx.all_in("SELECT id, thread_id FROM sessions WHERE id IN ({})", session_ids)
+    )
+
+
+def resolve_session(tx: Tx, prefix: str, *, tenant: str | None = None) -> Session:
+    """The session whose id is this or begins like this, if there is exactly one."""
+    where, values = equal_to({"s.tenant": tenant})
+    after = prefix + "\U0010ffff"  # sorts after every id with this prefix
+    begun = f"{SELECT_SESSION} WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT 4"
+    sessions = (
+        [as_session(row) for row in tx.all(begun, (prefix, after, *values))]
+        if prefix
+        else []
+    )
+    if not sessions:
+        raise UnknownIdError(f"no session's id begins with {prefix!r}")
+    if (
+        len(sessions) > 1 and sessions[0].id != prefix
+    ):  # the id itself sorts before longer ones
+        some = ", ".join(session.id[: len(prefix) + 6] for session in sessions[:3])
+        raise AmbiguousIdError(
+            f"several sessions begin with {prefix!r} ({some} …): give more of the id"
+        )
+    return sessions[0]
+
+
+def list_sessions(
+    tx: Tx,
+    *,
+    tenant: str | None = None,
+    kind: SessionKind | None = None,
+    limit: int = 50,
+    offset: int = 0,
+) -> list[Session]:
+    """The newest first."""
+    where, values = equal_to({"s.tenant": tenant, "s.kind": kind})
+    sql = (
+        f"{SELECT_SESSION} WHERE {where} ORDER BY s.started DESC, s.id LIMIT ? OFFSET ?"
+    )
+    return [as_session(row) for row in tx.all(sql, (*values, limit, offset))]
+
+
+def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
+    """Every session of a thread, reverted ones too, oldest first."""
+    rows = tx.all(
+        f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id",
+        (find_thread(tx, thread),),
+    )
+    return [as_session(row) for row in rows]
+
+
+def list_started(tx: Tx, thread: str) -> list[Session]:
+    """The first sessions of the threads that began in this one: subagents and branches."""
+    rows = tx.all(
+        f"{SELECT_SESSION} WHERE s.thread_id <> ? AND s.parent_id IN (SELECT id FROM sessions WHERE thread_id = ?) "
+        "ORDER BY s.started, s.id",
+        (thread, thread),
+    )
+    return [as_session(row) for row in rows]
+
+
+def list_subagents(tx: Tx, thread: str) -> list[str]:
+    """The threads of a thread's subagents and side calls, and of theirs."""
+    threads = [thread]
+    waiting = [thread]
+    while waiting:
+        started = list_started(tx, waiting.pop())
+        fresh = [
+            child.id
+            for child in started
+            if child.kind in ("subagent", "side") and child.id not in threads
+        ]
+        threads += fresh
+        waiting += fresh
+    return threads[1:]
+
+
+def session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
+    """The thread's sessions from the first to the tip, each continuing the one before, with how much each carried."""
+    rows = tx.all(
+        "SELECT id, parent_id, kind, carried FROM sessions WHERE thread_id = ?",
+        (thread,),
+    )
+    following = {
+        parent: (key, carried)
+        for key, parent, kind, carried in rows
+        if kind == "continuation"
+    }
+    link = next(((key, carried) for key, _, _, carried in rows if key == thread), None)
+    chain: list[tuple[str, int]] = []
+    while link is not None:
+        chain.append(link)
+        link = following.get(link[0])
+    return chain
+
+
+IS_TIP = (
+    "t.kind <> 'reverted' AND NOT EXISTS "
+    "(SELECT 1 FROM sessions c WHERE c.parent_id = t.id AND c.kind = 'continuation')"
+)
+"""The session in which a thread continues: the one that is neither reverted nor continued."""
+
+
+def find_tip(tx: Tx, session_id: str) -> str:
+    """Return the session in which a thread continues, from any of its ids."""
+    tip: str | None = tx.value(
+        f"SELECT t.id FROM sessions s JOIN sessions t ON t.thread_id = s.thread_id WHERE s.id = ? AND {IS_TIP}",
+        (session_id,),
+    )
+    if tip is None:
+        raise UnknownIdError(f"there is no session {session_id!r}")
+    return tip
+
+
+TIP_COLUMNS = (
+    "t.id, t.thread_id, t.kind, t.parent_id, t.ended, t.end_reason, "
+    "t.next_seq, t.active, t.said, t.said_tokens"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTip:
+    """The last session of a locked thread."""
+
+    id: str
+    thread: str
+    kind: SessionKind
+    parent: str | None
+    ended: float | None
+    end_reason: str | None
+    next_seq: int
+    active: float
+    said: int
+    said_tokens: int
+
+
+def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
+    """Lock a thread, by any of its ids, and load its tip."""
+    sql = f"SELECT {TIP_COLUMNS} FROM sessions t WHERE t.thread_id = ? AND {IS_TIP}"
+    [row] = tx.all(sql, (lock_thread(tx, session_id),))
+    return ThreadTip(*row)
+
+
+def insert_session(
+    tx: Tx, new: NewSession, *, thread: str, now: float, branched_at: int | None = None
+) -> bool:
+    """Insert a session and return True; return False and change nothing if it exists."""
+    started = now if new.started is None else new.started
+    values = (
+        new.id,
+        thread,
+        new.parent,
+        new.kind,
+        new.tenant,
+        new.platform,
+        new.user,
+        clean_text(new.title),
+        new.model,
+        store_system_prompt(tx, new.system),
+        started,
+        started,
+        branched_at,
+        clean_text(new.client),
+        clean_text(new.client_session),
+    )
+    row = tx.one(
+        "INSERT INTO sessions (id, thread_id, parent_id, kind, tenant, platform, user_name, title, model, system_hash, "
+        f"started, active, branched_at, client, client_session) VALUES ({placeholders(values)}) "
+        "ON CONFLICT (id) DO NOTHING RETURNING id",
+        values,
+    )
+    return row is not None
+
+
+def create_session(tx: Tx, new: NewSession, now: float) -> Session:
+    if new.kind not in BEGINNINGS:
+        raise InputError(
+            f"a session of kind {new.kind!r} is not created: `continue_session` and `branch` make those"
+        )
+    if (
+        new.parent is not None
+        and load_session(tx, lock_thread(tx, new.parent)).tenant != new.tenant
+    ):
+        raise UnknownIdError(f"tenant {new.tenant!r} has no session {new.parent!r}")
+    insert_session(tx, new, thread=new.id, now=now)
+    stored = load_session(tx, new.id)
+    if (stored.kind, stored.parent, stored.tenant) != (
+        new.kind,
+        new.parent,
+        new.tenant,
+    ):
+        raise InputError(f"the id {new.id!r} is taken by another session")
+    return stored
+
+
+BEGINNINGS = frozenset({"main", "subagent", "side"})
+
+
+def store_system_prompt(tx: Tx, system: System) -> str | None:
+    """The hash under which a system prompt is kept: equal prompts are stored once."""
+    if system is None:
+        return None
+    body = encode_json(system)
+    key = hashlib.sha256(body.encode()).hexdigest()
+    # Read with a lock: another process may be about to delete it as unused.
+    while (
+        tx.one(f"SELECT 1 FROM texts WHERE hash = ? {tx.dialect.share}", (key,)) is None
+    ):
+        tx.run(
+            "INSERT INTO texts VALUES (?, ?) ON CONFLICT (hash) DO NOTHING", (key, body)
+        )
+    return key
+
+
+def find_conversation(tx: Tx, tenant: str, client_session: str) -> str | None:
+    """The thread that a client's side calls belong to: the conversation of its session that was used last."""
+    thread: str | None = tx.value(
+        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' "
+        "AND kind IN ('main', 'branch') AND id = thread_id ORDER BY active DESC, started DESC, id DESC LIMIT 1",
+        (tenant, clean_text(client_session)),
+    )
+    return thread
+
+
+MAX_FAMILY = 200
+"""The most threads of a client's session that count as its family, the last used ones."""
+
+
+def list_family(tx: Tx, thread: str) -> list[str]:
+    """List a thread, the threads it branched from or works for, and all threads of the same client session."""
+    ancestors: dict[str, None] = {}
+    family: dict[str, None] = {}
+    current: str | None = thread
+    while current is not None and current not in ancestors:
+        first = load_session(tx, load_session(tx, current).thread)
+        ancestors |= {current: None, first.id: None}
+        family |= dict.fromkeys([first.id, *_threads_of_client(tx, first)])
+        current = first.parent
+    return list(family)
+
+
+def _threads_of_client(tx: Tx, session: Session) -> list[str]:
+    rows = tx.all(
+        "SELECT id FROM sessions WHERE tenant = ? AND client_session = ? AND client_session <> '' AND id = thread_id "
+        "ORDER BY active DESC, id LIMIT ?",
+        (session.tenant, session.client_session, MAX_FAMILY),
+    )
+    return [row[0] for row in rows]
+
+
+def has_open_calls(tx: Tx, thread: str) -> bool:
+    """Whether the last message of a thread is an assistant's with tool calls, which are being run now."""
+    sql = "SELECT body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT 1"
+    return bool(calls_of(decode_body(tx.value(sql, (thread,)) or b"{}")))
+
+
+def place_side_call(tx: Tx, new: NewSession, client_parent: str) -> NewSession:
+    """Return the new thread, placed under its client's conversation unless it is a conversation itself.
+
+    A client may use one session for many conversations: a thread with tools is placed under another only while that one
+    waits for the results of its calls, or if the client says so.
+    """
+    conversation = find_conversation(tx, new.tenant, client_parent)
+    if conversation is not None and (
+        new.kind != "main" or has_open_calls(tx, conversation)
+    ):
+        return replace(new, kind="side", parent=conversation)
+    return replace(new, kind="side") if new.kind == "subagent" else new
+
+
+def adopt_side_calls(tx: Tx, thread: str) -> None:
+    """Place the client's side calls without a parent under this thread, which is a conversation."""
+    tx.run(
+        "UPDATE sessions SET parent_id = ? WHERE kind = 'side' AND parent_id IS NULL AND client_session <> '' "
+        "AND (tenant, client_session) = (SELECT tenant, client_session FROM sessions WHERE id = ?)",
+        (thread, thread),
+    )
+
+
+def promote_side_call(tx: Tx, thread: str, parent: str | None) -> None:
+    """Make a side call that continues a conversation, unless its parent waits for it."""
+    if parent is None or not has_open_calls(tx, parent):
+        tx.run(
+            "UPDATE sessions SET kind = 'main', parent_id = NULL WHERE id = ?",
+            (thread,),
+        )
+        adopt_side_calls(tx, thread)
+
+
+def end_session(
+    tx: Tx, session_id: str, reason: str, now: float, lease: Lease | None
+) -> Session:
+    if reason in OWN_REASONS:
+        raise InputError(f"the end reason {reason!r} is the store's own; give another")
+    current = lock_tip(tx, session_id)
+    check_fence(tx, current.thread, lease)
+    tx.run(
+        "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ? AND ended IS NULL",
+        (now, reason, current.id),
+    )
+    return load_session(tx, current.id)
+
+
+OWN_REASONS = frozenset({"compression", "reverted"})
+
+
+def check_fence(tx: Tx, thread: str, lease: Lease | None) -> None:
+    """Refuse a write under a lease that another process has taken over."""
+    if lease is None:
+        return
+    row = tx.one(
+        f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.share}",
+        (thread,),
+    )
+    check_lease(lease, thread, row)
+
+
+def check_lease(lease: Lease, thread: str, row: Row | None) -> None:
+    """Check a lease against the newest one, given by its number and holder."""
+    if lease.thread != thread or row is None or row[0] != lease.fence:
+        now_held = (
+            f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
+        )
+        raise LeaseLostError(
+            f"the lease {lease.fence} on thread {lease.thread} is lost: {now_held}; nothing was written"
+        )
+
+
+AT_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
+"""The sessions in which threads continue, one of each thread; written as in their indexes."""
+THREAD_MESSAGES = (
+    "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
+    "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.carried) AND m.kind = 'message'"
+)
+"""The messages said in a thread: its history."""
+
+
+ALONE = (
+    " AND NOT EXISTS "
+    "(SELECT 1 FROM sessions f WHERE f.id = t.thread_id AND f.kind = 'side' AND f.parent_id IS NOT NULL)"
+)
+"""Side calls are listed under their conversation."""
+
+
+SIDE_CALLS = (
+    "(SELECT COUNT(*) FROM sessions d WHERE d.parent_id = {} AND d.kind = 'side')"
+)
+
+
+def list_threads(
+    tx: Tx, *, tenant: str | None = None, limit: int = 50, offset: int = 0
+) -> list[ThreadRow]:
+    """The last used first."""
+    where, values = equal_to({"t.tenant": tenant})
+    rows = tx.all(
+        "SELECT r.*, (SELECT COUNT(*) FROM compactions c WHERE c.thread_id = r.thread_id AND c.reverted IS NULL), "
+        f"{SIDE_CALLS.format('r.thread_id')} "
+        "FROM (SELECT t.id, t.thread_id, t.said, t.said_tokens, t.active FROM sessions t "
+        f"WHERE {AT_TIP}{ALONE} AND {where} ORDER BY t.active DESC, t.id DESC LIMIT ? OFFSET ?) r "
+        "ORDER BY r.active DESC, r.id DESC",
+        (*values, limit, offset),
+    )
+    ids = list(dict.fromkeys(key for row in rows for key in row[:2]))
+    loaded = tx.all_in(f"{SELECT_SESSION} WHERE s.id IN ({{}})", ids)
+    sessions = {row[0]: as_session(row) for row in loaded}
+    return [ThreadRow(sessions[row[1]], sessions[row[0]], *row[2:]) for row in rows]
+
+
+def count_threads(tx: Tx, *, tenant: str | None = None) -> int:
+    """Count the threads that `list_threads` lists."""
+    where, values = equal_to({"t.tenant": tenant})
+    return int(
+        tx.value(
+            f"SELECT COUNT(*) FROM sessions t WHERE {AT_TIP}{ALONE} AND {where}", values
+        )
+    )
+
+
+def move_activity(tx: Tx, old: str, new: str) -> None:
+    """Copy the activity of a thread's old session to the one in which it continues."""
+    tx.run(
+        "UPDATE sessions SET (active, said, said_tokens) = "
+        "(SELECT active, said, said_tokens FROM sessions WHERE id = ?) WHERE id = ?",
+        (old, new),
+    )
+
+
+def recount_thread(tx: Tx, thread: str) -> None:
+    """Count the messages of a thread that was created as a whole: a branch, an import."""
+    [row] = tx.all(
+        f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}",
+        (thread,),
+    )
+    tx.run(
+        "UPDATE sessions SET said = ?, said_tokens = ? WHERE thread_id = ?",
+        (*map(int, row), thread),
+    )
+
+
+def refresh_activity(tx: Tx, thread: str) -> None:
+    """Set the last use of a thread that was created as a whole to the time of its last message."""
+    tx.run(
+        "UPDATE sessions SET active = COALESCE((SELECT m.created FROM places p JOIN messages m ON m.id = p.message_id "
+        "WHERE p.session_id = sessions.id AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1), started) "
+        "WHERE thread_id = ?",
+        (thread,),
+    )

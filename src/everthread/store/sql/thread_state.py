@@ -1,0 +1,325 @@
+"""State beside the messages: leases, learnt limits, pins, state of engines, the graph of summaries.
+
+A lease is granted by the database's clock; an ever-growing number distinguishes it from those of old holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from everthread.core.types import Node
+from everthread.errors import InputError, LeaseLostError, UnknownIdError
+from everthread.store.database import Tx, equal_to, placeholders
+from everthread.store.records import (
+    DEFAULT_TENANT,
+    LearntLimits,
+    Lease,
+    LimitKind,
+    ModelLimit,
+    Pin,
+    pin_id,
+)
+from everthread.store.sql.session_rows import check_fence, find_thread, lock_thread
+from everthread.store.value_encoding import clean_text, decode_json, encode_json
+
+
+def _lock_first(tx: Tx, thread: str) -> None:
+    """Lock a thread's session before its lease, as every writer does: else two of them would wait for each other."""
+    if tx.dialect.lock:
+        tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.lock}", (thread,))
+
+
+def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | None:
+    now = tx.dialect.now
+    thread = lock_thread(tx, thread)
+    row = tx.one(
+        f"INSERT INTO leases (thread_id, holder, fence, expires) VALUES (?, ?, 1, {now} + ?) "
+        "ON CONFLICT (thread_id) DO UPDATE SET "
+        "holder = excluded.holder, fence = leases.fence + 1, expires = excluded.expires "
+        f"WHERE leases.holder = excluded.holder OR leases.expires <= {now} RETURNING fence, expires",
+        (thread, holder, seconds),
+    )
+    return None if row is None else Lease(thread, holder, row[0], row[1])
+
+
+def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
+    _lock_first(tx, lease.thread)
+    row = tx.one(
+        f"UPDATE leases SET expires = {tx.dialect.now} + ? WHERE thread_id = ? AND fence = ? RETURNING expires",
+        (seconds, lease.thread, lease.fence),
+    )
+    if row is None:
+        raise LeaseLostError(
+            f"the lease {lease.fence} on thread {lease.thread} was taken over; it cannot be renewed"
+        )
+    return Lease(lease.thread, lease.holder, lease.fence, row[0])
+
+
+def release_lease(tx: Tx, lease: Lease) -> None:
+    """Release the lease at once. Its number grows, so that a late write of the old holder is still refused."""
+    _lock_first(tx, lease.thread)
+    tx.run(
+        f"UPDATE leases SET expires = {tx.dialect.now}, fence = fence + 1, holder = '' "
+        "WHERE thread_id = ? AND fence = ?",
+        (lease.thread, lease.fence),
+    )
+
+
+LIMIT_LIFE = 7 * 24 * 3600.0
+"""Seconds until a learnt window expires, as providers change them, and for which a success disproves a smaller one."""
+DAY = 24 * 3600.0
+LIMIT_COLUMNS = "base_url, model, headers, tokens, source, learnt, expires, tenant, kind, credential"
+
+
+def learn_limit(tx: Tx, new: ModelLimit) -> ModelLimit:
+    """Keep a limit as the one that this credential met last."""
+    values = (
+        new.base_url,
+        new.model,
+        new.headers,
+        new.limit,
+        new.source,
+        new.learnt,
+        new.expires,
+        new.tenant,
+        new.kind,
+        new.credential,
+    )
+    tx.run(
+        f"INSERT INTO model_limits ({LIMIT_COLUMNS}) VALUES ({placeholders(values)}) "
+        "ON CONFLICT (base_url, model, headers, kind, tenant, credential) DO UPDATE SET tokens = excluded.tokens, "
+        "source = excluded.source, learnt = excluded.learnt, expires = excluded.expires",
+        values,
+    )
+    return new
+
+
+def limits_for(
+    tx: Tx, base_url: str, model: str, headers: str, tenant: str, now: float
+) -> LearntLimits:
+    """The limits of a tenant: its own, and those that two credentials met; none below a later success."""
+    where = "base_url = ? AND model = ? AND headers = ?"
+    values = (base_url, model, headers)
+    rows, sizes = tx.ask(
+        [
+            (
+                f"SELECT {LIMIT_COLUMNS} FROM model_limits WHERE {where} AND expires > ?",
+                (*values, now),
+            ),
+            (
+                f"SELECT MAX(tokens) FROM model_successes WHERE {where} AND tenant = ? AND day > ?",
+                (*values, tenant, (now - LIMIT_LIFE) // DAY),
+            ),
+        ]
+    )
+    limits = [ModelLimit(*row) for row in rows]
+    succeeded = int(sizes[0][0] or 0)
+    windows = [
+        limit
+        for limit in _effective_limits(limits, "window", tenant)
+        if limit.limit >= succeeded
+    ]
+    outputs = _effective_limits(limits, "output", tenant)
+    return LearntLimits(
+        min(windows, key=lambda limit: limit.limit, default=None),
+        min(outputs, key=lambda limit: limit.limit, default=None),
+        succeeded,
+    )
+
+
+def _effective_limits(
+    limits: Sequence[ModelLimit], kind: LimitKind, tenant: str
+) -> list[ModelLimit]:
+    """The newest of the tenant's own limits; else the one that the most credentials met, at least two."""
+    of_kind = [limit for limit in limits if limit.kind == kind]
+    own = [limit for limit in of_kind if limit.tenant == tenant]
+    if own:
+        return [max(own, key=lambda limit: (limit.learnt, -limit.limit))]
+    met: dict[int, list[ModelLimit]] = {}
+    for limit in of_kind:
+        met.setdefault(limit.limit, []).append(limit)
+    most = max(met.values(), key=len, default=[])
+    return (
+        [max(most, key=lambda limit: limit.learnt)]
+        if len({limit.credential for limit in most}) > 1
+        else []
+    )
+
+
+def list_limits(tx: Tx, now: float) -> list[ModelLimit]:
+    rows = tx.all(
+        f"SELECT {LIMIT_COLUMNS} FROM model_limits WHERE expires > ? "
+        "ORDER BY base_url, model, headers, kind, tenant, credential",
+        (now,),
+    )
+    return [ModelLimit(*row) for row in rows]
+
+
+def forget_limits(tx: Tx, base_url: str | None, model: str | None) -> int:
+    where, values = equal_to({"base_url": base_url, "model": model})
+    return len(
+        tx.all(f"DELETE FROM model_limits WHERE {where} RETURNING model", values)
+    )
+
+
+def record_success(
+    tx: Tx,
+    base_url: str,
+    model: str,
+    headers: str,
+    tenant: str,
+    prompt: int,
+    now: float,
+) -> None:
+    """Record that a prompt of this size was accepted, and delete smaller windows learnt by this tenant."""
+    tx.run(
+        "INSERT INTO model_successes (tenant, base_url, model, headers, day, tokens) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (base_url, model, headers, tenant, day) DO UPDATE SET tokens = excluded.tokens "
+        "WHERE model_successes.tokens < excluded.tokens",
+        (tenant, base_url, model, headers, int(now // DAY), prompt),
+    )
+    tx.run(
+        "DELETE FROM model_limits WHERE base_url = ? AND model = ? AND headers = ? AND tenant = ? "
+        "AND kind = 'window' AND tokens < ?",
+        (base_url, model, headers, tenant, prompt),
+    )
+    tx.run(
+        "DELETE FROM model_successes WHERE day < ?",
+        (int((now - 2 * LIMIT_LIFE) // DAY),),
+    )
+
+
+def put_pin(tx: Tx, thread: str, text: str, most: int, now: float) -> Pin:
+    thread = lock_thread(tx, thread)
+    text = clean_text(text)
+    if (
+        tx.value(
+            "SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?",
+            (thread, pin_id(text)),
+        )
+        >= most
+    ):
+        raise InputError(
+            f"{most} texts are pinned to this thread already; take one back first"
+        )
+    tx.run(
+        "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
+        (thread, pin_id(text), text, now),
+    )
+    return next(pin for pin in list_pins(tx, thread) if pin.text == text)
+
+
+def list_pins(tx: Tx, thread: str) -> list[Pin]:
+    """The pins of a thread, the earliest first."""
+    rows = tx.all(
+        "SELECT id, body, created FROM pins WHERE thread_id = ? ORDER BY created, id",
+        (find_thread(tx, thread),),
+    )
+    return [Pin(*row) for row in rows]
+
+
+def delete_pin(tx: Tx, thread: str, pin: str) -> None:
+    if not tx.all(
+        "DELETE FROM pins WHERE thread_id = ? AND id = ? RETURNING id",
+        (lock_thread(tx, thread), pin),
+    ):
+        raise UnknownIdError(f"nothing is pinned under {pin[:80]!r}")
+
+
+def copy_pins(tx: Tx, thread: str, branch: str) -> None:
+    """A branch begins with the pins its parent has."""
+    tx.run(
+        "INSERT INTO pins (thread_id, id, body, created) SELECT ?, id, body, created FROM pins WHERE thread_id = ? "
+        "ON CONFLICT (thread_id, id) DO NOTHING",
+        (branch, thread),
+    )
+
+
+def put_state(tx: Tx, scope: str, key: str, value: Any, now: float) -> None:
+    tx.run(
+        "INSERT INTO state (scope, name, value, changed) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (scope, name) DO UPDATE SET value = excluded.value, changed = excluded.changed",
+        (scope, key, encode_json(value), now),
+    )
+
+
+def get_state(tx: Tx, scope: str, key: str) -> Any | None:
+    value = tx.value(
+        "SELECT value FROM state WHERE scope = ? AND name = ?", (scope, key)
+    )
+    return None if value is None else decode_json(value)
+
+
+FAILURES = "failures:"
+"""Before the tenant whose requests were passed on after a failure: one row a day and kind, its value the count."""
+
+
+def add_failures(
+    tx: Tx, counts: Mapping[tuple[str, str, str], int], now: float
+) -> None:
+    """Count failures by tenant, thread and kind; without a tenant, the thread's is used."""
+    day = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
+    for (tenant, thread, what), count in counts.items():
+        owner = (
+            tenant
+            or tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
+            or DEFAULT_TENANT
+        )
+        tx.run(
+            "INSERT INTO state (scope, name, value, changed) VALUES (?, ?, ?, ?) ON CONFLICT (scope, name) DO UPDATE "
+            "SET value = CAST(CAST(state.value AS INTEGER) + CAST(excluded.value AS INTEGER) AS TEXT), "
+            "changed = excluded.changed",
+            (f"{FAILURES}{owner}", f"{day} {what}", str(count), now),
+        )
+
+
+def sum_failures(
+    tx: Tx, *, since: float = 0.0, tenant: str | None = None
+) -> list[tuple[str, int]]:
+    """Counts by kind from a day on, the most frequent first."""
+    narrowed = (
+        ("scope LIKE ?", f"{FAILURES}%")
+        if tenant is None
+        else ("scope = ?", f"{FAILURES}{tenant}")
+    )
+    rows = tx.all(
+        f"SELECT SUBSTR(name, 12), SUM(CAST(value AS INTEGER)) FROM state WHERE {narrowed[0]} AND changed >= ? "
+        "GROUP BY 1 ORDER BY 2 DESC, 1",
+        (narrowed[1], since),
+    )
+    return [(row[0], int(row[1])) for row in rows]
+
+
+def put_nodes(tx: Tx, nodes: Sequence[Node], lease: Lease | None) -> None:
+    for thread in dict.fromkeys(node.thread for node in nodes):
+        check_fence(tx, lock_thread(tx, thread), lease)
+    tx.many(
+        "INSERT INTO nodes (id, thread_id, level, first_message, record) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (thread_id, id) DO UPDATE SET level = excluded.level, first_message = excluded.first_message, "
+        "record = excluded.record",
+        [
+            (
+                node.id,
+                node.thread,
+                node.level,
+                node.first_message,
+                encode_json(asdict(node)),
+            )
+            for node in nodes
+        ],
+    )
+
+
+def list_nodes(tx: Tx, thread: str) -> list[Node]:
+    rows = tx.all(
+        "SELECT record FROM nodes WHERE thread_id = ? ORDER BY level, first_message, id",
+        (find_thread(tx, thread),),
+    )
+    return [as_node(decode_json(row[0])) for row in rows]
+
+
+def as_node(record: dict[str, Any]) -> Node:
+    return Node(**{**record, "sources": tuple(record["sources"])})

@@ -1,0 +1,153 @@
+"""Messages that wait for their turn, and the results of turns.
+
+A turn is queued before its client learns that it was accepted. One process at a time, the one with the thread's lease,
+answers the queue in order. A turn whose process vanished is marked by the next one and never begun again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everthread.errors import InputError, StoreDamagedError, UnknownIdError
+from everthread.store.database import Row, Tx, notify, placeholders
+from everthread.store.records import (
+    Lease,
+    NewQueuedTurn,
+    QueuedTurn,
+    TurnClaim,
+    TurnState,
+)
+from everthread.store.sql.session_rows import check_fence, find_thread, lock_thread
+from everthread.store.value_encoding import clean_text, decode_json, encode_json
+
+TURN_COLUMNS = "id, thread_id, tenant, place, request, state, message, options, result, cancel, created, started, ended"
+SELECT_TURN = f"SELECT {TURN_COLUMNS} FROM turns"
+_RUNNING = "state = 'running' AND ended IS NULL"
+_QUEUED = "state = 'queued' AND ended IS NULL"
+
+
+def queue_turn(tx: Tx, new: NewQueuedTurn, most: int, now: float) -> QueuedTurn | None:
+    """Queue a turn, or return the one that has the key; return None if the queue is full."""
+    thread = lock_thread(tx, new.thread)
+    key = clean_text(new.key)
+    row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND request = ?", (thread, key))
+    if row is not None:
+        return as_turn(row)
+    waiting = tx.one(
+        f"SELECT COUNT(*) FROM turns WHERE thread_id = ? AND {_QUEUED}", (thread,)
+    )
+    if waiting is not None and waiting[0] >= most:
+        return None
+    values = (
+        new.id,
+        thread,
+        new.tenant,
+        key,
+        "queued",
+        encode_json(dict(new.message)),
+        encode_json(dict(new.options)),
+        now,
+        thread,
+    )
+    tx.run(
+        "INSERT INTO turns (id, thread_id, tenant, request, state, message, options, created, place) "
+        f"VALUES ({placeholders(values[:-1])}, (SELECT COALESCE(MAX(place), 0) + 1 FROM turns WHERE thread_id = ?))",
+        values,
+    )
+    notify(tx, thread)
+    return load_turn(tx, new.id, tenant=new.tenant)
+
+
+def load_turn(tx: Tx, turn_id: str, *, tenant: str) -> QueuedTurn:
+    """`UnknownIdError` where this tenant has none of this id."""
+    row = tx.one(f"{SELECT_TURN} WHERE id = ? AND tenant = ?", (turn_id, tenant))
+    if row is None:
+        raise UnknownIdError(f"there is no turn {turn_id!r}")
+    return as_turn(row)
+
+
+def list_turns(
+    tx: Tx, thread: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
+) -> list[QueuedTurn]:
+    """Those of a thread: the newest first, open ones in the order of their answers."""
+    where, order = ("AND ended IS NULL", "place") if only_open else ("", "place DESC")
+    rows = tx.all(
+        f"{SELECT_TURN} WHERE thread_id = ? {where} ORDER BY {order} LIMIT ? OFFSET ?",
+        (find_thread(tx, thread), limit, offset),
+    )
+    return [as_turn(row) for row in rows]
+
+
+def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
+    """Begin the next turn, or return running ones as lost: the holder of the lease has begun none of them."""
+    thread = lock_thread(tx, lease.thread)
+    check_fence(tx, thread, lease)
+    lost = tx.all(
+        f"{SELECT_TURN} WHERE thread_id = ? AND {_RUNNING} ORDER BY place", (thread,)
+    )
+    if lost:
+        return TurnClaim(None, tuple(as_turn(row) for row in lost))
+    row = tx.one(
+        f"UPDATE turns SET state = 'running', fence = ?, started = ? "
+        f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_QUEUED} ORDER BY place LIMIT 1) "
+        f"RETURNING {TURN_COLUMNS}",
+        (lease.fence, now, thread),
+    )
+    return TurnClaim(None if row is None else as_turn(row))
+
+
+def end_turn(
+    tx: Tx,
+    turn_id: str,
+    state: TurnState,
+    result: Mapping[str, Any],
+    lease: Lease,
+    now: float,
+) -> QueuedTurn:
+    thread = lock_thread(tx, lease.thread)
+    check_fence(tx, thread, lease)
+    tx.run(
+        f"UPDATE turns SET state = ?, result = ?, ended = ? WHERE id = ? AND thread_id = ? AND {_RUNNING}",
+        (state, encode_json(dict(result)), now, turn_id, thread),
+    )
+    notify(tx, thread)
+    row = tx.one(f"{SELECT_TURN} WHERE id = ? AND thread_id = ?", (turn_id, thread))
+    if row is None:
+        raise InputError(f"the turn {turn_id!r} is none of the thread {thread}")
+    return as_turn(row)
+
+
+def cancel_turn(tx: Tx, turn_id: str, tenant: str, now: float) -> QueuedTurn:
+    turn = load_turn(tx, turn_id, tenant=tenant)
+    lock_thread(tx, turn.thread)
+    result = encode_json(
+        {"code": "cancelled", "message": "It was cancelled before it began."}
+    )
+    tx.run(
+        f"UPDATE turns SET state = 'cancelled', result = ?, ended = ? WHERE id = ? AND {_QUEUED}",
+        (result, now, turn_id),
+    )
+    notify(tx, turn.thread)
+    tx.run(f"UPDATE turns SET cancel = 1 WHERE id = ? AND {_RUNNING}", (turn_id,))
+    return load_turn(tx, turn_id, tenant=tenant)
+
+
+def idle_queues(tx: Tx, *, limit: int = 50) -> list[str]:
+    """Threads with open turns and no lease that counts."""
+    rows = tx.all(
+        "SELECT DISTINCT t.thread_id FROM turns t LEFT JOIN leases l ON l.thread_id = t.thread_id "
+        f"WHERE t.ended IS NULL AND (l.expires IS NULL OR l.expires <= {tx.dialect.now}) "
+        "ORDER BY t.thread_id LIMIT ?",
+        (limit,),
+    )
+    return [row[0] for row in rows]
+
+
+def as_turn(row: Row) -> QueuedTurn:
+    message = decode_json(row[6])
+    options = decode_json(row[7])
+    if not isinstance(message, dict) or not isinstance(options, dict):
+        raise StoreDamagedError(f"the turn {row[0]} is no object")
+    result = None if row[8] is None else decode_json(row[8])
+    return QueuedTurn(*[*row[:6], message, options, result, bool(row[9]), *row[10:]])

@@ -1,0 +1,97 @@
+"""Python values as the databases store them: JSON, message bodies, text, dollars."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from decimal import Decimal
+from typing import Any
+
+from everthread.errors import InputError, StoreDamagedError
+
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def encode_json(value: Any) -> str:
+    """Return compact JSON that every database keeps exactly; escaped only if the text is not valid Unicode."""
+    try:
+        text = _JSON.encode(value)
+        if not text.isprintable():
+            text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"this is no JSON value and cannot be stored: {error}"
+        ) from error
+    return text
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Return the value of stored JSON, or raise `StoreDamagedError`."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise StoreDamagedError(
+            f"what is stored is damaged: {text[:40]!r} … is no JSON ({error})"
+        ) from error
+
+
+MIN_COMPRESSED_BYTES = 300
+"""Compressing a shorter body saves too little."""
+_COMPRESSION_LEVEL = 1
+_PLAIN_START = b"{"[0]
+"""The first byte of a body that is not compressed; compressed ones begin otherwise."""
+
+
+def pack_body(body: str) -> bytes:
+    """Return a message's JSON in its stored form: compressed unless it is short."""
+    plain = body.encode()
+    if len(plain) < MIN_COMPRESSED_BYTES:
+        return plain
+    return zlib.compress(plain, _COMPRESSION_LEVEL)
+
+
+def unpack_body(stored: bytes) -> str:
+    """Return a message's JSON, or raise `StoreDamagedError`."""
+    try:
+        if stored[0] != _PLAIN_START:
+            stored = zlib.decompress(stored)
+        return stored.decode()
+    except (IndexError, UnicodeDecodeError, zlib.error) as error:
+        raise StoreDamagedError(
+            f"a stored message is damaged: {stored[:40]!r} ({error})"
+        ) from error
+
+
+def decode_body(stored: bytes) -> Any:
+    """Return the message of a stored body, or raise `StoreDamagedError`."""
+    return decode_json(unpack_body(stored))
+
+
+def checksum(stored: bytes) -> int:
+    """Return the checksum of a stored body, to find damage later."""
+    return zlib.crc32(stored)
+
+
+def clean_text(text: str) -> str:
+    """Replace whatever a database refuses by a question mark. For names and words, never for content."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+PICO = Decimal(10) ** 12
+MAX_DOLLARS = 1_000_000
+
+
+def as_pico(cost: Decimal | None) -> int | None:
+    """Return dollars in their stored form: a whole number of pico-dollars."""
+    if cost is None:
+        return None
+    if not cost.is_finite() or abs(cost) > MAX_DOLLARS:
+        raise InputError(f"a call cannot cost {cost} dollars")
+    return int((cost * PICO).to_integral_value())
+
+
+def from_pico(pico: int | None) -> Decimal | None:
+    """Return stored pico-dollars as dollars."""
+    return None if pico is None else Decimal(pico) / PICO

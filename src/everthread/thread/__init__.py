@@ -1,0 +1,1 @@
+"""One managed conversation: compaction policy, recovery, limits, accounting, events, recall."""

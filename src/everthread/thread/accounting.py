@@ -1,0 +1,156 @@
+"""Account for every call: the main one and those for summaries; finished, interrupted or abandoned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+
+from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
+from everthread.core.messages import calls_of, text_of
+from everthread.core.prices import cost_of
+from everthread.core.tokens import TokenCounter
+from everthread.core.types import Api, Reply, Request
+from everthread.store.records import NewUsage, UsageTask
+from everthread.store.store import Store
+from everthread.thread.events import Listener, UsageRecorded
+from everthread.thread.policy import UNNAMED
+
+
+class Payer(Protocol):
+    """An account whose limits calls count against."""
+
+    def spend(self, usage: CanonicalUsage, model: str) -> None: ...
+
+
+class Accounting:
+    """Record the usage of calls and report it to a listener. `early`: do not wait for the disk."""
+
+    def __init__(
+        self,
+        store: Store,
+        wall: Callable[[], float],
+        listener: Listener,
+        *,
+        early: bool = False,
+    ) -> None:
+        self._store = store
+        self._wall = wall
+        self._listener = listener
+        self._early = early
+        self._lost: dict[str, list[tuple[Request, Payer | None]]] = {}
+
+    def price_call(
+        self,
+        session: str,
+        model: str,
+        usage: CanonicalUsage,
+        *,
+        task: UsageTask = "main",
+        estimated: bool = False,
+        provider: str = "auto",
+    ) -> NewUsage:
+        """Return the record of a call, with its price in dollars, None if that is unknown."""
+        named = None if provider in UNNAMED else provider
+        price = cost_of(
+            usage, model, at=datetime.fromtimestamp(self._wall(), UTC), provider=named
+        )
+        return NewUsage(
+            session, model, usage, task=task, cost=price, estimated=estimated
+        )
+
+    async def record(
+        self, session: str, model: str, usage: CanonicalUsage, **known: Any
+    ) -> Decimal | None:
+        """Record the usage of a call and return its price. `known`: further arguments of `price_call`."""
+        record = self.price_call(session, model, usage, **known)
+        await self._store.record_usage(record, early=self._early)
+        self.report(record)
+        return record.cost
+
+    async def record_summary(
+        self,
+        session: str,
+        calls: Iterable[Mapping[str, Any]],
+        payer: Payer | None = None,
+    ) -> Decimal | None:
+        """Record the usage of writing a summary, cancelled calls included; return the price, None if unknown."""
+        await self.record_lost(session)
+        total: Decimal | None = Decimal(0)
+        for call in calls:
+            model = str(call.get("model") or "")
+            usage = normalize_usage(call)
+            if payer is not None:
+                payer.spend(usage, model)
+            price = await self.record(session, model, usage, task="auxiliary")
+            total = None if total is None or price is None else total + price
+        return total
+
+    def report(self, record: NewUsage) -> None:
+        """Emit the usage of a call as an event."""
+        self._listener(
+            UsageRecorded(
+                record.session,
+                record.model,
+                task=record.task,
+                usage=record.usage,
+                cost=record.cost,
+                estimated=record.estimated,
+            )
+        )
+
+    def lose(self, session: str, request: Request, payer: Payer | None = None) -> None:
+        """Note a summariser's request that was cancelled under way."""
+        self._lost.setdefault(session, []).append((request, payer))
+
+    def has_lost(self, session: str) -> bool:
+        """Return whether a cancelled call is not recorded yet."""
+        return session in self._lost
+
+    async def record_lost(self, session: str | None = None) -> None:
+        """Record cancelled calls for a summary: the provider has read their prompts."""
+        for key in [session] if session is not None else list(self._lost):
+            for request, payer in self._lost.pop(key, []):
+                counter = TokenCounter(request.model)
+                prompt = counter.request(
+                    request.messages, system=request.system, tools=request.tools
+                )
+                usage = CanonicalUsage(input_tokens=prompt)
+                if payer is not None:
+                    payer.spend(usage, request.model)
+                await self.record(
+                    key, request.model, usage, task="auxiliary", estimated=True
+                )
+
+
+def usage_of(
+    reply: Reply, prompt: int, *, api: Api, counter: TokenCounter
+) -> tuple[CanonicalUsage, bool]:
+    """Return the usage of a reply, and whether it had to be estimated because the provider did not report all of it."""
+    reported = (
+        normalize_usage(reply.usage, api=api) if reply.usage else CanonicalUsage()
+    )
+    return complete_usage(reported, reply, prompt, counter)
+
+
+def complete_usage(
+    reported: CanonicalUsage, reply: Reply | None, prompt: int, counter: TokenCounter
+) -> tuple[CanonicalUsage, bool]:
+    """Complete the reported figures with estimates from the prompt and the reply."""
+    words = "" if reply is None else spoken_text(reply)
+    if reported.prompt_tokens and (reported.output_tokens or not words):
+        return reported, False
+    output = counter.text(words)
+    if reported.prompt_tokens:
+        return reported + CanonicalUsage(output_tokens=output), True
+    raw = None if reply is None else reply.usage
+    return CanonicalUsage(
+        input_tokens=prompt, output_tokens=max(reported.output_tokens, output), raw=raw
+    ), True
+
+
+def spoken_text(reply: Reply) -> str:
+    """Return the text of an answer, calls included."""
+    calls = (f"{call.name} {call.arguments}" for call in calls_of(reply.message))
+    return "\n".join([text_of(reply.message), *calls]).strip()

@@ -1,0 +1,320 @@
+"""Compact a history beside the event loop.
+
+A built-in engine plans and finishes: in worker processes for a gateway, in a thread for a conversation. In between, the
+summariser runs in the loop. Any other engine runs in a thread of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle  # nosec B403  our own plans, between our own processes
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from everthread.compaction.engine import ContextEngine, Events, Services, silent
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.planning import (
+    CompactionInput,
+    Plan,
+    PlanningEngine,
+    RefitInput,
+    as_planning,
+    is_model,
+)
+from everthread.compaction.summary import (
+    Compaction,
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+)
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.tokens.tokenizers import load_tokenizer
+from everthread.errors import EngineError
+from everthread.thread.guards import SafeEngine, check_compaction, wrap_failure
+from everthread.thread.plugin_engines import (
+    LoopSummarizer,
+    report_in_loop,
+    run_in_thread,
+)
+from everthread.thread.summary_wait import SummaryWait
+from everthread.thread.worker import PROCESSES, WorkerProcesses
+
+MAX_THREADS = 16
+"""Third-party engines that run at the same time; most of them wait for a model."""
+DEFAULT_COMPACTION_SECONDS = 120.0
+"""Default limit for one compaction with its summary; `serve` passes a share of `manage_seconds`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """The settings to create an engine in any process."""
+
+    engine: Callable[[Services], ContextEngine]
+    model: str
+    budget: Budget
+    summary_key: bytes = b""
+
+    def create(
+        self, summarizer: Summarizer | None = None, events: Events = silent
+    ) -> ContextEngine:
+        """Make the engine; without a summariser the journal writes."""
+        counter = TokenCounter(self.model)
+        return self.engine(
+            Services(
+                summarizer or JournalWriter(counter),
+                counter,
+                self.budget,
+                clock=time.monotonic,
+                events=events,
+                is_stored=True,
+                summary_key=self.summary_key,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SummarySource:
+    """The summariser of a compaction, and its listeners."""
+
+    summarizer: Summarizer
+    wait: SummaryWait = field(default_factory=SummaryWait)
+    """Used to wait for a model that writes the summary."""
+    events: Events = silent
+
+
+class EngineJob(Protocol):
+    """A history for an engine, and the use of the result. It can be pickled."""
+
+    def restore(self, engine: ContextEngine) -> None:
+        """Give the engine its state."""
+        ...
+
+    def read(self) -> CompactionInput:
+        """Return the history."""
+        ...
+
+    def conclude(
+        self, engine: ContextEngine, given: CompactionInput, compaction: Compaction
+    ) -> Any:
+        """Return the result of the job."""
+        ...
+
+
+class RefitJob(Protocol):
+    """Messages since a compaction was prepared, for an engine; and the use of the result. It can be pickled."""
+
+    def restore(self, engine: ContextEngine) -> None:
+        """Give the engine its state."""
+        ...
+
+    def read(self) -> RefitInput:
+        """Return the messages."""
+        ...
+
+    def conclude(self, given: RefitInput, compaction: Compaction) -> Any:
+        """Return the result of the job."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPlan:
+    """A plan that waits for drafts, pickled: only the worker needs to read it."""
+
+    requests: Sequence[SummaryRequest]
+    data: bytes
+
+
+class CompactionRunner:
+    """The runner of a gateway's compactions."""
+
+    def __init__(
+        self,
+        *,
+        is_built_in: bool = False,
+        seconds: float = DEFAULT_COMPACTION_SECONDS,
+        processes: int = PROCESSES,
+    ) -> None:
+        self._is_built_in = is_built_in
+        self._seconds = seconds
+        self._processes = WorkerProcesses(processes)
+        self._threads = asyncio.Semaphore(MAX_THREADS)
+
+    async def run(
+        self, setup: EngineSetup, job: EngineJob, source: SummarySource
+    ) -> Any:
+        """Return the result of a job. One that takes too long is ended, and so is one whose caller is cancelled."""
+        async with self._bound():
+            if self._is_built_in:
+                return await self._plan_and_finish(setup, job, source)
+            async with self._threads:
+                counter = TokenCounter(setup.model)
+                bridge = LoopSummarizer(source.summarizer, counter)
+                bridge.wait = source.wait
+                engine = setup.create(bridge, report_in_loop(source.events))
+                return await bridge.run(lambda: compress_job(engine, job))
+
+    async def refit(self, setup: EngineSetup, job: RefitJob) -> Any:
+        """Return the result of a job that needs no model."""
+        async with self._bound():
+            if self._is_built_in:
+                return await self._processes.call(refit_job, setup, job)
+            async with self._threads:
+                engine = setup.create()
+                return await run_in_thread(lambda: refit_plugin(engine, job))
+
+    @asynccontextmanager
+    async def _bound(self) -> AsyncIterator[None]:
+        """Limit the time of a job."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                yield
+        except TimeoutError as error:
+            raise EngineError(
+                f"the compaction took longer than {self._seconds:,.0f} s and was ended"
+            ) from error
+
+    def start_ahead(self, setup: EngineSetup) -> None:
+        """Start a process that has read its code, so that the first compaction need not wait for it."""
+        if self._is_built_in:
+            self._processes.call_soon(make_ready, setup)
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """End the processes; cancelled compactions have this long to end."""
+        await self._processes.close(seconds)
+
+    async def _plan_and_finish(
+        self, setup: EngineSetup, job: EngineJob, source: SummarySource
+    ) -> Any:
+        call = self._processes.call
+        step = await call(plan_job, setup, job, is_model(source.summarizer))
+        while isinstance(step, OpenPlan):
+            drafts = await source.wait.ask(source.summarizer, step.requests)
+            step = await call(finish_job, setup, job, step.data, drafts)
+        return step
+
+
+def make_ready(setup: EngineSetup) -> None:
+    """Load the code of an engine and the tables of its tokenizer."""
+    setup.create()
+    load_tokenizer(setup.model)
+
+
+def plan_job(setup: EngineSetup, job: EngineJob, has_model: bool) -> Any:  # noqa: FBT001 - called in a worker
+    """Begin a job; finish it if no draft is needed."""
+    engine = _create_planning(setup)
+    with wrap_failure(engine.name):
+        job.restore(engine)
+        given = replace(job.read(), has_model=has_model)
+        plan = engine.plan(given, engine.current_state())
+        return _advance(engine, job, given, plan)
+
+
+def finish_job(
+    setup: EngineSetup, job: EngineJob, data: bytes, drafts: Sequence[SummaryDraft]
+) -> Any:
+    """Continue a job with the drafts that its plan requested."""
+    engine = _create_planning(setup)
+    with wrap_failure(engine.name):
+        job.restore(engine)
+        given, plan = pickle.loads(data)  # noqa: S301  # nosec B301  a plan of our own
+        return _advance(engine, job, given, engine.finish(plan, drafts))
+
+
+def refit_job(setup: EngineSetup, job: RefitJob) -> Any:
+    """Run a refit with a built-in engine."""
+    engine = _create_planning(setup)
+    with wrap_failure(engine.name):
+        job.restore(engine)
+        given = job.read()
+        made = engine.refit_planned(given, engine.current_state())
+        check_compaction(engine.name, made, given.start + len(given.since))
+        return job.conclude(given, made)
+
+
+def _advance(
+    engine: PlanningEngine,
+    job: EngineJob,
+    given: CompactionInput,
+    step: Compaction | Plan,
+) -> Any:
+    while not isinstance(step, Compaction):
+        if step.requests:
+            return OpenPlan(step.requests, pickle.dumps((given, step)))
+        step = engine.finish(step, ())
+    check_compaction(engine.name, step, len(given.messages))
+    return job.conclude(engine, given, step)
+
+
+def _create_planning(setup: EngineSetup) -> PlanningEngine:
+    engine = setup.create()
+    planning = as_planning(engine)
+    if planning is None:
+        raise EngineError(f"the context engine {engine.name} does not plan and finish")
+    return planning
+
+
+async def compress_job(engine: ContextEngine, job: EngineJob) -> Any:
+    """Run a job with an engine that may only have `compress`."""
+    with wrap_failure(engine.name):
+        job.restore(engine)
+        given = job.read()
+        compaction = await engine.compress(given.messages, **given.options())
+        check_compaction(engine.name, compaction, len(given.messages))
+        return job.conclude(engine, given, compaction)
+
+
+async def refit_plugin(engine: ContextEngine, job: RefitJob) -> Any:
+    """Run a refit with any engine."""
+    with wrap_failure(engine.name):
+        job.restore(engine)
+        given = job.read()
+        made = await engine.refit(given.prepared, given.since, **given.options())
+        check_compaction(engine.name, made, given.start + len(given.since))
+        return job.conclude(given, made)
+
+
+async def compress_beside(
+    engine: SafeEngine,
+    given: CompactionInput,
+    summarizer: LoopSummarizer,
+    wait: SummaryWait,
+) -> Compaction:
+    """Compact the history of a conversation whose engine lives in this process."""
+    summarizer.wait = wait
+    planning = engine.planning
+    if planning is None:
+        return await summarizer.run(
+            lambda: engine.compress(given.messages, **given.options())
+        )
+    given = replace(given, has_model=is_model(summarizer))
+    with wrap_failure(engine.name):
+        state = await planning.read_state(given)
+        plan = await asyncio.to_thread(planning.plan, given, state)
+        while True:
+            drafts = await wait.ask(summarizer.inner, plan.requests)
+            step = await asyncio.to_thread(planning.finish, plan, drafts)
+            if isinstance(step, Compaction):
+                break
+            plan = step
+    check_compaction(engine.name, step, len(given.messages))
+    return step
+
+
+async def refit_beside(
+    engine: SafeEngine, given: RefitInput, summarizer: LoopSummarizer
+) -> Compaction:
+    """Do the `refit` of a conversation whose engine lives in this process."""
+    planning = engine.planning
+    if planning is None:
+        return await summarizer.run(
+            lambda: engine.refit(given.prepared, given.since, **given.options())
+        )
+    with wrap_failure(engine.name):
+        state = await planning.read_state(given.history())
+        made = await asyncio.to_thread(planning.refit_planned, given, state)
+    check_compaction(engine.name, made, given.start + len(given.since))
+    return made

@@ -1,0 +1,229 @@
+"""The events of a conversation. A front end needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from everthread.compaction.engine import progress_text
+from everthread.compaction.summary import Verification
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a session."""
+
+    kind: ClassVar[str] = "event"
+    session: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as JSON values."""
+        return {"event": self.kind, **_plain(asdict(self))}
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated(Event):
+    """The size of the next request: `tokens` of `window`; at `threshold` the history is compacted."""
+
+    kind = "estimate"
+    tokens: int
+    window: int
+    threshold: int
+    reported: bool
+    """Whether the size is based on the provider's count, not on an estimate alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReady(Event):
+    """The request about to be sent; the last `injected` messages are for this call only."""
+
+    kind = "request"
+    request: Request
+    injected: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event without the messages, which are in the store."""
+        sizes = {
+            "messages": len(self.request.messages),
+            "tools": len(self.request.tools),
+            "injected": self.injected,
+        }
+        return {
+            "event": self.kind,
+            "session": self.session,
+            "model": self.request.model,
+        } | sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Event):
+    """The dollars for and against compacting now, and the reason to do it or to wait."""
+
+    kind = "plan"
+    action: str
+    """`now` or `later`."""
+    why: str
+    tokens: int
+    cost: Decimal
+    saves: Decimal
+    calls: int
+    """Further calls assumed for the saving."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStarted(Event):
+    kind = "compaction_started"
+    reason: str
+    tokens: int
+    background: bool = False
+    """Whether the conversation continues in the meantime."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionProgress(Event):
+    """A step within a compaction, such as a route that failed or is paused."""
+
+    kind = "compaction_progress"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionDone(Event):
+    """The context was compacted; `session` continues `previous`. A proxied thread has one id for both."""
+
+    kind = "compaction_done"
+    previous: str
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    messages_before: int
+    messages_after: int
+    author: str
+    count: int
+    """The number of this compaction in the thread."""
+    verification: Verification
+    duration: float
+    cost: Decimal | None = None
+    steps: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decision: str = ""
+    """The reason for the time of the compaction, in dollars; empty if prices are unknown or a person asked."""
+    covered: int = 0
+    """The number of messages that its summary covers."""
+    background: bool = False
+    """Whether it was made while the conversation continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionVoid(Event):
+    """A compaction was not used; the context is unchanged, or another process compacted it first."""
+
+    kind = "compaction_void"
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFailed(Event):
+    kind = "compaction_failed"
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery(Event):
+    """The provider refused the request; names the step taken."""
+
+    kind = "recovery"
+    problem: str
+    attempt: int
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecorded(Event):
+    kind = "usage"
+    model: str
+    task: str
+    usage: CanonicalUsage
+    cost: Decimal | None
+    """Dollars; None if a price is unknown."""
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLearnt(Event):
+    """The model's window differs from the assumed one."""
+
+    kind = "limit_learnt"
+    model: str
+    window: int
+    source: str
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStored(Event):
+    """A tool result is kept outside the context, under `output`."""
+
+    kind = "output_stored"
+    output: str
+    tool: str
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled(Event):
+    """Excerpts of messages out of view were injected for this call: their ids and tokens."""
+
+    kind = "recalled"
+    cited: tuple[str, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsChanged(Event):
+    """Other tools are offered from the next request on; `find_tools` finds those left out."""
+
+    kind = "tools"
+    left_out: tuple[str, ...]
+    """All tools now left out."""
+    gone: tuple[str, ...]
+    back: tuple[str, ...]
+    given: int
+    """The number of all tools."""
+    tokens_saved: int
+    """Tokens that each request saves, compared with offering all tools."""
+    why: str
+    now: bool = False
+    """Within a session: a person accepted the cache miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice(Event):
+    """A notice for the user."""
+
+    kind = "notice"
+    text: str
+    passing: bool = False
+    """A short-lived notice, such as a retry, that need not stay on a screen."""
+
+
+Listener = Callable[[Event], None]
+
+
+def engine_event(session: str, kind: str, details: Mapping[str, Any]) -> Event:
+    """Return an event for a report of an engine or a summariser."""
+    if kind == "notice":
+        return Notice(session, str(details.get("text", "")))
+    return CompactionProgress(session, progress_text(kind, details))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

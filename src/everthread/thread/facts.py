@@ -1,0 +1,124 @@
+"""The facts of a thread, read from its store: title, files, commands, open errors, to-do list; and its pins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everthread.compaction.thread_facts import CHANGED, ThreadState, state_of
+from everthread.core.messages import calls_of, content_text
+from everthread.core.redaction import redact
+from everthread.core.transcript import user_text
+from everthread.errors import InputError
+from everthread.store.records import Pin, Session, UsageRecord
+from everthread.store.store import Store
+
+_FIRST = 8
+"""Messages to search for the user's first words."""
+_MOST = 4_000
+"""Characters to read of those words: enough context to recognise a secret."""
+
+
+async def load_title(store: Store, session: Session) -> str:
+    """Return a thread's title; if it has none, the user's first words without secrets and headings.
+
+    A side request of a client may begin in the middle of a conversation and hold no words of the user. Such a thread is
+    named after the first line of its instructions.
+    """
+    if session.title:
+        return redact(session.title)
+    first = await store.history(session.id, limit=_FIRST)
+    words = next((words for message in first if (words := user_text(message.body))), "")
+    if first and not words:
+        words = content_text(session.system).strip().partition("\n")[0]
+    lines = [line for line in redact(words[:_MOST]).splitlines() if line.strip()]
+    spoken = [line for line in lines if not line.startswith("#")]
+    return "\n".join(spoken or [line.lstrip("# ") for line in lines])
+
+
+async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRecord]]:
+    """Return the calls of a thread: `main`, `auxiliary`, those of its `subagents`, and `all`."""
+    own = await store.usage(thread)
+    theirs = [
+        record
+        for other in await store.subagents(thread)
+        for record in await store.usage(other)
+    ]
+    parts = {
+        task: [record for record in own if record.task == task]
+        for task in ("main", "auxiliary")
+    }
+    return parts | {"subagents": theirs, "all": [*own, *theirs]}
+
+
+async def load_thread_state(store: Store, thread: str) -> ThreadState:
+    """Read the state from every message of a thread's family, in the order they were stored.
+
+    The family is the thread, those it branched from or works for, and those of the same
+    client session: subagents change files too. Threads without calls add nothing.
+    """
+    messages = {stored.id: stored.body for stored in await store.history(thread)}
+    for other in await store.family(thread):
+        if other != thread:
+            theirs = await store.history(other)
+            if any(calls_of(stored.body) for stored in theirs):
+                messages |= {stored.id: stored.body for stored in theirs}
+    return state_of([messages[key] for key in sorted(messages)])
+
+
+def state_figures(state: ThreadState) -> dict[str, Any]:
+    """Return the state as JSON values, without the secrets that commands and errors may hold."""
+    return {
+        "messages": state.messages,
+        "directory": redact(state.directory),
+        "branch": redact(state.branch),
+        "files": [
+            {"path": redact(path), "last": file.did, "turn": file.turn}
+            for path, file in reversed(state.files.items())
+        ],
+        "commands": [
+            {
+                "command": redact(command),
+                "outcome": redact(run.outcome),
+                "ok": run.is_ok,
+                "test": run.is_test,
+                "turn": run.turn,
+            }
+            for command, run in reversed(state.commands.items())
+        ],
+        "open_errors": [
+            {
+                "source": redact(error.source),
+                "lines": [redact(line) for line in error.lines],
+                "turn": error.turn,
+            }
+            for error in state.errors.values()
+        ],
+        "processes": [redact(process) for process in state.processes],
+        "todo": [
+            {key: redact(value) for key, value in item.items()} for item in state.todo
+        ],
+    }
+
+
+def changed_files(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the changed files of `state_figures`, the latest first."""
+    return [file for file in figures["files"] if file["last"] == CHANGED]
+
+
+# Pins: notes on a thread that every later compaction carries word for word
+
+PIN_CHARS = 2_000
+"""Maximum characters of one pin."""
+MAX_PINS = 50
+
+
+async def add_pin(store: Store, thread: str, text: str) -> Pin:
+    """Store a pin durably. Leave a text that is already pinned unchanged."""
+    note = redact(text).strip()
+    if not note:
+        raise InputError("there is nothing to pin: give a text, or the id of a message")
+    if len(note) > PIN_CHARS:
+        raise InputError(
+            f"a pin has at most {PIN_CHARS:,} characters, not {len(note):,}; pin what matters of it"
+        )
+    return await store.put_pin(thread, note, most=MAX_PINS)

@@ -1,0 +1,348 @@
+"""Identities of messages: digests of their content, chained over a history.
+
+A second chain, the skeleton, leaves out parts that clients drop to save room: thinking
+and the contents of tool results.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, cast
+
+from everthread.core.fingerprints import (
+    canonical_form,
+    chain_digest,
+    message_fingerprint,
+)
+from everthread.core.messages import (
+    REASONING_BLOCKS,
+    RESULT_BLOCKS,
+    calls_of,
+    content_text,
+    json_value,
+    kind_of,
+    text_of,
+)
+from everthread.core.types import Api
+from everthread.wire.gemini import spoken_form
+
+_CLEARED = re.compile(
+    r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
+    re.IGNORECASE,
+)
+_MAX_PLACEHOLDER = 300
+_MOVED = re.compile(
+    r"\b(?:full|complete|whole|entire|original) (?:tool )?(?:output|result|content|string|text)s? "
+    r"(?:\w+ ){0,2}?(?:available|saved|stored|written|kept)\b",
+    re.IGNORECASE,
+)
+_MAX_PREVIEW = 4_000
+"""Maximum characters of the preview that a client leaves, with a notice, after moving a result into a file."""
+MAX_KNOWN = 50_000
+_SHORT = 12
+"""Characters of a result's hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageIdentity:
+    """The hashes by which one message is recognised."""
+
+    fingerprint: str
+    skeleton: str
+    """Empty if the skeleton leaves out the whole message."""
+    results: tuple[str, ...] = ()
+    """A short hash for each tool result in it."""
+    cleared: tuple[bool, ...] = ()
+    """Whether that result is a placeholder."""
+    key: bytes = b""
+    """A hash of the message's original text."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The chains of a client's messages: entry `i` is about the first `i + 1` of them."""
+
+    digests: tuple[str, ...]
+    skeletons: tuple[str, ...]
+    pieces: tuple[MessageIdentity, ...]
+    result_hashes: str = ""
+    """The hashes of all tool results, in order."""
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def digest(self, length: int) -> str:
+        return self.digests[length - 1] if length else ""
+
+    def skeleton(self, length: int) -> str:
+        return self.skeletons[length - 1] if length else ""
+
+    def skeletons_after(self, length: int) -> list[str]:
+        """Return the skeletons of longer beginnings, without empty ones."""
+        return [skeleton for skeleton in self.skeletons[length:] if skeleton]
+
+    def results(self, start: int, end: int) -> str:
+        if start == 0 and end == len(self.pieces):
+            return self.result_hashes
+        return " ".join(
+            result for piece in self.pieces[start:end] for result in piece.results
+        )
+
+    def drifted_from(self, results: str, length: int) -> bool:
+        """Return whether the first messages equal those with these results, except for cleared results."""
+        stored_hashes = results.split()
+        now = [
+            pair
+            for piece in self.pieces[:length]
+            for pair in zip(piece.results, piece.cleared, strict=True)
+        ]
+        return len(stored_hashes) == len(now) and all(
+            old == new or cleared
+            for old, (new, cleared) in zip(stored_hashes, now, strict=True)
+        )
+
+    def until(self, length: int) -> History:
+        """Return the history of the first `length` messages."""
+        if length == len(self.pieces):
+            return self
+        later = sum(len(piece.results) for piece in self.pieces[length:])
+        result_hashes = (
+            self.result_hashes[: max(0, len(self.result_hashes) - later * (_SHORT + 1))]
+            if later
+            else self.result_hashes
+        )
+        return History(
+            self.digests[:length],
+            self.skeletons[:length],
+            self.pieces[:length],
+            result_hashes,
+        )
+
+    def extend(self, pieces: Sequence[MessageIdentity]) -> History:
+        if not pieces:
+            return self
+        length = len(self.pieces)
+        digests = accumulate(
+            (piece.fingerprint for piece in pieces),
+            _chain_digest,
+            initial=self.digest(length),
+        )
+        skeletons = accumulate(
+            (piece.skeleton for piece in pieces),
+            _chain_skeleton,
+            initial=self.skeleton(length),
+        )
+        result_hashes = " ".join(
+            filter(
+                None,
+                [
+                    self.result_hashes,
+                    *(result for piece in pieces for result in piece.results),
+                ],
+            )
+        )
+        return History(
+            self.digests + tuple(digests)[1:],
+            self.skeletons + tuple(skeletons)[1:],
+            (*self.pieces, *pieces),
+            result_hashes,
+        )
+
+
+_NOTHING = History((), (), ())
+
+
+def build_history(pieces: Iterable[MessageIdentity]) -> History:
+    return _NOTHING.extend(tuple(pieces))
+
+
+def _chain_skeleton(digest: str, skeleton: str) -> str:
+    return _chain_digest(digest or "skeleton", skeleton) if skeleton else digest
+
+
+@functools.lru_cache(maxsize=2 * MAX_KNOWN)
+def _chain_digest(digest: str, fingerprint: str) -> str:
+    """Return the digest of a chain with one more fingerprint; cached, because histories repeat."""
+    return chain_digest(digest, fingerprint)
+
+
+def identify(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
+    """Return the identity of one wire message. Treat a value that is not an object as its content."""
+    if not isinstance(value, dict):
+        value = {"role": "", "content": [value]}
+    if api == "openai_responses":
+        value = _item(value)
+    elif api == "gemini":
+        value = spoken_form(value)
+    fields = _identity_fields(value)
+    results = _results(fields)
+    fingerprint = message_fingerprint(fields)
+    return MessageIdentity(
+        fingerprint,
+        _skeleton(fields, fingerprint),
+        tuple(_short(content) for content in results),
+        tuple(is_cleared(content) for content in results),
+        key,
+    )
+
+
+_MESSAGE_FIELDS = frozenset(
+    {
+        "role",
+        "content",
+        "name",
+        "refusal",
+        "tool_calls",
+        "tool_call_id",
+        "function_call",
+    }
+)
+_ITEM_FIELDS = {
+    "function_call": frozenset({"type", "call_id", "name", "arguments"}),
+    "custom_tool_call": frozenset({"type", "call_id", "name", "input"}),
+    "function_call_output": frozenset({"type", "call_id", "output"}),
+    "custom_tool_call_output": frozenset({"type", "call_id", "output"}),
+    "reasoning": frozenset({"type", "summary", "content", "encrypted_content"}),
+}
+_NO_FIELDS = frozenset({"id", "status", "metadata", "created_at", "timestamp"})
+"""Fields of an unknown item that are not part of its content."""
+
+
+def _identity_fields(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that identify a message, without ids, metadata, states and annotations."""
+    fields = _MESSAGE_FIELDS if "role" in value else _ITEM_FIELDS.get(kind_of(value))
+    if fields is None:
+        message = {key: part for key, part in value.items() if key not in _NO_FIELDS}
+    else:
+        message = {key: part for key, part in value.items() if key in fields}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        message["tool_calls"] = [_identity_call(call) for call in calls]
+    content = message.get("content")
+    if isinstance(content, list):
+        message["content"] = [_identity_part(part) for part in content]
+    return value if message == value else message
+
+
+def _identity_call(call: Any) -> Any:
+    names = ("id", "type", "function", "custom")
+    return (
+        {name: call[name] for name in names if name in call}
+        if isinstance(call, dict)
+        else call
+    )
+
+
+def _identity_part(part: Any) -> Any:
+    if kind_of(part) != "text":
+        return part
+    return {
+        key: value
+        for key, value in part.items()
+        if key in ("type", "text", "cache_control")
+    }
+
+
+def is_cleared(content: Any) -> bool:
+    """Return whether a tool result is a placeholder, or a preview of one that the client keeps elsewhere."""
+    text = content_text(content).strip()
+    if not text or (len(text) <= _MAX_PLACEHOLDER and _CLEARED.search(text)):
+        return True
+    return len(text) <= _MAX_PREVIEW and _MOVED.search(text) is not None
+
+
+def _item(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an item of the Responses protocol with its text in the form of the other protocols.
+
+    A message may leave out its type.
+    """
+    content = value.get("content")
+    item = {
+        key: part
+        for key, part in value.items()
+        if key != "status" and (key != "id" or "role" not in value)
+    }
+    if item.get("type") == "message":
+        del item["type"]
+    if isinstance(content, list) and "role" in item:
+        item["content"] = [
+            {**part, "type": "text"}
+            if kind_of(part) in ("input_text", "output_text")
+            else part
+            for part in content
+        ]
+    return item
+
+
+def _results(value: dict[str, Any]) -> list[Any]:
+    """Return the contents of the tool results in a message."""
+    if value.get("role") in ("tool", "function"):
+        return [value.get("content")]
+    if "output" in value and kind_of(value).endswith("_output"):
+        return [value["output"]]
+    content = value.get("content")
+    return (
+        [part.get("content") for part in content if _is_result(part)]
+        if isinstance(content, list)
+        else []
+    )
+
+
+def _is_result(part: Any) -> bool:
+    return isinstance(part, dict) and kind_of(part) in RESULT_BLOCKS
+
+
+def _skeleton(value: dict[str, Any], fingerprint: str) -> str:
+    if kind_of(value) in REASONING_BLOCKS:
+        return ""
+    if value.get("role") == "assistant":
+        calls = [
+            [call.id, call.name, parse_arguments(call.arguments)]
+            for call in calls_of(value)
+        ]
+        text = text_of(value).strip() or str(value.get("refusal") or "").strip()
+        return _hash(["assistant", text, calls]) if text or calls else ""
+    rest = _without_results(value)
+    return fingerprint if rest is value else message_fingerprint(rest)
+
+
+def _without_results(value: dict[str, Any]) -> dict[str, Any]:
+    if value.get("role") in ("tool", "function"):
+        return {**value, "content": None}
+    if "output" in value and kind_of(value).endswith("_output"):
+        return {**value, "output": None}
+    content = value.get("content")
+    if not isinstance(content, list) or not any(map(_is_result, content)):
+        return value
+    return {
+        **value,
+        "content": [
+            {**part, "content": None} if _is_result(part) else part for part in content
+        ],
+    }
+
+
+def parse_arguments(text: str) -> Any:
+    parsed = json_value(text)
+    return text if parsed is None else parsed
+
+
+def _short(content: Any) -> str:
+    form = cast("dict[str, Any]", canonical_form({"role": "tool", "content": content}))
+    return _hash(form.get("content"))[:_SHORT]
+
+
+_JSON = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=repr
+)
+
+
+def _hash(value: Any) -> str:
+    text = _JSON.encode(value).encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=20, person=b"skeleton").hexdigest()

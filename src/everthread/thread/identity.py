@@ -1,0 +1,297 @@
+"""Decide which stored thread a history continues, branches from or repeats.
+
+Everything here is pure: the gateway and the integrations read the store, and ask here how the stored messages relate to
+a history. `history.py` identifies messages; `rewording.py` compares wordings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+from everthread.core.fingerprints import message_fingerprint
+from everthread.core.messages import (
+    Message,
+    calls_of,
+    results_of,
+    strip_surroundings,
+    text_of,
+)
+from everthread.core.types import Api
+from everthread.store.records import ThreadLinkMatch
+from everthread.thread.history import History
+from everthread.thread.rewording import align
+
+Relation = Literal["new", "continues", "repeats", "branches"]
+"""Relation of a history to a thread: it shares nothing with it, extends it, is part of
+it, or leaves it at an earlier message."""
+
+_RUN_WORDS = 6
+MIN_REPEATED_RUNS = 20
+_MIN_REPEATED_SHARE = 0.25
+"""A summary that the client requested comes back nearly whole.
+
+Conversations of one project share at most 0.12 of the word runs of their first messages (measured on eight recorded
+sessions).
+"""
+_WORD = re.compile(r"\w+")
+
+
+def relate(shared: int, *, given: int, is_end: bool) -> Relation:
+    """Return how a history of `given` messages relates to a thread that shares `shared`.
+
+    `is_end`: whether the thread has nothing after the shared messages.
+    """
+    if not shared:
+        return "new"
+    if is_end:
+        return "continues"
+    return "repeats" if shared == given else "branches"
+
+
+# Points of stored threads
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPoint:
+    """A stored point of a thread, and the number of a history's messages that lead to it."""
+
+    point: ThreadLinkMatch
+    length: int
+
+    def relate(self, history: History) -> Relation:
+        """Return how a history that leads to this point relates to its thread."""
+        return relate(self.length, given=len(history), is_end=self.point.next is None)
+
+
+def is_at_point(history: History, length: int, point: ThreadLinkMatch) -> bool:
+    """Return whether the first messages lead to a point, or did before results were cleared."""
+    if history.digest(length) == point.link.digest:
+        return True
+    return history.skeleton(length) == point.link.skeleton and history.drifted_from(
+        point.results, length
+    )
+
+
+def find_longest_point(
+    history: History,
+    exact: ThreadLinkMatch | None,
+    similar: Sequence[ThreadLinkMatch],
+) -> KnownPoint | None:
+    """Return the known point farthest along a history.
+
+    `exact`: the longest beginning that is stored word for word. `similar`: points of
+    longer beginnings by their skeletons; they count if only cleared results differ.
+    """
+    matched = history.digests.index(exact.link.digest) + 1 if exact else 0
+    by_length = sorted(
+        similar, key=lambda point: (-point.link.length, point.next is not None)
+    )
+    for point in by_length:
+        length = history.skeletons.index(point.link.skeleton) + 1
+        if length > matched and history.drifted_from(point.results, length):
+            return KnownPoint(point, length)
+    return KnownPoint(exact, matched) if exact else None
+
+
+def relate_remainder(
+    api: Api,
+    given: Sequence[Any],
+    stored: Sequence[Any],
+    is_given: Callable[[int], bool],
+    *,
+    is_whole: bool,
+) -> tuple[Relation, int]:
+    """Compare the messages after a shared point; return the relation and how many agree.
+
+    An answer may be re-worded (`align`). `is_whole`: `stored` reaches the thread's end.
+    """
+    mine, theirs = align(api, given, stored, is_given)
+    if mine == len(given):
+        return "repeats", mine
+    if theirs == len(stored) and is_whole:
+        return "continues", mine
+    return "branches", mine
+
+
+# A client's own summary
+
+
+def opening_runs(values: Sequence[Any]) -> set[tuple[str, ...]]:
+    """Return the word runs of a client's messages before the first answer."""
+    opening = itertools.takewhile(
+        lambda value: isinstance(value, dict) and value.get("role") != "assistant",
+        values,
+    )
+    return _word_runs(
+        strip_surroundings("\n".join(text_of(value) for value in opening))
+    )
+
+
+def repeats_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
+    """Return whether many word runs of a history's opening are in stored messages.
+
+    Then the client compacted its history itself: the opening is a summary that the
+    model wrote in the conversation before.
+    """
+    stored = set().union(*(_word_runs(text_of(body)) for body in bodies))
+    return len(runs & stored) >= max(MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs))
+
+
+def _word_runs(text: str) -> set[tuple[str, ...]]:
+    words = _WORD.findall(text.lower())
+    return set(zip(*(words[start:] for start in range(_RUN_WORDS)), strict=False))
+
+
+# A part of a conversation
+
+
+MIN_STRETCH = 4
+MAX_STRETCH = 8
+"""Messages at the end of a thread by which it is found in a history without its
+beginning."""
+
+
+def end_skeletons(history: History) -> tuple[str, ...]:
+    """Return the skeletons of the last messages of a history, the newest last."""
+    said = [piece.skeleton for piece in history.pieces[-2 * MAX_STRETCH :]]
+    return tuple(skeleton for skeleton in said if skeleton)[-MAX_STRETCH:]
+
+
+def follows_stretch(skeletons: Sequence[str], end: int, stretch: Sequence[str]) -> bool:
+    """Return whether a history has the end of a thread just before a place.
+
+    It may begin within that end, but at least `MIN_STRETCH` messages must agree.
+    """
+    count = min(end, len(stretch))
+    if count < MIN_STRETCH:
+        return False
+    return list(skeletons[end - count : end]) == list(stretch[-count:])
+
+
+# The role of the assistant
+
+
+_ROLE_CHARS = 200
+"""The first characters of a system prompt, which name the assistant's role."""
+_MIN_LINE_CHARS = 20
+_MIN_ROLE_LINES = 8
+_MAX_ROLE_LINES = 64
+_MIN_SHARED_LINES = 0.5
+"""Of the lines of two system prompts. Prompts of one client in two modes share far more;
+Qwen Code's prompts for the conversation and for its memory share 0.23."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A sketch of a system prompt, with the names of the tools."""
+
+    start: str
+    lines: tuple[int, ...]
+    """The smallest hashes of its lines, to estimate the share of lines that two prompts have in common."""
+    tools: frozenset[str] | None = None
+    """None if they are not known."""
+
+
+def sketch_role(system: str, tools: frozenset[str] | None = None) -> Role:
+    """Return the role that a system prompt and its tools give to the assistant."""
+    lines = {line.strip() for line in system.splitlines()}
+    hashes = {hash(line) for line in lines if len(line) >= _MIN_LINE_CHARS}
+    smallest = tuple(sorted(hashes)[:_MAX_ROLE_LINES])
+    return Role(system[:_ROLE_CHARS], smallest, tools)
+
+
+def is_same_role(role: Role, other: Role) -> bool:
+    """Return whether two requests may belong to one conversation by their roles.
+
+    They do not if the prompts begin differently, share few lines, and the tools differ.
+    Prompts of a few lines are not judged.
+    """
+    if (
+        role.start == other.start
+        or min(len(role.lines), len(other.lines)) < _MIN_ROLE_LINES
+    ):
+        return True
+    if role.tools is not None and role.tools == other.tools:
+        return True
+    union = sorted({*role.lines, *other.lines})
+    sample = union[: min(len(role.lines), len(other.lines), _MAX_ROLE_LINES)]
+    both = set(role.lines) & set(other.lines)
+    shared = sum(line in both for line in sample)
+    return shared >= _MIN_SHARED_LINES * len(sample)
+
+
+# Histories of a framework, whose threads are all in memory
+
+
+def identify_by_calls(message: Message) -> str:
+    """Return the identity of a framework's message.
+
+    A framework may re-word an answer or edit its arguments, but it keeps ids: an answer
+    is identified by its calls, a result by its call and its text, every other message
+    by its content.
+    """
+    if message["role"] == "assistant":
+        return _digest(["assistant", [call.id for call in calls_of(message)]])
+    if message["role"] == "tool":
+        results = [[result.call_id, result.text] for result in results_of(message)]
+        return _digest(["tool", results])
+    return message_fingerprint(message)
+
+
+def name_by_opening(messages: Sequence[Message]) -> str:
+    """Return a name for a conversation without one; empty before its first answer."""
+    for end, message in enumerate(messages, 1):
+        if message["role"] == "assistant":
+            opening = [
+                [item["role"], text_of(item), [call.id for call in calls_of(item)]]
+                for item in messages[:end]
+            ]
+            return f"opening:{_digest(opening)}"
+    return ""
+
+
+def count_shared(stored: Sequence[str], given: Sequence[str]) -> int:
+    """Return how many messages two histories share from their beginning."""
+    pairs = zip(stored, given, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChoice:
+    """The thread that fits a history best."""
+
+    index: int
+    shared: int
+    """The number of messages it shares with the history."""
+    relation: Relation
+
+
+def choose_thread(
+    given: Sequence[str], threads: Sequence[Sequence[str]]
+) -> ThreadChoice | None:
+    """Choose the thread that a history continues, or else the one that shares most with it.
+
+    Every history continues an empty thread. Return None if `threads` is empty.
+    """
+    choices = []
+    for index, stored in enumerate(threads):
+        shared = count_shared(stored, given)
+        is_end = shared == len(stored)
+        relation = relate(shared, given=len(given), is_end=is_end)
+        choices.append(ThreadChoice(index, shared, "continues" if is_end else relation))
+    return max(
+        choices,
+        key=lambda choice: (choice.relation == "continues", choice.shared),
+        default=None,
+    )
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=repr)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,510 @@
+"""One managed thread: keep the next prompt in bounds, recover from refusals, learn from answers.
+
+    await thread.compact_if_needed(reason="in-loop")   # before a call
+    await thread.recover(refusal)                      # after a refusal
+    await thread.prepare_ahead()                       # after an answer
+
+A conversation, the gateway and the integrations use the same `ManagedThread`. They differ only in its context: its
+source of messages and its way to commit a compaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from everthread.compaction.summary import Compaction, CompactionLevel
+from everthread.core.cache_control import cache_lifetime
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.economics import EARLIEST
+from everthread.core.provider_errors import ErrorVerdict, classify_error
+from everthread.errors import EverthreadError
+from everthread.thread import events
+from everthread.thread.policy import (
+    COLD,
+    GRACE,
+    IDLE,
+    NEARLY_COLD,
+    CallPrices,
+    CompactionPolicy,
+    ContextOptions,
+    ContextState,
+    PolicyDecision,
+    PromptSize,
+    paused_text,
+)
+from everthread.thread.recovery import (
+    NEAR_LIMIT,
+    TOO_LARGE,
+    RecoveryAttempts,
+    RecoveryStep,
+)
+from everthread.thread.summary_wait import StartTimer, SummaryWait, Timer
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRefusal:
+    """A provider's refusal of a request."""
+
+    status: int | None = None
+    body: Any = None
+    error: Exception | None = None
+    """The exception that reported it, if there was one."""
+
+    def classify(self, *, near_limit: bool) -> ErrorVerdict:
+        """Classify the refusal. Near the limit, treat one without a reason as a refusal for size."""
+        if self.error is None:
+            return classify_error(
+                status=self.status, body=self.body, near_limit=near_limit
+            )
+        verdict = classify_error(self.error, near_limit=near_limit)
+        if verdict.kind == "other" and near_limit and self.status is not None:
+            return classify_error(status=self.status, body=self.body, near_limit=True)
+        return verdict
+
+
+MAX_SUMMARY_WAIT_SECONDS = 30.0
+"""Maximum wait of a turn for a model's summary; then the journal writes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOrder:
+    """The reason and options of a compaction."""
+
+    reason: str
+    level: CompactionLevel = CompactionLevel.NORMAL
+    tokens: int | None = None
+    """Prompt tokens by the provider's count; None: use the estimate."""
+    focus: str | None = None
+    is_manual: bool = False
+    is_preview: bool = False
+    is_background: bool = False
+    """Whether the thread continues while it is made."""
+    decision: str = ""
+    """The reason to make it now, in dollars; empty if that was not weighed."""
+
+
+class CompactionDraft(Protocol):
+    """A compaction that is not committed yet."""
+
+    @property
+    def compaction(self) -> Compaction: ...
+
+
+DraftT = TypeVar("DraftT", bound=CompactionDraft)
+
+
+class ThreadContext(Protocol[DraftT]):
+    """The next prompt of a thread, with methods to make and commit a compaction of it."""
+
+    @property
+    def session_id(self) -> str:
+        """The session that events are about."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The name of the model that is called."""
+        ...
+
+    @property
+    def state(self) -> ContextState: ...
+
+    @property
+    def size(self) -> PromptSize: ...
+
+    @property
+    def prices(self) -> CallPrices: ...
+
+    def emit(self, event: events.Event) -> None: ...
+
+    async def can_compact(self, order: CompactionOrder) -> bool:
+        """Return whether the engine would compact at the threshold, and finds anything to make smaller."""
+        ...
+
+    async def draft(self, order: CompactionOrder, wait: SummaryWait) -> DraftT:
+        """Ask the engine, and a model through `wait`. Only the usage of calls is recorded; nothing else changes."""
+        ...
+
+    def is_usable(self, draft: DraftT) -> bool:
+        """Return whether a draft still fits the messages."""
+        ...
+
+    async def commit(self, draft: DraftT, order: CompactionOrder) -> str:
+        """Continue with the compacted messages. Return why that was not possible; empty if it was."""
+        ...
+
+    async def discard(self, draft: DraftT, why: str) -> None:
+        """Account for a compaction that is not used, and say why."""
+        ...
+
+    async def account_lost(self) -> None:
+        """Account for a summariser's calls that were cancelled under way."""
+        ...
+
+    async def learn_limit(
+        self, verdict: ErrorVerdict, refusal: ProviderRefusal
+    ) -> None:
+        """Learn the model's window from a refusal, and apply it to later calls."""
+        ...
+
+    async def shrink_payload(self) -> bool:
+        """Take old images out and store big results, so that no word is lost; return whether there were any."""
+        ...
+
+    def choose_step(
+        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
+    ) -> RecoveryStep:
+        """Choose the next attempt after a refusal, given the output cap of the request."""
+        ...
+
+
+class Preparation(Generic[DraftT]):
+    """The compaction of a thread that is being made; at most one."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[DraftT] | None = None
+        """Makes the draft; None if there is nothing under way, or it was taken."""
+        self.idle_timer: Timer | None = None
+        """Fires shortly before the provider's cache expires."""
+        self._wait: SummaryWait | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Begun, or finished and not taken yet."""
+        return self.task is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    def start(
+        self, work: Coroutine[Any, Any, DraftT], wait: SummaryWait | None = None
+    ) -> None:
+        """Start making a draft. `wait`: its wait for a model, unless it bounds that itself."""
+        self._wait = wait
+        self.task = asyncio.get_running_loop().create_task(work)
+
+    async def wait_for_model(self, seconds: float) -> bool:
+        """Wait for the draft; return False once a model has been writing for `seconds`."""
+        if self.task is None or self._wait is None:
+            return True
+        return await self._wait.wait_for(self.task, seconds)
+
+    def leave_to_journal(self) -> None:
+        """Ask no model any longer."""
+        if self._wait is not None:
+            self._wait.end()
+
+    async def take(self) -> DraftT | None:
+        """Wait for the draft and hand it to the caller; None without one.
+
+        Raise any error that occurred while making it.
+        """
+        task = self.task
+        self.task = None
+        return None if task is None else await task
+
+    async def cancel(self) -> asyncio.Task[DraftT] | None:
+        """Stop making the draft; return its task, which has ended."""
+        task = self.task
+        self.task = None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        return task
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTools:
+    """Services that all threads of a process share."""
+
+    policy: CompactionPolicy
+    options: ContextOptions
+    wall: Callable[[], float]
+    timer: StartTimer
+
+
+class ManagedThread(Generic[DraftT]):
+    """Watch the size of one thread's next prompt and carry out the decisions of the policy."""
+
+    def __init__(
+        self,
+        context: ThreadContext[DraftT],
+        tools: ThreadTools,
+        preparation: Preparation[DraftT] | None = None,
+    ) -> None:
+        self.context = context
+        self.preparation = preparation or Preparation()
+        self._tools = tools
+        self._is_wait_reported = False
+
+    async def compact_if_needed(self, *, reason: str) -> PolicyDecision:
+        """Compact if the policy says so. Waits for a model's summary only if the call cannot go without."""
+        context = self.context
+        decision = self._tools.policy.decide(
+            context.size,
+            context.state,
+            context.prices,
+            reason=reason,
+            ready=self.preparation.is_ready,
+        )
+        if decision.action == "wait" and not self._is_wait_reported:
+            self._is_wait_reported = True
+            self._report_plan(decision)
+        order = CompactionOrder(
+            decision.reason,
+            is_background=self._tools.options.background,
+            decision=str(decision.weighed or ""),
+        )
+        if decision.compacts and (
+            self.preparation.is_under_way or await context.can_compact(order)
+        ):
+            self._is_wait_reported = False
+            self._report_plan(decision)
+            await self._carry_out(order, must_wait=decision.must_wait)
+        return decision
+
+    async def compact_now(self, order: CompactionOrder) -> bool:
+        """Compact and wait for it. A failing engine emits an event; return whether the prompt is smaller."""
+        await self.drop_preparation("another compaction takes its place")
+        order = replace(order, is_background=False)
+        self.preparation.start(self._make(order))
+        return await self._use(await self._take(), order)
+
+    async def compact_by_hand(self, order: CompactionOrder) -> Compaction:
+        """Compact at a person's request, whatever the size. The result's `reason` explains why nothing changed."""
+        await self.drop_preparation("a person asked for another")
+        draft = await self._make(order)
+        made = draft.compaction
+        if not made.changed:
+            await self.context.discard(draft, made.reason)
+            return made
+        unused = await self.context.commit(draft, order)
+        return replace(made, changed=False, reason=unused) if unused else made
+
+    async def prepare_ahead(self) -> None:
+        """Start at 80 % of the threshold to let a model write the next summary while the thread continues."""
+        context = self.context
+        size = context.size
+        if self.preparation.is_under_way or size.tokens < size.budget.background_start:
+            return  # most calls end here: prices, which need a summariser, are not looked up
+        if self._tools.policy.prepares(size, context.state, context.prices):
+            await self._prepare("in-loop")
+
+    async def recover(
+        self, attempts: RecoveryAttempts, refusal: ProviderRefusal
+    ) -> RecoveryStep | None:
+        """Make the next try possible.
+
+        Return the step that was taken, `give_up` if nothing helps, None if the request's size is not at fault.
+        """
+        context = self.context
+        size = context.size
+        verdict = refusal.classify(
+            near_limit=size.tokens >= NEAR_LIMIT * size.budget.window
+        )
+        if verdict.kind not in TOO_LARGE:
+            return None
+        await self.drop_preparation("the provider refused the request")
+        await context.learn_limit(verdict, refusal)
+        while True:
+            step = context.choose_step(attempts, verdict)
+            if step.action == "give_up":
+                return step
+            context.emit(
+                events.Recovery(
+                    context.session_id, verdict.kind, step.attempt, step.text
+                )
+            )
+            if step.action == "lower_cap":
+                return step
+            if step.action == "slim":
+                if await context.shrink_payload():
+                    return step
+            elif await self._compact_harder(step, verdict):
+                attempts.done += 1
+                return step
+
+    async def drop_preparation(self, why: str) -> None:
+        """Cancel the compaction that is under way; one that is finished is discarded."""
+        task = await self.preparation.cancel()
+        await self.context.account_lost()
+        if task is None or task.cancelled():
+            return
+        failure = task.exception()
+        if failure is None:
+            await self.context.discard(task.result(), why)
+        else:
+            self._report_failure(failure)
+
+    def start_idle_timer(self) -> None:
+        """Start a timer that, shortly before the provider's cache expires, compacts or prepares a summary."""
+        options = self._tools.options
+        if not options.idle and (
+            not options.background or self.preparation.is_under_way
+        ):
+            return
+        size = self.context.size
+        if size.tokens >= EARLIEST * size.budget.threshold:
+            lifetime = self._tools.policy.lifetime(self.context.state)
+            self.preparation.idle_timer = self._tools.timer(
+                NEARLY_COLD * lifetime, self._use_pause
+            )
+
+    async def cancel_idle_timer(self) -> None:
+        """Cancel it because the thread continues or ends; wait for a compaction that commits."""
+        timer = self.preparation.idle_timer
+        self.preparation.idle_timer = None
+        if timer is not None:
+            timer.cancel()
+        if isinstance(timer, asyncio.Task):
+            await asyncio.wait({timer})
+
+    async def finish_idle_work(self) -> None:
+        """Wait for the compaction or the summary that the idle timer started."""
+        if isinstance(self.preparation.idle_timer, asyncio.Task):
+            await asyncio.wait({self.preparation.idle_timer})
+
+    def learn_from_usage(self, usage: CanonicalUsage) -> None:
+        """Take note of a call that the provider counted; pause compactions that two times in a row hardly helped."""
+        state = self.context.state
+        now = self._tools.wall()
+        ttl = cache_lifetime(self.context.model, self._tools.options.cache_ttl)
+        state.observe(usage, now, ttl=ttl)
+        if usage.prompt_tokens and state.pause.report(usage.prompt_tokens, now):
+            self.context.emit(
+                events.Notice(self.context.session_id, paused_text(usage.prompt_tokens))
+            )
+
+    def _use_pause(self) -> None:
+        """Compact if the options say so, or else prepare a summary if that pays."""
+        self.preparation.idle_timer = None
+        context = self.context
+        policy = self._tools.policy
+        work: Coroutine[Any, Any, None] | None = None
+        if policy.compacts_at_pause(context.size, context.state):
+            work = self._compact_at_pause()
+        elif not self.preparation.is_under_way and policy.prepares_at_pause(
+            context.size, context.state, context.prices
+        ):
+            work = self._prepare(COLD)
+        if work is not None:
+            self.preparation.idle_timer = asyncio.get_running_loop().create_task(work)
+
+    async def _compact_at_pause(self) -> None:
+        order = CompactionOrder(IDLE)
+        if await self.context.can_compact(order):
+            await self.compact_now(order)
+
+    async def _prepare(self, reason: str) -> None:
+        order = CompactionOrder(reason, is_background=True)
+        if await self.context.can_compact(order):
+            self._start(order)
+
+    async def _carry_out(self, order: CompactionOrder, *, must_wait: bool) -> None:
+        context = self.context
+        if not order.is_background:
+            await self.compact_now(order)
+            return
+        self._start(order)
+        most = MAX_SUMMARY_WAIT_SECONDS if must_wait else GRACE
+        if not await self.preparation.wait_for_model(most):
+            if not must_wait:
+                return
+            self.preparation.leave_to_journal()
+        draft = await self._take()
+        if (
+            draft is not None
+            and draft.compaction.changed
+            and not context.is_usable(draft)
+        ):
+            await context.discard(draft, "the conversation changed meanwhile")
+            await self.compact_now(order)
+        else:
+            await self._use(draft, order)
+
+    async def _compact_harder(self, step: RecoveryStep, verdict: ErrorVerdict) -> bool:
+        """Compact after an overflow; return whether the request is smaller."""
+        order = CompactionOrder(
+            "overflow", level=step.level, tokens=verdict.input_tokens
+        )
+        try:
+            draft = await self._make(order)
+        except EverthreadError as failure:
+            self._report_failure(failure)
+            return False
+        if not draft.compaction.changed:
+            await self.context.discard(draft, draft.compaction.reason)
+            return False
+        await self.context.commit(draft, order)
+        return True
+
+    def _start(self, order: CompactionOrder) -> None:
+        """Start making a compaction while the thread continues, unless one is being made."""
+        if not self.preparation.is_under_way:
+            wait = SummaryWait(self._tools.timer)
+            self.preparation.start(self.context.draft(order, wait), wait)
+
+    async def _make(self, order: CompactionOrder) -> DraftT:
+        """Run a compaction and wait for it. Unless a person asked, the journal replaces a model that is late."""
+        wait = SummaryWait(self._tools.timer)
+        task = asyncio.get_running_loop().create_task(self.context.draft(order, wait))
+        try:
+            if not order.is_manual and not await wait.wait_for(
+                task, MAX_SUMMARY_WAIT_SECONDS
+            ):
+                wait.end()
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _take(self) -> DraftT | None:
+        """Return the finished draft; None after a failure, which is reported."""
+        try:
+            return await self.preparation.take()
+        except EverthreadError as error:
+            self._report_failure(error)
+            return None
+
+    async def _use(self, draft: DraftT | None, order: CompactionOrder) -> bool:
+        """Commit a compaction. One that failed or made nothing smaller is not tried again until the thread grew."""
+        context = self.context
+        tokens = context.size.tokens
+        is_done = False
+        if draft is not None and draft.compaction.changed:
+            why = await context.commit(draft, order)
+            is_done = (
+                not why or context.size.tokens < tokens
+            )  # another process may have been first
+        elif draft is not None:
+            await context.discard(draft, draft.compaction.reason)
+        if is_done:
+            context.state.succeed(context.size.tokens, context.size.budget.threshold)
+        else:
+            context.state.fail(tokens)
+        return is_done
+
+    def _report_plan(self, decision: PolicyDecision) -> None:
+        plan = decision.weighed
+        if plan is None:
+            return
+        context = self.context
+        tokens = context.size.tokens
+        context.emit(
+            events.Planned(
+                context.session_id,
+                plan.action,
+                plan.why,
+                tokens=tokens,
+                cost=plan.cost,
+                saves=plan.saves,
+                calls=plan.calls,
+            )
+        )
+
+    def _report_failure(self, error: object) -> None:
+        self.context.emit(events.CompactionFailed(self.context.session_id, str(error)))

@@ -1,0 +1,159 @@
+"""The settings of a conversation, its model, and everything that is injected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from everthread.compaction.engine import ContextEngine, Events, Services
+from everthread.compaction.summary import Summarizer
+from everthread.core.cache_breakpoints import takes_breakpoints
+from everthread.core.cache_control import cache_route
+from everthread.core.cache_diagnosis import ask_for_diagnosis
+from everthread.core.outputs import OutputLimits
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.types import Api, Request, StreamingModel, System
+from everthread.store.store import Store
+from everthread.thread.events import Event, Listener
+from everthread.thread.model_limits import ModelLimits
+from everthread.thread.policy import ContextOptions
+from everthread.thread.summary_wait import StartTimer, call_later
+
+RecallScope = Literal["thread", "tenant"]
+MAX_TOKENS = 800
+"""About four excerpts. They are never cached, so every call that has them pays in full."""
+CLOSENESS = 0.5
+EXCERPTS = 4
+EXCERPT_CHARS = 600
+TOOLS_SHARE = 0.25
+"""Share of the threshold that tool schemas may take before unused ones are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallOptions:
+    enabled: bool = True
+    scope: RecallScope = "thread"
+    max_tokens: int = MAX_TOKENS
+    closeness: float = CLOSENESS
+    """Nothing is injected unless one place holds this share of the question, its rarest words counting most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Which model is talked to, and by which way. Without `model` the caller does the sending."""
+
+    name: str
+    api: Api
+    window: int
+    source: str = "given"
+    """The source of the window."""
+    base_url: str = ""
+    provider: str = "auto"
+    headers: str = ""
+    """Headers that change the window, in one text."""
+    model: StreamingModel | None = None
+
+    @property
+    def caches_by_marks(self) -> bool:
+        return cache_route(self.name, self.provider, self.base_url) is not None
+
+    def ask_for_diagnosis(self, previous_id: str) -> dict[str, Any]:
+        """Return the field that asks the provider why its cache missed, if it answers."""
+        return ask_for_diagnosis(
+            self.api, self.name, self.provider, self.base_url, previous_id=previous_id
+        )
+
+    @property
+    def takes_breakpoints(self) -> bool:
+        """Whether the cache matches at breakpoints that a request can set."""
+        return takes_breakpoints(self.api, self.name, self.provider, self.base_url)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions(ContextOptions):
+    """Settings of a conversation, named as in the configuration."""
+
+    tools_share: float = TOOLS_SHARE
+    """Share of the threshold for tools; above it, tools that the thread does not use are left out."""
+    per_tool: Mapping[str, int | None] = field(default_factory=dict)
+    recall: RecallOptions = field(default_factory=RecallOptions)
+
+    def output_limits(self, budget: Budget) -> OutputLimits:
+        ceiling = 2 * budget.threshold
+        per_tool = {
+            tool: ceiling if limit is None else limit
+            for tool, limit in self.per_tool.items()
+        }
+        return OutputLimits(
+            budget.result_chars,
+            budget.turn_chars,
+            budget.preview_chars,
+            ceiling,
+            per_tool,
+        )
+
+
+Permit = Callable[[Request], Awaitable[None]]
+"""Raises `SummaryError` if the owner of a conversation may not spend a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummarizerContext:
+    """The parts of a conversation that its summariser may need."""
+
+    route: Route
+    counter: TokenCounter
+    live: Callable[[], Request | None]
+    """The last request that was sent, whose prefix is cached."""
+    events: Events
+    lost: Callable[[Request], None]
+    """Called with a request that was cancelled in flight."""
+    warm: Callable[[], bool] = lambda: True
+    """Whether the provider's cache may still hold the last request."""
+    permit: Permit | None = None
+    """Called before each call of a model; None: every call is allowed."""
+
+
+class CompactionHooks:
+    """Hooks around a compaction, for memory and similar features; these do nothing."""
+
+    async def before_compaction(self, session: str) -> None:
+        """Called before the commit, to save data that must outlive the compaction."""
+
+    async def after_compaction(self, session: str, previous: str) -> None:
+        """Called after the commit; the session is the new one."""
+
+
+def ignore_event(event: Event) -> None:
+    """Ignore an event; the default listener."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything a conversation needs from outside."""
+
+    store: Store
+    route: Route
+    engine: Callable[[Services], ContextEngine]
+    summarizer: Callable[[SummarizerContext], Summarizer]
+    options: SessionOptions = SessionOptions()
+    system: System | Callable[[], System] = None
+    """The system prompt, or a function that writes it, called only at a session's start."""
+    listener: Listener = ignore_event
+    hooks: CompactionHooks = field(default_factory=CompactionHooks)
+    clock: Callable[[], float] = time.monotonic
+    """A monotonic clock, in seconds."""
+    wall: Callable[[], float] = time.time
+    timer: StartTimer = call_later
+    limits: ModelLimits | None = None
+    """Limits learnt from providers, if conversations share them; None: separate ones."""
+    closing: Sequence[Callable[[], Coroutine[Any, Any, Any]]] = ()
+    """Closed with the conversation."""
+    summary_key: bytes = b""
+    """The home's key, used to make the tag of a summary."""
+
+    def written_system(self) -> System:
+        return self.system() if callable(self.system) else self.system

@@ -1,0 +1,125 @@
+"""Run a third-party engine: in a thread of this process, with its summariser and its events in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import functools
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from everthread.compaction.engine import Events
+from everthread.compaction.journal import AUTHOR
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
+from everthread.core.tokens import TokenCounter
+from everthread.errors import EngineError
+from everthread.thread.summary_wait import SummaryWait, late_draft
+
+T = TypeVar("T")
+
+
+class LoopSummarizer:
+    """A summariser of this event loop, for an engine in a thread. The journal needs no loop and is written there."""
+
+    def __init__(self, summarizer: Summarizer, counter: TokenCounter) -> None:
+        self.inner = summarizer
+        self.wait = SummaryWait()
+        """The wait of the compaction that is being made."""
+        self._counter = counter
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run in a thread the work that asks this summariser. If it is cancelled, so is the asking."""
+        try:
+            return await run_in_thread(work)
+        except asyncio.CancelledError:
+            await self.wait.cancel()
+            raise
+
+    async def summarize(self, request: SummaryRequest) -> SummaryDraft:
+        if isinstance(self.inner, JournalWriter):
+            return self.inner.write(request)
+        asking = self._ask(request)
+        if asyncio.get_running_loop() is self._loop:
+            draft = await asking
+        else:
+            draft = await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(asking, self._loop)
+            )
+        if draft.author != AUTHOR or draft.sections:
+            return draft
+        journal = JournalWriter(self._counter).write(request)
+        return replace(journal, warnings=draft.warnings, usage=draft.usage)
+
+    async def _ask(self, request: SummaryRequest) -> SummaryDraft:
+        draft = await self.wait.bound(self.inner.summarize(request))
+        return late_draft(self.inner) if draft is None else draft
+
+
+async def run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
+    """Run work in a thread with a separate event loop.
+
+    If the caller is cancelled, the work is cancelled too and ends at its next step. The caller does not wait for that.
+    """
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()  # only the thread may settle it after this
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    is_cancelled = False
+
+    async def main() -> T:
+        task = asyncio.ensure_future(_await_work(work))
+        started.append((asyncio.get_running_loop(), task))
+        if is_cancelled:
+            task.cancel()
+        return await task
+
+    def run() -> None:
+        try:
+            outcome.set_result(asyncio.run(main()))
+        except asyncio.CancelledError:
+            outcome.set_exception(EngineError("the compaction was cancelled"))
+        except BaseException as failure:  # noqa: BLE001 - the caller gets it
+            outcome.set_exception(failure)
+
+    threading.Thread(
+        target=contextvars.copy_context().run,
+        args=(run,),
+        name="compaction",
+        daemon=True,
+    ).start()
+    try:
+        return await asyncio.wrap_future(outcome)
+    except asyncio.CancelledError:
+        is_cancelled = True
+        for loop, task in started:
+            with contextlib.suppress(RuntimeError):  # it ended in the meantime
+                loop.call_soon_threadsafe(task.cancel)
+        raise
+
+
+async def _await_work(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
+
+
+def report_in_loop(events: Events) -> Events:
+    """Return events that are reported in the loop of the caller, whichever thread reports them."""
+    loop = asyncio.get_running_loop()
+    home = threading.get_ident()
+
+    def report(kind: str, **details: Any) -> None:
+        if loop.is_running() and threading.get_ident() == home:
+            events(kind, **details)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(functools.partial(events, kind, **details))
+
+    return report

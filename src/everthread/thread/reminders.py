@@ -1,0 +1,59 @@
+"""Reminders that clients add to the newest user message and remove later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everthread.core.messages import text_of
+
+_BLANK_LINE = re.compile(r"\n\n+")
+Reminder = tuple[str, Sequence[dict[str, Any]]]
+"""Text appended to the newest user message, and extra blocks after it."""
+
+
+def last_spoken(values: Sequence[Any], first: int, end: int) -> int:
+    """Return the last index in `[first, end)` with words of the user, or -1."""
+    return next(
+        (at for at in range(end - 1, first - 1, -1) if _is_spoken(values[at])), -1
+    )
+
+
+def _is_spoken(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.get("role") == "user"
+        and bool(text_of(value).strip())
+    )
+
+
+def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
+    """Yield possible reminders: the end of a message after a blank line or a block, the shortest first."""
+    parts = _content_parts(value)
+    text = str(parts[-1].get("text") or "")
+    yield from (
+        (text[gap.start() :], ()) for gap in reversed(list(_BLANK_LINE.finditer(text)))
+    )
+    yield from (("", parts[index:]) for index in range(len(parts) - 1, 0, -1))
+
+
+def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
+    """Return a user message with the reminder it had when it was the newest."""
+    behind, blocks = reminder
+    parts = _content_parts(value)
+    parts[-1] = (
+        {**parts[-1], "text": f"{parts[-1].get('text') or ''}{behind}"}
+        if behind
+        else parts[-1]
+    )
+    return {**value, "content": [*parts, *blocks]}
+
+
+def _content_parts(value: dict[str, Any]) -> list[dict[str, Any]]:
+    content = value["content"]
+    parts = content if isinstance(content, list) else [content]
+    return [
+        part if isinstance(part, dict) else {"type": "text", "text": str(part)}
+        for part in parts
+    ]

@@ -1,0 +1,112 @@
+"""The wait of a turn for a model's summary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from everthread.compaction.drafts import ask_drafts, empty_draft
+from everthread.compaction.summarizers.chain import TOOK_TOO_LONG, SummarizerChain
+from everthread.compaction.summary import Summarizer, SummaryDraft, SummaryRequest
+
+T = TypeVar("T")
+
+
+class Timer(Protocol):
+    """A scheduled call that can be cancelled."""
+
+    def cancel(self) -> object: ...
+
+
+StartTimer = Callable[[float, Callable[[], None]], Timer]
+"""Schedules a call after a number of seconds."""
+
+
+def call_later(seconds: float, then: Callable[[], None]) -> Timer:
+    """Schedule a call in the running event loop."""
+    return asyncio.get_running_loop().call_later(seconds, then)
+
+
+class SummaryWait:
+    """Call a summariser for the drafts of one compaction, and limit the wait for them.
+
+    Only time in which a model writes counts: the journal and the engine's own work are always waited for.
+    """
+
+    def __init__(self, start_timer: StartTimer = call_later) -> None:
+        self._start_timer = start_timer
+        self._open: set[asyncio.Task[Any]] = set()
+        self._is_asking = asyncio.Event()
+        self._is_over = asyncio.Event()
+
+    async def ask(
+        self, summarizer: Summarizer, requests: Sequence[SummaryRequest]
+    ) -> list[SummaryDraft]:
+        """Return a draft for each request. After `end` they are empty, so that the journal writes."""
+        if not requests:
+            return []
+        drafts = await self.bound(ask_drafts(summarizer, requests))
+        if drafts is not None:
+            return drafts
+        return [late_draft(summarizer) for _ in requests]
+
+    async def bound(self, asking: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of asking a model; None after `end`."""
+        task = asyncio.ensure_future(asking)
+        self._open.add(task)
+        self._is_asking.set()
+        try:
+            if not self._is_over.is_set() and await is_first(task, [self._is_over]):
+                return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            self._open.discard(task)
+            if not self._open:
+                self._is_asking.clear()
+        return None
+
+    async def cancel(self) -> None:
+        """Cancel the open calls and wait until they have ended."""
+        if tasks := list(self._open):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def end(self) -> None:
+        """Stop waiting for models; the journal writes instead."""
+        self._is_over.set()
+
+    async def wait_for(self, task: asyncio.Task[Any], seconds: float) -> bool:
+        """Wait for a task that asks through this; return False once a model has been writing for `seconds`."""
+        while not await is_first(task, [self._is_asking]):
+            is_long = asyncio.Event()
+            timer = self._start_timer(seconds, is_long.set)
+            try:
+                if await is_first(task, [is_long]):
+                    return True
+            finally:
+                timer.cancel()
+            if self._is_asking.is_set():
+                return False
+        return True
+
+
+def late_draft(summarizer: Summarizer) -> SummaryDraft:
+    """Return an empty draft for a summariser that took too long. Of a chain, the route that was writing rests."""
+    warning = f"{summarizer.name} wrote no summary: {TOOK_TOO_LONG}"
+    if isinstance(summarizer, SummarizerChain):
+        warning = summarizer.rest_interrupted()
+    return empty_draft([warning] if warning else ())
+
+
+async def is_first(task: asyncio.Task[Any], instead: Sequence[asyncio.Event]) -> bool:
+    """Wait for a task or for one of these events; return whether the task is finished."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in instead]
+    try:
+        await asyncio.wait({task, *waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
+    return task.done()

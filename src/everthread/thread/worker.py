@@ -1,0 +1,150 @@
+"""Processes for CPU work, of lower priority than their parent. One that takes too long is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle  # nosec B403  between a process and the child it started, over their own pipes
+import struct
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, BinaryIO, TypeVar
+
+from everthread.errors import EngineError, EverthreadError
+
+T = TypeVar("T")
+PROCESSES = 2
+_NICENESS = 5
+"""Lower priority than requests, but not starved by other programs: a caller may be waiting."""
+_HEAD = struct.Struct(">Q")
+_COMMAND = "from everthread.thread.worker import main; main()"
+
+
+class WorkerProcesses:
+    """The processes of a gateway. A process runs one call at a time and is reused."""
+
+    def __init__(self, most: int = PROCESSES) -> None:
+        self._free: list[_Process] = []
+        self._slots = asyncio.Semaphore(most)
+        self._running: set[asyncio.Future[Any]] = set()
+
+    async def call(self, function: Callable[..., T], *values: Any) -> T:
+        """Call a module's function in a process and return its result; values and result are pickled.
+
+        End the process if the caller is cancelled.
+        """
+        async with self._slots:
+            process = self._free.pop() if self._free else await _Process.start()
+            try:
+                result: T = await process.call(function, values)
+            except BaseException as error:
+                if isinstance(error, EverthreadError) and process.is_alive:
+                    self._free.append(process)  # the function failed, not the process
+                else:
+                    self._run_aside(process.end())
+                raise
+            self._free.append(process)
+            return result
+
+    def call_soon(self, function: Callable[..., object], *values: Any) -> None:
+        """Start a process ahead of time with a call whose result is not used, unless one is free."""
+        if not self._free:
+            self._run_aside(self.call(function, *values))
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """End the free processes; cancelled calls have this long to end."""
+        while self._free:
+            self._run_aside(self._free.pop().end())
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
+
+    def _run_aside(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Future[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # if starting ahead failed, the first real call fails too and is reported
+
+
+class _Process:
+    """A child process, seen from its parent."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdin is None or process.stdout is None:
+            raise EngineError("the process of the compaction cannot be reached")
+        self._process = process
+        self._requests = process.stdin
+        self._responses = process.stdout
+
+    @classmethod
+    async def start(cls) -> _Process:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-c", _COMMAND)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
+        )  # separate session: Ctrl-C in a terminal reaches only the parent, which ends this process
+        return cls(process)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._requests.close()
+        await self._process.wait()
+
+    async def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        data = pickle.dumps((function, values))
+        try:
+            self._requests.write(_HEAD.pack(len(data)) + data)
+            await self._requests.drain()
+            (size,) = _HEAD.unpack(await self._responses.readexactly(_HEAD.size))
+            answer = await self._responses.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            await self._process.wait()
+            raise EngineError(
+                f"the process of the compaction ended ({type(error).__name__})"
+            ) from error
+        failure, result = pickle.loads(answer)  # noqa: S301  # nosec B301  our own child wrote it
+        if failure:
+            raise EngineError(failure)
+        return result
+
+
+def main() -> None:
+    """Serve the parent that started this process; prints go to the log, not between the answers."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(_NICENESS)
+    _serve(sys.stdin.buffer, answers)
+
+
+def _serve(calls: BinaryIO, answers: BinaryIO) -> None:
+    """Run the calls that arrive, until the input ends."""
+    while head := calls.read(_HEAD.size):
+        (size,) = _HEAD.unpack(head)
+        data = pickle.dumps(_call(calls.read(size)))
+        answers.write(_HEAD.pack(len(data)) + data)
+        answers.flush()
+
+
+def _call(data: bytes) -> tuple[str, Any]:
+    """Return why a call failed, which is empty if it did not, and its result."""
+    try:
+        function, values = pickle.loads(data)  # noqa: S301  # nosec B301  our own parent wrote it
+        return "", function(*values)
+    except EverthreadError as error:
+        return str(error), None
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        return f"{type(error).__name__}: {error}", None

@@ -1,0 +1,302 @@
+"""Parts of a history that are not conversation: instructions, definitions of tools, items of a provider.
+
+A client loads a tool in mid-conversation with a block or an item (`tool_reference`, `tool_search_output` and others).
+Without it the provider refuses later calls of that tool, so these parts outlive the messages around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from everthread.core.messages import (
+    CALL_BLOCKS,
+    RESULT_BLOCKS,
+    SYSTEM_ROLES,
+    Message,
+    as_text,
+    content_text,
+    join_name,
+    json_text,
+    kind_of,
+    off_the_wire,
+    parts_of,
+    tool_names,
+)
+from everthread.wire import anthropic, openai_responses
+from everthread.wire.common import native_value
+
+TOOL_BLOCKS = frozenset(
+    {"tool_reference", "tool_addition", "tool_removal", "tool_search_tool_result"}
+)
+"""Blocks of Anthropic's protocol that load or unload tools."""
+TOOL_ITEMS = frozenset({"tool_search_output", "additional_tools", "mcp_list_tools"})
+"""Items of the Responses protocol that do."""
+PROVIDER_PARTS = frozenset({"compaction", "compaction_summary"})
+"""Blocks and items that only their provider can read."""
+_STANDING = TOOL_BLOCKS | TOOL_ITEMS | PROVIDER_PARTS
+_GENERAL_TAGS = frozenset(
+    {"system-reminder", "system_reminder", "instructions", "context"}
+)
+"""Tags around texts of any kind: a later text in the same tag does not replace an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingPart:
+    """One part of a message that is not conversation."""
+
+    position: int
+    """Of the part in the message, or of the item in a run."""
+    keys: frozenset[str]
+    """Keys of its contents. A later part with the same keys replaces it; without keys it is never replaced."""
+    content: str = ""
+    """All of it: a part with the same content says the same."""
+
+
+def standing_parts(message: Message) -> list[StandingPart]:
+    """Return the parts of a message that are not conversation; for a tool result, the result itself."""
+    role = message.get("role")
+    item = native_value(message, openai_responses.API)
+    if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_ITEMS):
+        keys = _item_keys(message)
+        return (
+            []
+            if keys is None
+            else [StandingPart(0, keys, json_text(item or message.get("content")))]
+        )
+    parts = _blocks(message) if role in (*SYSTEM_ROLES, "assistant", "user") else []
+    return [
+        StandingPart(
+            position, _part_keys(part), content_text([part]) or json_text(part)
+        )
+        for position, part in enumerate(parts)
+        if _is_standing(role, part)
+    ]
+
+
+def loads_tools(message: Message) -> bool:
+    """Whether a message is, or holds, a tool's result that loads tools: cutting it would unload them."""
+    if message.get("role") == "tool":
+        return _item_keys(message) is not None
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else ()
+    return any(
+        kind_of(block) in RESULT_BLOCKS and has_reference(block.get("content"))
+        for block in blocks
+    )
+
+
+def result_ids(message: Message, positions: Collection[int]) -> set[str]:
+    """Return the ids of the calls that these parts of a message answer."""
+    if not positions:
+        return set()
+    if message.get("role") == "tool":
+        return {as_text(message.get("tool_call_id"))}
+    blocks = _blocks(message) if message.get("role") == "user" else []
+    return {
+        as_text(blocks[position].get("tool_use_id"))
+        for position in positions
+        if position < len(blocks)
+    } - {""}
+
+
+def keep_parts(
+    message: Message, positions: Collection[int], call_ids: Collection[str] = ()
+) -> Message:
+    """Return the message with only these parts, and of its calls those with these ids.
+
+    Reasoning leaves with everything else that it came with, and cache marks belong to another request.
+    """
+    if message.get("role") == "tool":
+        return message
+    if message.get("role") in SYSTEM_ROLES:
+        return _keep_instructions(message, positions)
+    value = native_value(message, openai_responses.API)
+    if isinstance(value, list):
+        return _keep_items(message, value, positions, call_ids)
+    blocks = _blocks(message)
+    used = {as_text(blocks[position].get("tool_use_id")) for position in positions}
+    ids = {*used, *call_ids} - {""}
+    kept = [
+        _unmarked(block)
+        for position, block in enumerate(blocks)
+        if position in positions or _has_id(block, ids)
+    ]
+    calls = [call for call in message.get("tool_calls") or [] if call.get("id") in ids]
+    if calls:  # Anthropic's blocks of calls are in `tool_calls` too
+        kept = [block for block in kept if kind_of(block) not in CALL_BLOCKS]
+    bare = off_the_wire(message)
+    rest = {key: value for key, value in bare.items() if key in ("role", "_native")}
+    return cast(
+        "Message",
+        {**rest, "content": kept or None, **({"tool_calls": calls} if calls else {})},
+    )
+
+
+def needs_place(message: Message) -> bool:
+    """Whether a system message is one that only goes between the user's side and an answer, as with Anthropic."""
+    return native_value(message, anthropic.API) is not None
+
+
+def join_instructions(messages: Sequence[Message]) -> list[Message]:
+    """Join neighbouring system messages of Anthropic's protocol, which takes one at a time."""
+    joined: list[Message] = []
+    for message in messages:
+        value = native_value(message, anthropic.API)
+        before = native_value(joined[-1], anthropic.API) if joined else None
+        if isinstance(value, dict) and isinstance(before, dict):
+            wire = {**value, "content": [*parts_of(before), *parts_of(value)]}
+            joined[-1] = anthropic.decode_messages([wire])[0]
+        else:
+            joined.append(message)
+    return joined
+
+
+def _blocks(message: Message) -> list[Mapping[str, Any]]:
+    """Return the parts as the wire has them, so that keeping one keeps it verbatim."""
+    responses = native_value(message, openai_responses.API)
+    if isinstance(responses, list):
+        return responses
+    value = native_value(message, anthropic.API)
+    source = value if isinstance(value, dict) else message
+    return list(parts_of(source))
+
+
+def _is_standing(role: object, part: Mapping[str, Any]) -> bool:
+    kind = kind_of(part)
+    if role in SYSTEM_ROLES:
+        return True
+    if role == "user":
+        return kind in RESULT_BLOCKS and has_reference(part.get("content"))
+    if kind == "tool_search_call":
+        return not openai_responses.call_id(part)
+    return kind in _STANDING
+
+
+def has_reference(content: Any) -> bool:
+    """Whether the content of a result loads tools."""
+    return isinstance(content, list) and any(
+        kind_of(part) == "tool_reference" for part in content
+    )
+
+
+def _item_keys(message: Message) -> frozenset[str] | None:
+    """Return the tools that a tool's result loads; None if it is an ordinary result."""
+    item = native_value(message, openai_responses.API)
+    if isinstance(item, dict) and kind_of(item) in TOOL_ITEMS:
+        return frozenset(_tools_of(item))
+    content = message.get("content")
+    if not has_reference(content):
+        return None
+    return frozenset(
+        name for part in cast("list[Any]", content) for name in _tools_of(part)
+    )
+
+
+def _part_keys(part: Mapping[str, Any]) -> frozenset[str]:
+    if kind_of(part) in RESULT_BLOCKS:
+        return frozenset(
+            name for inner in part.get("content") or () for name in _tools_of(inner)
+        )
+    names = frozenset(_tools_of(part))
+    text = content_text([part]).strip()
+    return names or (frozenset({_text_key(text)}) if text else frozenset())
+
+
+def _text_key(text: str) -> str:
+    """Return the tag that an instruction begins with: a client that changes it sends it again. Else the text."""
+    tag = text[1:].partition(">")[0] if text.startswith("<") else ""
+    closes = f"</{tag.split(' ')[0]}" in text or f"</{tag}>" in text
+    return (
+        f"<{tag}>"
+        if tag and closes and tag not in _GENERAL_TAGS and len(tag) <= 60
+        else text
+    )
+
+
+def _tools_of(part: Any) -> Iterator[str]:
+    """Yield a key for each tool that a block or an item loads or unloads."""
+    match part:
+        case {"type": "tool_reference", "tool_name": str(name)} | {
+            "type": "tool_reference",
+            "name": str(name),
+        }:
+            yield f"tool {name}"
+        case {
+            "type": "tool_addition" | "tool_removal",
+            "tool": {"definition": {"name": str(name)}},
+        }:
+            yield f"tool {name}"
+        case {
+            "type": "tool_addition" | "tool_removal",
+            "tool": {"server_name": str(server)} as tool,
+        }:
+            yield f"tool {join_name(server, as_text(tool.get('name')))}"
+        case {"type": "tool_addition" | "tool_removal", "tool": {"name": str(name)}}:
+            yield f"tool {name}"
+        case {
+            "type": "tool_search_tool_result",
+            "content": {"tool_references": list(references)},
+        }:
+            for reference in references:
+                yield from _tools_of(reference)
+        case {"type": "tool_search_output" | "additional_tools", "tools": list(tools)}:
+            yield from (
+                f"tool {name}"
+                for tool in tools
+                if isinstance(tool, Mapping)
+                for name in tool_names(tool)
+            )
+        case {"type": "mcp_list_tools", "server_label": str(server)}:
+            yield f"tools of {server}"
+
+
+def _has_id(block: Mapping[str, Any], ids: Collection[str]) -> bool:
+    return (
+        kind_of(block) in (*CALL_BLOCKS, "server_tool_use")
+        and as_text(block.get("id")) in ids
+    )
+
+
+def _keep_items(
+    message: Message,
+    items: list[Any],
+    positions: Collection[int],
+    call_ids: Collection[str],
+) -> Message:
+    kept = [
+        item
+        for position, item in enumerate(items)
+        if position in positions
+        or (
+            openai_responses.call_id(item) in call_ids
+            and openai_responses.call_id(item)
+        )
+    ]
+    native = message.get("_native")
+    return openai_responses.decode_run(
+        kept, model=native.get("model") if native else None
+    )
+
+
+def _keep_instructions(message: Message, positions: Collection[int]) -> Message:
+    """Return a system message with these parts. Only Anthropic's can be split; others are returned unchanged."""
+    value = native_value(message, anthropic.API)
+    content = value.get("content") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(content, list):
+        return message
+    kept = [
+        _unmarked(block)
+        for position, block in enumerate(content)
+        if position in positions
+    ]
+    return (
+        message
+        if kept == content
+        else anthropic.decode_messages([{**value, "content": kept}])[0]
+    )
+
+
+def _unmarked(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in block.items() if key != "cache_control"}

@@ -1,0 +1,37 @@
+"""Gemini's generateContent <-> core, both directions: contents and parts, whole requests and replies, streams."""
+
+from everthread.wire.gemini.contents import (
+    API,
+    decode_messages,
+    decode_tools,
+    encode_messages,
+    encode_tools,
+    spoken_form,
+)
+from everthread.wire.gemini.exchanges import (
+    GeminiStreamDecoder,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+    encode_stream,
+    merge_parts,
+    stream_decoder,
+)
+
+__all__ = [
+    "API",
+    "GeminiStreamDecoder",
+    "decode_messages",
+    "decode_reply",
+    "decode_request",
+    "decode_tools",
+    "encode_messages",
+    "encode_reply",
+    "encode_request",
+    "encode_stream",
+    "encode_tools",
+    "merge_parts",
+    "spoken_form",
+    "stream_decoder",
+]

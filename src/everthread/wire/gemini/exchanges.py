@@ -1,0 +1,409 @@
+"""Gemini's whole requests, replies and streams <-> core.
+
+The model of a request is in its path, not in its body; here it is the field `model`, which the caller adds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from everthread.core.canonical_usage import normalize_usage
+from everthread.core.messages import Part, as_text, calls_of, content_text, parts_of
+from everthread.core.types import Reply, Request, StreamDelta, System
+from everthread.errors import WireError
+from everthread.wire.common import (
+    SseEvent,
+    error_delta,
+    error_text,
+    event_object,
+    native_value,
+    require_list,
+    require_object,
+    require_text,
+    without_private_fields,
+)
+from everthread.wire.gemini.contents import (
+    API,
+    Content,
+    decode_content,
+    decode_messages,
+    decode_tools,
+    encode_messages,
+    encode_tools,
+)
+from everthread.wire.gemini.fields import name_of, object_of, value_of
+
+# Requests
+
+
+def decode_request(body: Mapping[str, Any]) -> Request:
+    """Return a request in core form. A field that core form would not give back verbatim stays in `params` too."""
+    params = dict(without_private_fields(require_object(body, "the request")))
+    model = require_text(params.pop("model", None), "model")
+    messages = decode_messages(params.pop("contents", None), model=model)
+    system_name = name_of(params, "systemInstruction")
+    system = _decode_system(params.get(system_name))
+    if _encode_system(system) == params.get(system_name):
+        params.pop(system_name, None)
+    tools = decode_tools(params.get("tools") or [])
+    if tools and encode_tools(tools) == params["tools"]:
+        del params["tools"]
+    return Request(model, messages, system, tools, params)
+
+
+def encode_request(request: Request) -> dict[str, Any]:
+    """Return the body to send, with the model in it. OpenAI's names of common settings are translated."""
+    params = _translate_settings(without_private_fields(request.params))
+    system_name = name_of(params, "systemInstruction")
+    if _decode_system(params.get(system_name)) != request.system:
+        params.pop(system_name, None)
+    if system_name not in params and request.system is not None:
+        params["systemInstruction"] = _encode_system(request.system)
+    if decode_tools(params.get("tools") or []) != request.tools:
+        params.pop("tools", None)
+    if "tools" not in params and (tools := encode_tools(request.tools)):
+        params["tools"] = tools
+    return {
+        "model": request.model,
+        **params,
+        "contents": encode_messages(request.messages, model=request.model),
+    }
+
+
+def _decode_system(value: Any) -> System:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value
+    parts = require_list(
+        require_object(value, "systemInstruction").get("parts") or [],
+        "systemInstruction.parts",
+    )
+    texts = [
+        as_text(require_object(part, "systemInstruction.parts[]").get("text"))
+        for part in parts
+    ]
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _encode_system(system: System) -> dict[str, Any] | None:
+    if system is None:
+        return None
+    return {
+        "parts": [
+            {"text": content_text([part])} for part in parts_of({"content": system})
+        ]
+    }
+
+
+_SETTINGS = {
+    "max_tokens": "maxOutputTokens",
+    "max_completion_tokens": "maxOutputTokens",
+    "max_output_tokens": "maxOutputTokens",
+    "temperature": "temperature",
+    "top_p": "topP",
+    "stop": "stopSequences",
+}
+
+
+def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Move OpenAI's settings into `generationConfig`."""
+    fields = {name: value for name, value in params.items() if name not in _SETTINGS}
+    settings = {
+        new: params[old]
+        for old, new in _SETTINGS.items()
+        if params.get(old) is not None
+    }
+    if isinstance(settings.get("stopSequences"), str):
+        settings["stopSequences"] = [settings["stopSequences"]]
+    if not settings:
+        return fields
+    name = name_of(fields, "generationConfig")
+    return {**fields, name: {**settings, **(object_of(fields, name) or {})}}
+
+
+# Replies
+
+_STOPS = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    **dict.fromkeys(
+        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+        "content_filter",
+    ),
+    **dict.fromkeys(
+        ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "LANGUAGE"), "content_filter"
+    ),
+}
+_REASONS = {
+    "stop": "STOP",
+    "tool_calls": "STOP",
+    "length": "MAX_TOKENS",
+    "content_filter": "SAFETY",
+    "refusal": "SAFETY",
+}
+_FIELDS = {"responseId": str, "modelVersion": str, "usageMetadata": dict}
+
+
+def decode_reply(
+    body: Mapping[str, Any] | Sequence[Any], *, model: str | None = None
+) -> Reply:
+    """Return a reply in core form; a list is a stream that was sent as one JSON array.
+
+    `model`: the name under which it was asked for.
+    """
+    if isinstance(body, list):
+        decoder = GeminiStreamDecoder(model=model)
+        for chunk in body:
+            decoder.feed(require_object(chunk, "a chunk of the reply"))
+        return decoder.reply()
+    body = without_private_fields(require_object(body, "the reply"))
+    if body.get("error") and not body.get("candidates"):
+        raise WireError(
+            f"the reply is an error, not a response: {error_text(body['error']) or repr(body['error'])}"
+        )
+    listed = body.get("candidates")
+    candidates = [] if listed is None else list(require_list(listed, "candidates"))
+    first = require_object(candidates[0], "candidates[0]") if candidates else {}
+    content = first.get("content")
+    fields = {
+        key: body[key]
+        for key, kind in _FIELDS.items()
+        if isinstance(body.get(key), kind) and body[key]
+    }
+    spoken = {
+        "role": "model",
+        **require_object({} if content is None else content, "candidates[0].content"),
+    }
+    [message] = decode_content(
+        spoken, "candidates[0].content", model=model or fields.get("modelVersion")
+    )
+    shell = {key: value for key, value in first.items() if key != "content"}
+    raw = {
+        key: value
+        for key, value in body.items()
+        if key not in fields and key != "candidates"
+    }
+    kept = {
+        "_api": API,
+        "_content": content,
+        "candidates": [shell, *candidates[1:]] if candidates else listed,
+    }
+    return Reply(
+        message=message,
+        stop=_stop(body, first, has_calls=bool(calls_of(message))),
+        usage=fields.get("usageMetadata"),
+        model=fields.get("modelVersion", ""),
+        id=fields.get("responseId", ""),
+        raw={**raw, **kept},
+    )
+
+
+def _stop(
+    body: Mapping[str, Any], candidate: Mapping[str, Any], *, has_calls: bool
+) -> str | None:
+    reason = value_of(candidate, "finishReason")
+    if reason is None:
+        return "content_filter" if object_of(body, "promptFeedback") else None
+    stop = _STOPS.get(str(reason), "other")
+    return "tool_calls" if stop == "stop" and has_calls else stop
+
+
+def encode_reply(reply: Reply) -> dict[str, Any]:
+    """Return a response. A reply that was decoded from one comes back verbatim."""
+    is_native = reply.raw.get("_api") == API
+    body = dict(without_private_fields(reply.raw)) if is_native else {}
+    listed = body.pop("candidates", [{"index": 0}])
+    if listed:
+        body["candidates"] = [
+            _encode_candidate(reply, listed[0], is_native=is_native),
+            *listed[1:],
+        ]
+    elif listed is not None:
+        body["candidates"] = listed
+    usage = reply.usage if is_native else _encode_usage(reply.usage)
+    fields = {
+        "usageMetadata": usage,
+        "modelVersion": reply.model,
+        "responseId": reply.id,
+    }
+    return body | {name: value for name, value in fields.items() if value}
+
+
+def _encode_candidate(
+    reply: Reply, shell: Mapping[str, Any], *, is_native: bool
+) -> dict[str, Any]:
+    candidate = dict(shell)
+    if is_native and native_value(reply.message, API) is not None:
+        content = reply.raw.get("_content")
+        if content is not None:
+            candidate["content"] = content
+    else:
+        contents = [
+            content
+            for content in encode_messages([reply.message])
+            if content["role"] == "model"
+        ]
+        candidate["content"] = (
+            contents[0] if contents else {"role": "model", "parts": []}
+        )
+    has_calls = bool(calls_of(reply.message))
+    if _stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
+        candidate.pop("finishReason", None)
+        if reply.stop is not None:
+            candidate["finishReason"] = _REASONS.get(reply.stop, "OTHER")
+    return candidate
+
+
+def _encode_usage(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    figures = normalize_usage(usage)
+    return {
+        "promptTokenCount": figures.prompt_tokens,
+        "cachedContentTokenCount": figures.cache_read_tokens,
+        "candidatesTokenCount": figures.output_tokens - figures.reasoning_tokens,
+        "thoughtsTokenCount": figures.reasoning_tokens,
+        "totalTokenCount": figures.total_tokens,
+    }
+
+
+# Streams
+
+
+class GeminiStreamDecoder:
+    """Takes the chunks of one stream; `reply()` may be asked for at any time, also when the stream broke off."""
+
+    def __init__(self, *, model: str | None = None) -> None:
+        self._model = model
+        self._head: dict[str, Any] = {}
+        self._candidate: dict[str, Any] = {}
+        self._parts: list[Part] = []
+        self._calls = 0
+
+    def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
+        chunk = event_object(event)
+        if chunk is None:
+            return []
+        if error := chunk.get("error"):
+            return [error_delta(error)]
+        self._head |= {
+            key: value for key, value in chunk.items() if key != "candidates"
+        }
+        deltas: list[StreamDelta] = []
+        listed = chunk.get("candidates")
+        for candidate in listed if isinstance(listed, list) else []:
+            if isinstance(candidate, Mapping) and candidate.get("index", 0) in (
+                0,
+                None,
+            ):
+                deltas += self._take(candidate)
+        usage = object_of(chunk, "usageMetadata")
+        if usage is not None:
+            deltas.append(StreamDelta("usage", raw=dict(usage)))
+        return deltas
+
+    def reply(self) -> Reply:
+        """Return what came so far, in the form of a whole reply."""
+        body = dict(self._head)
+        if self._candidate or self._parts:
+            content = {"role": "model", "parts": merge_parts(self._parts)}
+            body["candidates"] = [{**self._candidate, "content": content}]
+        return decode_reply(body, model=self._model)
+
+    def _take(self, candidate: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        self._candidate |= {
+            key: value for key, value in candidate.items() if key != "content"
+        }
+        content = object_of(candidate, "content") or {}
+        listed = content.get("parts")
+        for value in listed if isinstance(listed, list) else []:
+            part = require_object(value, "candidates[0].content.parts[]")
+            self._parts.append(dict(part))
+            yield from self._read_part(part)
+        reason = value_of(candidate, "finishReason")
+        if reason is not None:
+            stop = _stop({}, candidate, has_calls=bool(self._calls))
+            yield StreamDelta("stop", text=stop or "", raw={"finishReason": reason})
+
+    def _read_part(self, part: Mapping[str, Any]) -> Iterator[StreamDelta]:
+        call = object_of(part, "functionCall")
+        if call is not None:
+            arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
+            name = as_text(call.get("name"))
+            yield StreamDelta(
+                "call",
+                index=self._calls,
+                id=as_text(call.get("id")),
+                name=name,
+                arguments=arguments,
+            )
+            self._calls += 1
+        elif as_text(part.get("text")):
+            yield StreamDelta(
+                "reasoning" if part.get("thought") else "text", text=part["text"]
+            )
+
+
+stream_decoder = GeminiStreamDecoder
+
+
+def merge_parts(parts: Sequence[Part]) -> list[Part]:
+    """Join neighbouring texts of one kind. A signed part stays alone: its signature is for it."""
+    merged: list[Part] = []
+    for part in parts:
+        last = merged[-1] if merged else {}
+        is_text = isinstance(part.get("text"), str) and part.keys() <= {
+            "text",
+            "thought",
+        }
+        if (
+            is_text
+            and last.keys() == part.keys()
+            and last.get("thought") == part.get("thought")
+        ):
+            merged[-1] = {**last, "text": last["text"] + part["text"]}
+        else:
+            merged.append(part)
+    return merged
+
+
+def encode_stream(reply: Reply) -> Iterator[SseEvent]:
+    """Yield the events in which Gemini would have streamed the reply: one for each part, then why it ended."""
+    body = encode_reply(reply)
+    candidates = body.pop("candidates", None)
+    if not candidates:
+        yield _event(body if candidates is None else {**body, "candidates": candidates})
+        return
+    shell = {
+        key: value
+        for key, value in candidates[0].items()
+        if key not in ("content", "finishReason")
+    }
+    content: Content = candidates[0].get("content") or {}
+    early: dict[str, Any] = {
+        key: body[key] for key in ("modelVersion", "responseId") if key in body
+    }
+    for part in parts_of({"content": content.get("parts")}):
+        yield _event(
+            {
+                "candidates": [
+                    {**shell, "content": {"role": "model", "parts": [part]}}
+                ],
+                **early,
+            }
+        )
+    yield _event(
+        {
+            **body,
+            "candidates": [
+                {key: value for key, value in candidates[0].items() if key != "content"}
+            ],
+        }
+    )
+
+
+def _event(data: Mapping[str, Any]) -> SseEvent:
+    return SseEvent(None, json.dumps(data, ensure_ascii=False))

@@ -1,0 +1,29 @@
+"""Gemini's field names, which a client may write in camel case or in snake case."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+@functools.lru_cache(maxsize=256)
+def snake_case(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)
+
+
+def name_of(fields: Mapping[str, Any], name: str) -> str:
+    """Return the spelling that an object uses for a field; the camel case one if it has none."""
+    snake = snake_case(name)
+    return snake if name not in fields and snake in fields else name
+
+
+def value_of(fields: Mapping[str, Any], name: str) -> Any:
+    return fields.get(name_of(fields, name))
+
+
+def object_of(fields: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """Return a field that must be an object; None if it is absent or something else."""
+    value = value_of(fields, name)
+    return value if isinstance(value, Mapping) else None

@@ -1,0 +1,146 @@
+"""`everthread hook`, called as the plug-ins of opencode and pi call it: contexts, previews, and recall."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.messages import Message
+from tests.gateway.clients import words
+
+RULE = "Never push to main."
+SECRET = "The vault is behind the mirror."
+
+
+def ask(everthread: Any, client: str, **given: Any) -> Any:
+    """Return the answer to a plug-in; None if it is empty."""
+    stdin = json.dumps({"session": "s1", **given}).encode()
+    done = everthread("hook", client, given=stdin)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout) if done.stdout else None
+
+
+def opencode_session(turns: int = 30) -> dict[str, Any]:
+    """A session as opencode's client returns it."""
+    messages: list[Any] = []
+    for turn in range(turns):
+        said = f"{RULE} {SECRET}" if turn == 0 else f"Wish {turn}"
+        messages += [
+            {"info": {"role": "user"}, "parts": [{"type": "text", "text": said}]},
+            {
+                "info": {"role": "assistant", "modelID": "claude-sonnet-5"},
+                "parts": [
+                    {
+                        "type": "tool",
+                        "tool": "bash",
+                        "callID": f"c{turn}",
+                        "state": {
+                            "status": "completed",
+                            "input": {"command": f"make part{turn}"},
+                            "output": words(900, f"part {turn}"),
+                        },
+                    }
+                ],
+            },
+        ]
+    return {"info": {"id": "s1"}, "messages": messages}
+
+
+def pi_log(folder: Path) -> Path:
+    file = folder / "session.jsonl"
+    said = {"role": "user", "content": [{"type": "text", "text": SECRET}]}
+    answer = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Noted."}],
+        "model": "m",
+    }
+    lines = [
+        {"type": "session", "version": 3, "id": "s1", "cwd": "/work"},
+        {"type": "message", "id": "a", "parentId": None, "message": said},
+        {"type": "message", "id": "b", "parentId": "a", "message": answer},
+    ]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    return file
+
+
+def pi_messages() -> list[Message]:
+    messages: list[Message] = [{"role": "user", "content": RULE}]
+    for turn in range(30):
+        messages += [
+            {"role": "assistant", "content": words(900, f"answer {turn}")},
+            {"role": "user", "content": f"Wish {turn}"},
+        ]
+    return messages
+
+
+def test_opencode_gets_the_words_and_the_work_and_can_recall(everthread: Any) -> None:
+    session = opencode_session()
+    text = ask(everthread, "opencode", event="compact", transcript=session)["text"]
+    assert text.index("Wish 29") < text.index(RULE)
+    assert "make part29" in text
+    short = {**session, "messages": session["messages"][:1]}
+    assert ask(everthread, "opencode", event="compact", transcript=short) is None
+    found = ask(
+        everthread, "opencode", event="recall", arguments={"query": "vault mirror"}
+    )
+    assert SECRET in found["text"]
+
+
+def test_pi_gets_a_summary_and_the_messages_of_the_next_one(
+    everthread: Any, tmp_path: Path
+) -> None:
+    given = {
+        "event": "compact",
+        "transcript_path": str(pi_log(tmp_path)),
+        "model": "gpt-5",
+        "window": 20_000,
+    }
+    made = ask(everthread, "pi", **given, messages=pi_messages())
+    assert RULE in made["summary"]
+    assert made["tokens_after"] < made["tokens_before"]
+    again = [*made["messages"], *pi_messages()[1:]]
+    assert RULE in ask(everthread, "pi", **given, messages=again)["summary"]
+    found = ask(everthread, "pi", event="recall", arguments={"query": "vault mirror"})
+    assert SECRET in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("client", "reader"), [("opencode", "expand of the MCP server"), ("pi", "recall")]
+)
+def test_a_large_result_becomes_a_preview_that_can_be_read(
+    everthread: Any, client: str, reader: str
+) -> None:
+    output = words(20_000, "the log of a build")
+    given = {"event": "tool_result", "tool": "bash", "call": "c1"}
+    preview = ask(everthread, client, **given, text=output)["text"]
+    assert len(preview) < 4_000
+    assert reader in preview
+    assert ask(everthread, client, **given, text="short") is None
+    start = preview.index("output:")
+    whole = ask(
+        everthread,
+        client,
+        event="recall",
+        arguments={"id": preview[start : start + len("output:") + 16]},
+    )
+    assert output[:2_000] in whole["text"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"event": "compact"}, "no transcript"),
+        ({"event": "sing"}, "unknown"),
+        ({"event": "recall", "arguments": {}}, "query"),
+    ],
+)
+def test_a_bad_event_is_one_line_and_exit_code_1(
+    everthread: Any, given: dict[str, Any], why: str
+) -> None:
+    done = everthread("hook", "pi", given=json.dumps(given).encode())
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert why in line

@@ -1,0 +1,210 @@
+"""`everthread hook`, called as Claude Code and Codex call it: what comes back, how long it is, what is stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.lab.hand_back import count_units
+from everthread.lab.importers.log import Log
+from everthread.lab.importers.read_logs import thread_id
+from everthread.store.records import SearchQuery
+from everthread.store.store import Store
+from tests.gateway.clients import words
+
+RULE = "Never push to main."
+LIMIT = 10_000
+
+
+def claude_code_log(folder: Path, turns: int = 40) -> Path:
+    """A log as Claude Code writes it: an answer is several lines with one id. Emoji count twice in JavaScript."""
+    lines: list[Any] = [
+        {
+            "type": "user",
+            "sessionId": "s1",
+            "message": {"role": "user", "content": RULE},
+        }
+    ]
+    for turn in range(turns):
+        call = {
+            "type": "tool_use",
+            "id": f"t{turn}",
+            "name": "Bash",
+            "input": {"command": f"make part{turn}"},
+        }
+        result = {
+            "type": "tool_result",
+            "tool_use_id": f"t{turn}",
+            "content": words(900, f"part {turn}"),
+        }
+        for part in ({"type": "text", "text": f"I make part {turn}."}, call):
+            message = {
+                "role": "assistant",
+                "id": f"m{turn}",
+                "model": "claude-sonnet-5",
+                "content": [part],
+            }
+            lines.append({"type": "assistant", "message": message})
+        lines.append({"type": "user", "message": {"role": "user", "content": [result]}})
+        lines.append(
+            {
+                "type": "user",
+                "message": {
+                    "role": "user",
+                    "content": f"🚀 Wish {turn}: " + "🚀 faster " * 60,
+                },
+            }
+        )
+    file = folder / "log.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    return file
+
+
+def codex_log(folder: Path, turns: int = 40) -> Path:
+    items: list[Any] = []
+    for turn in range(turns):
+        said = (
+            f"{RULE} Wish {turn}."
+            if not turn
+            else f"Wish {turn}: {words(40, f'wish {turn}')}"
+        )
+        items += [
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": said}],
+            },
+            {
+                "type": "function_call",
+                "name": "shell",
+                "arguments": f'{{"command": "make part{turn}"}}',
+                "call_id": f"c{turn}",
+            },
+            {
+                "type": "function_call_output",
+                "call_id": f"c{turn}",
+                "output": words(900, f"part {turn}"),
+            },
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": f"Part {turn}."}],
+            },
+        ]
+    lines = [
+        {"type": "session_meta", "payload": {"id": "s1"}},
+        *({"type": "response_item", "payload": item} for item in items),
+    ]
+    file = folder / "rollout.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    return file
+
+
+def call(everthread: Any, client: str, **given: Any) -> Any:
+    done = everthread(
+        "hook", client, given=json.dumps({"session_id": "s1", **given}).encode()
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)["hookSpecificOutput"] if done.stdout else None
+
+
+@pytest.mark.parametrize(
+    ("client", "write_log"), [("claude-code", claude_code_log), ("codex", codex_log)]
+)
+def test_the_context_comes_back_after_a_compaction(
+    client: str, write_log: Any, everthread: Any, fill: Any, tmp_path: Path
+) -> None:
+    given = {"transcript_path": str(write_log(tmp_path))}
+    assert (
+        call(everthread, client, **given, hook_event_name="PreCompact", trigger="auto")
+        is None
+    )
+    start = {**given, "hook_event_name": "SessionStart"}
+    assert call(everthread, client, **start, source="startup") is None
+    told = call(everthread, client, **start, source="compact")
+    text = told["additionalContext"]
+    assert LIMIT / 3 < count_units(text) < LIMIT
+    assert text.index("Wish 39") < text.index(RULE) < 3_000, (
+        "the most useful part comes first"
+    )
+    assert "make part39" in text
+
+    async def find(store: Store) -> int:
+        return len(await store.search(SearchQuery("make part3")))
+
+    assert fill(find) > 0, "everything can be recalled"
+
+
+def test_the_context_comes_back_without_a_hook_before(
+    everthread: Any, tmp_path: Path
+) -> None:
+    given = {
+        "transcript_path": str(claude_code_log(tmp_path)),
+        "hook_event_name": "SessionStart",
+        "source": "compact",
+    }
+    assert RULE in call(everthread, "claude-code", **given)["additionalContext"]
+
+
+def test_a_large_result_becomes_a_preview_that_can_be_read(
+    everthread: Any, fill: Any
+) -> None:
+    output = words(20_000, "the log of a build")
+    response = {"stdout": output, "stderr": "", "interrupted": False, "isImage": False}
+    given = {
+        "hook_event_name": "PostToolUse",
+        "tool_name": "Bash",
+        "tool_use_id": "t1",
+        "tool_input": {},
+    }
+    told = call(everthread, "claude-code", **given, tool_response=response)[
+        "updatedToolOutput"
+    ]
+    assert {**told, "stdout": output} == response, "the same shape"
+    assert len(told["stdout"]) < 4_000
+    assert (
+        told["stdout"].count(output[:500]) == told["stdout"].count(output[-500:]) == 1
+    )
+
+    async def read(store: Store) -> str:
+        thread = thread_id(Log("", "claude-code", [], session="s1"))
+        stored = (await store.outputs(thread))[0]
+        assert stored.id in told["stdout"]
+        return await store.output(stored.id)
+
+    assert fill(read) == output
+    for tool, answer in (
+        ("Bash", {**response, "stdout": "short"}),
+        ("Read", response),
+        ("mcp__everthread__expand", output),
+    ):
+        assert (
+            call(
+                everthread,
+                "claude-code",
+                **{**given, "tool_name": tool},
+                tool_response=answer,
+            )
+            is None
+        )
+
+
+def test_a_failure_refuses_nothing(everthread: Any) -> None:
+    missing = json.dumps(
+        {
+            "session_id": "s1",
+            "hook_event_name": "PreCompact",
+            "transcript_path": "/nowhere",
+        }
+    ).encode()
+    for arguments, given in (
+        (("hook", "claude-code"), missing),
+        (("hook", "claude-code"), b"{"),
+        (("hook", "vim"), b"{}"),
+    ):
+        done = everthread(*arguments, given=given)
+        assert done.returncode == 1
+        assert done.stderr.startswith("everthread: ")

@@ -1,0 +1,376 @@
+"""Names in Use: what the work typed stands in the summary, whoever wrote it, and stays over compactions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import Services
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.lossless import LosslessEngine
+from everthread.compaction.names_in_use import NamesInUse, read_names
+from everthread.compaction.names_section import NamesSection, parse_names
+from everthread.compaction.summary import (
+    DONE,
+    FILES,
+    NAMES,
+    Compaction,
+    TemplateName,
+    parse_sections,
+)
+from everthread.compaction.summary_engine import SummaryEngine
+from everthread.core.messages import Message, text_of
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import recognize, strip_marks
+from everthread.testing import ScriptedSummarizer
+from tests.compaction.talks import call, says, user, work
+
+COUNTER = TokenCounter("gpt-4o")
+WINDOW = 16_000
+MakeEngine = Callable[[Services], SummaryEngine]
+
+
+def services(summarizer: object = None, window: int = WINDOW) -> Services:
+    writer = summarizer or JournalWriter(COUNTER)
+    return Services(writer, COUNTER, Budget.for_window(window), lambda: 0.0)  # type: ignore[arg-type]
+
+
+def edit(number: int, path: str, new: str) -> list[Message]:
+    return call(
+        number,
+        "edit",
+        json.dumps({"path": path, "old_string": "a", "new_string": new}),
+        "The file was changed",
+    )
+
+
+def a_session() -> list[Message]:
+    """Much reading at the end, so that what was typed before is covered."""
+    return [
+        user("Begin with the parser."),
+        says("Yes."),
+        user("Go on."),
+        *edit(
+            1,
+            "/r/app/src/parser.py",
+            "def readTokenStream(source): return lexer_state_of(source)",
+        ),
+        *call(
+            2,
+            "grep",
+            json.dumps({"pattern": "PaymentGateway", "path": "/r/app/src"}),
+            "no matches",
+        ),
+        *call(
+            3,
+            "fetch",
+            json.dumps({"url": "https://api.shop.example/v2/orders"}),
+            "HTTP 200",
+        ),
+        *call(4, "bash", json.dumps({"command": "git cherry-pick 4f2a9c1"}), "ok"),
+        says("The stream is read."),
+        user("And the rest."),
+        *work(100, 60),
+        says("Done with it."),
+        user("What now?"),
+    ]
+
+
+def names_in(result: Compaction) -> str:
+    return parse_sections(result.summary).get(NAMES, "")
+
+
+@pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
+@pytest.mark.parametrize("summarizer", [None, ScriptedSummarizer()])
+async def test_every_engine_and_summariser_lists_what_the_work_typed(
+    make: MakeEngine, summarizer: ScriptedSummarizer | None
+) -> None:
+    result = await make(services(summarizer)).compress(a_session())
+    context = "\n".join(map(text_of, result.messages))
+    assert names_in(result)
+    for name in (
+        "readTokenStream",
+        "lexer_state_of",
+        "https://api.shop.example/v2/orders",
+        "4f2a9c1",
+        "parser.py",
+    ):
+        assert name in context
+
+
+async def test_a_name_that_stands_elsewhere_in_the_context_is_not_listed() -> None:
+    result = await ContextCompressor(services()).compress(a_session())
+    sections = parse_sections(result.summary)
+    listed = set(read_names(sections.pop(NAMES)))
+    assert listed.isdisjoint(read_names("\n".join(sections.values())))
+    kept = [
+        text_of(message) for message in result.messages if "_summary" not in message
+    ]
+    assert listed.isdisjoint(read_names("\n".join(kept)))
+
+
+@pytest.mark.parametrize("window", [4_096, 8_000, WINDOW, 64_000])
+async def test_the_section_stays_within_a_fifth_of_the_summary(window: int) -> None:
+    many = [
+        message
+        for number in range(200)
+        for message in edit(
+            number,
+            f"src/part_{number}.py",
+            " ".join(f"value_{number}_{at}" for at in range(40)),
+        )
+    ]
+    talk = [
+        user("Begin."),
+        says("Yes."),
+        user("Go on."),
+        *many,
+        *work(300, 60),
+        says("Done."),
+        user("What now?"),
+    ]
+    result = await ContextCompressor(services(window=window)).compress(talk)
+    assert 0 < COUNTER.text(names_in(result)) <= COUNTER.text(result.summary) / 5
+
+
+async def test_the_newest_and_most_used_names_come_first() -> None:
+    old = [
+        message
+        for at in range(40)
+        for message in edit(at, f"src/old_{at}.py", f"old_value_{at:02}")
+    ]
+    often = [
+        message
+        for at in range(40, 46)
+        for message in edit(at, "src/often.py", "often_typed_name")
+    ]
+    new = [
+        message
+        for at in range(50, 60)
+        for message in edit(at, f"src/new_{at}.py", f"new_value_{at:02}")
+    ]
+    talk = [
+        user("Begin."),
+        says("Yes."),
+        user("Go on."),
+        *often,
+        *old,
+        *new,
+        *work(100, 12),
+        says("Ok."),
+        user("Now?"),
+    ]
+    result = await ContextCompressor(services(window=8_000)).compress(talk)
+    listed = read_names(names_in(result))
+    assert listed[0] == "often_typed_name"
+    numbers = [
+        int(name.rpartition("_")[2])
+        for name in listed
+        if name.startswith(("old_value", "new_value"))
+    ]
+    assert len(numbers) > 10
+    assert numbers == sorted(numbers, reverse=True)
+
+
+@pytest.mark.parametrize("make", [ContextCompressor, LosslessEngine])
+@pytest.mark.parametrize("is_bare", [False, True])
+async def test_names_are_chained_over_compactions(
+    make: MakeEngine, *, is_bare: bool
+) -> None:
+    """The state travels as JSON; in a bare list the section itself is read back."""
+    engine = make(services())
+    messages: list[Message] = a_session()
+    for turn in range(3):
+        result = await engine.compress(messages)
+        engine.on_compacted(result)
+        assert "readTokenStream" in "\n".join(map(text_of, result.messages)), (
+            f"compaction {turn + 1}"
+        )
+        carried = json.loads(json.dumps(engine.dump_state()))
+        engine = make(services())
+        messages = result.messages
+        if is_bare:
+            messages = recognize(strip_marks(messages))
+        else:
+            engine.load_state(carried)
+        messages = [
+            *messages,
+            says("Ok."),
+            user(f"More {turn}."),
+            *work(200 + 20 * turn, 20),
+            says("Ok."),
+            user("On."),
+        ]
+
+
+@pytest.mark.parametrize("template", ["handoff", "classic"])
+async def test_in_the_classic_layout_the_names_end_the_files(
+    template: TemplateName,
+) -> None:
+    result = await ContextCompressor(services(), template=template).compress(
+        a_session()
+    )
+    sections = parse_sections(result.summary)
+    if template == "handoff":
+        assert "readTokenStream" in sections[DONE] + sections[NAMES]
+    else:
+        assert f"## {NAMES}" not in result.summary
+        *_, last = sections[FILES].split("\n")
+        assert last.startswith(("- used: ", "- commands: "))
+
+
+async def test_no_secret_is_a_name() -> None:
+    secret = "s3cr3t_Pw9xQ2mZ"
+    talk = a_session()
+    talk[4:4] = [
+        *call(
+            50, "login", json.dumps({"user": "ann_of_ops", "password": secret}), "ok"
+        ),
+        *call(
+            51,
+            "bash",
+            json.dumps({"command": "printenv"}),
+            f"API_TOKEN={secret}x9\nHOME=/r",
+        ),
+    ]
+    engine = ContextCompressor(services())
+    result = await engine.compress(talk)
+    engine.on_compacted(result)
+    assert "ann_of_ops" in result.summary
+    assert secret not in result.summary
+    assert secret not in json.dumps(engine.dump_state())
+
+
+async def test_reading_it_in_steps_changes_no_byte() -> None:
+    talk = a_session()
+    grown = ContextCompressor(services())
+    for end in range(20, len(talk), 30):
+        await grown.compress(talk[:end])
+    assert (await grown.compress(talk)).summary == (
+        await ContextCompressor(services()).compress(talk)
+    ).summary
+
+
+def test_names_are_known_by_their_shape() -> None:
+    text = (
+        "The well-known readTokenStream of src/app/main.rs:42 calls os.path.join, see https://a.example/b?c=1 and "
+        "commit 4f2a9c1 of PROJ-1234 (order 8JX2WO), mail ann@b.example, host db.local:5432. At 12:30, version 1.2.3."
+    )
+    assert set(read_names(text)) == {
+        "readTokenStream",
+        "src/app/main.rs",
+        "https://a.example/b",
+        "4f2a9c1",
+        "PROJ-1234",
+        "8JX2WO",
+        "ann@b.example",
+        "db.local:5432",
+    }
+    assert (
+        read_names("请修改src/报告/main.py里的 loadUserTable 函数")[-1]
+        == "loadUserTable"
+    )
+    assert read_names("git switch feature-login-page", is_line=True) == [
+        "feature-login-page"
+    ]
+
+
+async def test_field_names_of_a_tools_json_are_not_names_of_the_work() -> None:
+    answer = json.dumps(
+        {
+            "flight_number": "HAT021",
+            "departs_at_est": "2024-05-06T19:00:00",
+            "seat_class": "basic_fare",
+        }
+    )
+    talk = a_session()
+    talk[4:4] = call(60, "get_flight", json.dumps({"flight_id": "LQ940Q"}), answer)
+    talk[-2:-2] = [
+        says("Ok."),
+        user("On."),
+        *call(61, "get_flight", json.dumps({"flight_id": "LQ940R"}), answer),
+        *work(300, 10),
+    ]
+    listed = read_names(names_in(await ContextCompressor(services()).compress(talk)))
+    assert {"flight_number", "departs_at_est", "seat_class", "flight_id"}.isdisjoint(
+        listed
+    )
+    assert "LQ940Q" in listed
+
+
+async def test_a_name_in_a_part_of_the_tail_that_was_cut_is_listed() -> None:
+    """The newest call stays, but its long argument is cut."""
+    body = "\n".join(f"filler line number {at} of the file" for at in range(800))
+    written = f"{body}\n{'-' * 20}\ndef resolveSessionFolder(): ...\n{body}"
+    talk = [
+        *a_session()[:-1],
+        user("Write it."),
+        *call(
+            900,
+            "write",
+            json.dumps({"path": "/r/app/src/folders.py", "content": written}),
+            "ok",
+        ),
+        *work(901, 3),
+    ]
+    result = await ContextCompressor(services()).compress(talk)
+    assert "resolveSessionFolder" in "\n".join(map(text_of, result.messages))
+
+
+def test_files_stand_with_their_last_folder_and_are_read_back() -> None:
+    paths = [
+        "/r/app/src/shop/cart.py",
+        "/r/app/src/shop/order.py",
+        "/r/app/tests/shop_tests/cart_test.py",
+        "/etc/hosts.conf",
+        "notes.md",
+    ]
+    section = NamesSection.plan(NamesInUse.of_list(paths), 10_000, "/r/app/")
+    text = section.text("word " * 1_000, frozenset(), COUNTER.text)
+    assert "shop/{cart.py order.py}" in text
+    assert "shop_tests/cart_test.py" in text
+    assert set(parse_names(text)) == {
+        "shop/cart.py",
+        "shop/order.py",
+        "shop_tests/cart_test.py",
+        "/etc/hosts.conf",
+        "notes.md",
+    }
+
+
+def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:
+    others = [f"cart_total_{at}" for at in range(5)]
+    names = NamesInUse.of_list(["/r/app/src/shop/cart.py", *others])
+    section = NamesSection.plan(names, 10_000, "")
+    text = section.text("word " * 1_000, frozenset({"src/shop/cart.py"}), COUNTER.text)
+    assert parse_names(text) == others
+
+
+def test_what_only_looks_like_a_name_is_none() -> None:
+    escaped = 'printed "{\\"a\\": \\"x\\tnewHeadCommit\\nlastTestRun\\"}"'
+    assert set(read_names(escaped)) == {"newHeadCommit", "lastTestRun"}
+    assert read_names("see types.go:74 and rewind.go") == ["types.go", "rewind.go"]
+
+
+async def test_words_of_a_commit_message_and_links_in_outputs_are_not_listed() -> None:
+    talk = a_session()
+    talk[4:4] = [
+        *call(
+            70,
+            "bash",
+            json.dumps(
+                {
+                    "command": "git commit -m 'Fix mid-turn commits' && git push origin fix-turn-ends"
+                }
+            ),
+            "https://api.example.com/users/ann/followers_page was shown",
+        ),
+    ]
+    listed = names_in(await ContextCompressor(services()).compress(talk))
+    assert "mid-turn" not in listed
+    assert "followers_page" not in listed
+    assert "fix-turn-ends" in listed

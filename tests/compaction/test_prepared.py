@@ -1,0 +1,91 @@
+"""A compaction that was prepared, and the messages since then."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.lossless.engine import LosslessEngine
+from everthread.compaction.summary import GOAL
+from everthread.core.messages import Message, text_of
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.transcript import is_summary, summary_text
+from everthread.core.validation import validate_messages
+from everthread.testing import ScriptedSummarizer
+from tests.compaction.talks import engine, says, user, work
+
+COUNTER = TokenCounter("gpt-4o")
+TALK = [
+    user("Tidy up."),
+    says("I will."),
+    *work(0, 60),
+    says("Done."),
+    user("Now the tests."),
+    *work(60, 4),
+]
+LIMIT = Budget.for_window(32_000).compacted_limit
+
+
+async def prepare(since: list[Message]) -> tuple[list[Message], str, str, int]:
+    """Prepare a summary of the talk, use it after these messages; the result, both summaries, and its size."""
+    writer = ScriptedSummarizer({GOAL: "Tidy modules."})
+    made = engine(32_000, writer)
+    prepared = await made.compress(TALK)
+    state = made.dump_state()
+    refitted = await made.refit(prepared, since, start=len(TALK))
+    assert len(writer.requests) == 1, "no model is asked again"
+    assert made.dump_state() == state
+    whole = [*TALK, *since]
+    for message, index in zip(refitted.messages, refitted.kept, strict=True):
+        assert index is None or message["role"] == whole[index]["role"]
+    kept = {index for index in refitted.kept if index is not None}
+    assert kept.isdisjoint(refitted.covered)
+    assert validate_messages(refitted.messages) == []
+    assert sum(map(is_summary, refitted.messages)) == 1
+    return refitted.messages, prepared.summary, refitted.summary, refitted.tokens_after
+
+
+async def test_what_fits_is_appended() -> None:
+    since = [says("All tidy."), user("Thanks!")]
+    messages, before, after, _ = await prepare(since)
+    assert messages[-2:] == since
+    assert after == before
+
+
+async def test_results_since_then_become_lines() -> None:
+    since = work(100, 24)
+    messages, before, after, tokens = await prepare(since)
+    assert after == before, "the model's summary stays"
+    assert tokens <= LIMIT
+    assert messages[-1] == since[-1]
+    assert len(messages) > len(since), "each of them is there"
+    assert text_of(messages[-len(since) + 1]).startswith(
+        "[read_file] read src/module_100.py"
+    )
+
+
+async def test_texts_since_then_are_covered_by_the_journal() -> None:
+    since = [
+        part
+        for number in range(30)
+        for part in (user(f"Point {number}."), says(f"Answer {number}. " * 150))
+    ]
+    messages, _, after, tokens = await prepare(since)
+    assert tokens <= LIMIT
+    assert "Tidy modules." in after, "what the model understood is carried on"
+    assert "Point 3." in after
+    assert (
+        summary_text(next(message for message in messages if is_summary(message)))
+        == after
+    )
+
+
+@pytest.mark.parametrize("count", [4, 40])
+async def test_both_engines_do_it(count: int) -> None:
+    made = engine(32_000, JournalWriter(COUNTER))
+    lossless = LosslessEngine(made._services)
+    prepared = await lossless.compress(TALK)
+    refitted = await lossless.refit(prepared, work(100, count), start=len(TALK))
+    assert refitted.tokens_after <= LIMIT
+    assert validate_messages(refitted.messages) == []

@@ -1,0 +1,76 @@
+"""A model whose summaries cannot be used is asked twice; then the journal stands in and the model rests."""
+
+from __future__ import annotations
+
+import pytest
+
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.summarizers.chain import SummarizerChain
+from everthread.compaction.summarizers.model import LlmSummarizer
+from everthread.compaction.summary import Compaction, render_sections
+from tests.compaction.summarizers.model_doubles import (
+    COUNTER,
+    SpokenModel,
+    model_that_says,
+    talk,
+)
+from tests.compaction.talks import engine
+
+GOOD_TEXT = render_sections(
+    {"Goal": "A parser that reads tokens and keeps the position of each."}
+)
+INVENTED = render_sections(
+    {"Goal": "\n".join(f"- src/invented_{n}.py was changed" for n in range(9))}
+)
+
+
+class World:
+    """A model behind a chain, and a clock."""
+
+    def __init__(self, *texts: str) -> None:
+        self.now = 1_000.0
+        self.model: SpokenModel = model_that_says(*texts)
+        self.chain = SummarizerChain(
+            [LlmSummarizer(self.model, COUNTER)],
+            floor=JournalWriter(COUNTER),
+            clock=lambda: self.now,
+        )
+
+    async def compact(self, *, manual: bool = False) -> Compaction:
+        return await engine(16_000, self.chain).compress(talk(160), manual=manual)
+
+    @property
+    def calls(self) -> int:
+        return len(self.model.requests)
+
+
+@pytest.mark.parametrize(
+    "text", [INVENTED, "I cannot do that.", ""], ids=["invented", "prose", "empty"]
+)
+async def test_two_calls_at_most_then_the_journal_and_a_rest(text: str) -> None:
+    world = World(text)
+    first = await world.compact()
+    assert first.author == "journal"
+    assert world.calls == 2
+    assert len({line for line in first.warnings if "gpt-4o" in line}) == len(
+        first.warnings
+    )
+    world.now += 599
+    second = await world.compact()
+    assert (second.author, second.warnings, world.calls) == ("journal", (), 2)
+    await world.compact(manual=True)
+    assert world.calls == 4, "a person's wish does not wait"
+
+
+async def test_the_second_question_says_what_was_wrong() -> None:
+    world = World(INVENTED, GOOD_TEXT)
+    made = await world.compact()
+    assert made.author == "gpt-4o"
+    assert world.calls == 2
+    assert "no source says" in str(world.model.requests[1].messages[-1]["content"])
+
+
+async def test_an_answer_that_was_repeated_already_is_not_asked_for_again() -> None:
+    world = World("I cannot do that.", INVENTED, GOOD_TEXT)
+    assert (await world.compact()).author == "journal"
+    assert world.calls == 2

@@ -1,0 +1,119 @@
+"""Cache breakpoints for clients of OpenAI models that need them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.core.types import Api
+from tests.gateway.clients import Client, gate, words
+
+OPENAI = "https://api.openai.com/v1"
+MARK = {"mode": "explicit"}
+TOOL = {"type": "function", "function": {"name": "read", "parameters": {}}}
+
+
+@dataclass
+class NewClient(Client):
+    name: str = "gpt-5.6"
+
+    @property
+    def model(self) -> str:
+        return self.name
+
+
+async def sent_by(
+    folder: Path, client: Client, upstream: str = OPENAI, **options: Any
+) -> Any:
+    async with gate(folder, None) as place:
+        manager = place.manager(markers=True, **options)
+        turn = await manager.prepare(client.incoming(upstream))
+        return json.loads(turn.sent.body)
+
+
+@pytest.mark.parametrize("api", ["openai_chat", "openai_responses"])
+async def test_the_system_prompt_ends_with_a_breakpoint(
+    tmp_path: Path, api: Api
+) -> None:
+    client = NewClient(api, tools=[TOOL], system=None)
+    role = "system" if api == "openai_chat" else "developer"
+    client.messages.append({"role": role, "content": "Be brief."})
+    client.says(words(2_000, "ledger"))
+    body = await sent_by(tmp_path, client)
+    first, *rest = body["messages" if api == "openai_chat" else "input"]
+    kind = "text" if api == "openai_chat" else "input_text"
+    part = {"type": kind, "text": "Be brief.", "prompt_cache_breakpoint": MARK}
+    assert first == {"role": role, "content": [part]}
+    assert rest == client.messages[1:], "nothing else is changed"
+
+
+async def test_instructions_carry_none_so_the_first_message_does(
+    tmp_path: Path,
+) -> None:
+    client = NewClient("openai_responses", tools=[TOOL])
+    client.says(words(2_000, "ledger"))
+    body = await sent_by(tmp_path, client)
+    assert body["instructions"] == "Be brief."
+    assert body["input"][0]["content"][0]["prompt_cache_breakpoint"] == MARK
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        NewClient("openai_chat", tools=[TOOL], name="gpt-5.5"),
+        NewClient("openai_chat"),
+        NewClient(
+            "openai_chat",
+            tools=[TOOL],
+            extra={"prompt_cache_options": {"mode": "explicit"}},
+        ),
+        NewClient(
+            "openai_chat",
+            tools=[TOOL],
+            messages=[
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "a", "prompt_cache_breakpoint": MARK}
+                    ],
+                }
+            ],
+        ),
+    ],
+    ids=["older model", "one-shot prompt", "own options", "own breakpoint"],
+)
+async def test_other_requests_are_sent_byte_for_byte(
+    tmp_path: Path, client: Client
+) -> None:
+    client.says(words(2_000, "ledger"))
+    assert await sent_by(tmp_path, client) == client.body()
+
+
+async def test_a_short_prompt_and_another_upstream_get_none(tmp_path: Path) -> None:
+    client = NewClient("openai_chat", tools=[TOOL])
+    client.says("Hello.")
+    assert await sent_by(tmp_path, client) == client.body()
+    client.says(words(2_000, "ledger"))
+    local = await sent_by(tmp_path / "other", client, "http://127.0.0.1:8000/v1")
+    assert local == client.body()
+
+
+async def test_after_a_compaction_the_mark_stays_before_our_note(
+    tmp_path: Path,
+) -> None:
+    async with gate(tmp_path, None, window=16_000) as place:
+        manager = place.manager(markers=True, background=False)
+        client = NewClient("openai_chat", tools=[TOOL])
+        for number in range(40):
+            client.says(f"Entry {number}: {words(120, 'ledger')}")
+            client.messages.append({"role": "assistant", "content": words(120, "ok")})
+        client.says("And now?")
+        turn = await manager.prepare(client.incoming(OPENAI))
+        assert turn.sent.headers["x-everthread-compactions"] == "1"
+        system = json.loads(turn.sent.body)["messages"][0]["content"]
+        assert [part.get("prompt_cache_breakpoint") for part in system] == [MARK, None]
+        assert system[0]["text"] == "Be brief."

@@ -1,0 +1,53 @@
+"""Why the cache missed: an answer that the client asked for is read, and nothing is added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from everthread.core.types import Reply
+from everthread.gateway.answer_reader import usage_of
+from everthread.gateway.contracts import Outcome
+from everthread.gateway.dashboard.views import calls_view
+from tests.gateway.clients import Client, gate, words
+
+DIAGNOSED = {"diagnostics": {"cache_miss_reason": {"type": "system_changed"}}}
+
+
+def answer_of(prompt: int, *, read: int, is_diagnosed: bool) -> Reply:
+    usage = {
+        "input_tokens": prompt - read,
+        "cache_read_input_tokens": read,
+        "output_tokens": 9,
+    }
+    raw = DIAGNOSED if is_diagnosed else {}
+    return Reply({"role": "assistant", "content": "Yes."}, "stop", usage, raw=dict(raw))
+
+
+async def test_the_reason_in_an_answer_is_stored_and_shown(tmp_path: Path) -> None:
+    async with gate(tmp_path, None) as place:
+        manager = place.manager()
+        asked = {"max_tokens": 400, "diagnostics": {"previous_message_id": "msg_1"}}
+        client = Client("anthropic", extra=asked)
+        for number, prompt in enumerate((4_000, 5_000, 6_000)):
+            client.says(f"Note {number}: {words(50, 'ledger')}")
+            turn = await manager.prepare(client.incoming())
+            assert turn.sent.body == client.incoming().raw, "nothing is added"
+            reply = answer_of(
+                prompt, read=3_900 * (number == 1), is_diagnosed=number == 2
+            )
+            await turn.record(Outcome(200, reply, usage_of("anthropic", reply)))
+            client.hears(reply)
+        (row,) = await place.store.list_threads(tenant="t")
+        calls = await place.store.call_rows([row.first.id])
+        assert [call.cache_miss for call in calls] == ["", "", "system changed"]
+        (miss,) = calls_view(calls, [], ttl=300.0).misses
+        assert miss.is_asked
+        assert miss.cause == "system changed (says the provider)"
+
+
+async def test_an_answer_without_a_reason_is_explained_here(tmp_path: Path) -> None:
+    reply = answer_of(4_000, read=0, is_diagnosed=False)
+    usage = usage_of("anthropic", reply)
+    assert usage is not None
+    assert not usage.cache_miss
+    assert usage_of("anthropic", None) is None

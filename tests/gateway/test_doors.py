@@ -1,0 +1,343 @@
+"""The head of a request: read once, within bounds, and in one way; answers of an upstream keep to themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.gateway.auth import Caller
+from everthread.gateway.contracts import Incoming, Limits
+from everthread.gateway.error_answers import Refused
+from everthread.gateway.observability import TerminalLines
+from tests.gateway.house import CHAT as CHAT_MODEL
+from tests.gateway.house import house
+from tests.gateway.raw import (
+    JSON,
+    Plain,
+    ask,
+    chunk,
+    connect,
+    gateway,
+    post,
+    raw_upstream,
+    read_message,
+    say,
+)
+
+CHAT = "/v1/chat/completions"
+FILES = "/v1/files"
+LONG = "a/" * 16_000
+
+
+def body_with(model: str) -> bytes:
+    return json.dumps(
+        {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+    ).encode()
+
+
+def code_of(body: bytes) -> str:
+    return str(json.loads(body)["error"]["code"])
+
+
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/responses", "/v1/compact", "/v1/responses/compact"]
+)
+async def test_a_model_name_that_is_too_long_is_refused_everywhere(
+    path: str, tmp_path: Path
+) -> None:
+    """The attack: the price of a name of many slashes was looked up for 23 seconds, and everybody waited."""
+    async with house(tmp_path) as home:
+        url = await home.gateway()
+        key = (
+            b"authorization",
+            f"Bearer {await home.key(scopes=('proxy', 'threads'))}".encode(),
+        )
+        answer = await ask(url, post(path, body_with(LONG), key, *JSON))
+        fine = await ask(url, post(CHAT, body_with(CHAT_MODEL), key, *JSON))
+    assert (answer.status, code_of(answer.body)) == (400, "model_name_too_long")
+    assert b"at most 300" in answer.body
+    assert fine.status == 200
+    assert [record.body["model"] for record in home.provider.log] == [CHAT_MODEL]
+
+
+@pytest.mark.parametrize("mode", ["managed", "observe", "off"])
+async def test_the_mode_makes_no_difference_for_a_name_that_is_too_long(
+    mode: str,
+) -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, mode=mode) as (url, _),  # type: ignore[arg-type]
+    ):
+        named = await ask(url, post(CHAT, body_with(LONG), *JSON))
+        listed = await ask(
+            url,
+            b"GET /v1/models/"
+            + LONG.encode()
+            + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        )
+        longest = await ask(url, post(CHAT, body_with("m" * 300), *JSON))
+    assert [answer.status for answer in (named, listed, longest)] == [400, 400, 200]
+    assert len(upstream.heard) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1%2fchat%2fcompletions",
+        "/v1/%2563hat/completions",
+        "/v1/files%2f..%2fchat/completions",
+        "/v1/x%252f..%252fchat%252fcompletions",
+        "/v1/..%2f..%2fmetrics",
+        "/%256detrics",
+        "/v1/%256dessages/count_tokens",
+        "/v1/responses%2fcompact",
+        "/v1beta/models%2fgemini-2.5-pro:generateContent",
+    ],
+)
+async def test_a_path_that_routes_differently_when_it_is_decoded_again_is_refused(
+    path: str,
+) -> None:
+    async def make_item(_incoming: Incoming) -> tuple[dict[str, Any], int]:
+        return {}, 0
+
+    manager = Plain()
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, manager, make_item=make_item) as (url, _),
+    ):
+        answer = await ask(url, post(path, b"{}", *JSON))
+        assert answer.status == 400
+        assert b"means something else each time it is decoded" in answer.body
+    assert (upstream.heard, manager.prepared) == ([], [])
+
+
+async def test_a_path_that_is_encoded_again_and_again_is_refused() -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        answer = await ask(
+            url, post("/v1/files/%" + "25" * 20_000 + "41", b"{}", *JSON)
+        )
+        assert (answer.status, code_of(answer.body)) == (400, "invalid_path")
+        assert upstream.heard == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/a%2fb",
+        "/v1/files/%252e%252e/x",
+        "/v1/files/100%25",
+        "/v1/files/a%20b",
+    ],
+)
+async def test_an_upstream_gets_the_bytes_of_a_path_as_the_client_wrote_them(
+    path: str,
+) -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        assert (await ask(url, post(path, b"{}", *JSON))).status == 200
+    assert upstream.heard[0].line.split()[1] == path.encode()
+
+
+class Keys:
+    """Lets in who shows `good`; tells whom by the key."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        key = headers.get("x-api-key", "")
+        if not key.startswith("good"):
+            raise Refused(401, "missing_api_key", "No API key.")
+        return Caller(key.rpartition("-")[0], key, frozenset({"proxy"}))
+
+
+@pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+@pytest.mark.parametrize("path", [CHAT, FILES])
+async def test_a_key_in_a_trailer_lets_nobody_in(path: str, offer: bytes) -> None:
+    """The attack: a proxy before the gateway strips or checks headers, and never sees what follows a body."""
+    start = (
+        b"POST "
+        + path.encode()
+        + b" HTTP/1.1\r\nHost: localhost\r\n"
+        + offer
+        + b"Transfer-Encoding: chunked\r\n"
+    )
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, authenticator=Keys()) as (url, _),
+    ):
+        hidden = (
+            start
+            + b"\r\n"
+            + chunk(b"{}")
+            + b"0\r\nx-api-key: good-1\r\nx-other: a\r\n\r\n"
+        )
+        refused = await ask(url, hidden)
+        shown = await ask(
+            url,
+            start
+            + b"x-api-key: good-1\r\n\r\n"
+            + chunk(b"{}")
+            + b"0\r\nx-other: a\r\n\r\n",
+        )
+    assert (refused.status, shown.status) == (401, 200)
+    assert ["x-other" in heard.names for heard in upstream.heard] == [False]
+
+
+async def test_two_credentials_in_one_header_are_refused() -> None:
+    """Which of two counts each server decides for itself."""
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, authenticator=Keys()) as (url, _),
+    ):
+        two = await ask(
+            url, post(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-2"))
+        )
+        same = await ask(
+            url, post(CHAT, b"{}", (b"x-api-key", b"good-1"), (b"x-api-key", b"good-1"))
+        )
+    assert (two.status, code_of(two.body), same.status) == (
+        400,
+        "duplicate_credential",
+        200,
+    )
+
+
+async def test_the_keys_of_one_tenant_share_half_of_the_places() -> None:
+    """The attack: two keys of one tenant took all places, and nobody else was answered."""
+    done = asyncio.Event()
+
+    async def slowly(request: object, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        await say(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
+
+    async with (
+        raw_upstream(slowly) as upstream,
+        gateway(upstream.url, limits=Limits(concurrent=4), authenticator=Keys()) as (
+            url,
+            _,
+        ),
+    ):
+        places = [await connect(url) for _ in range(5)]
+        for (_, writer), key in zip(
+            places, (b"good-a-1", b"good-a-2", b"good-b-1", b"good-b-2"), strict=False
+        ):
+            writer.write(post(CHAT, b"{}", (b"x-api-key", key)))
+        await upstream.requests(4)
+        places[4][1].write(post(CHAT, b"{}", (b"x-api-key", b"good-a-3")))
+        refused = await read_message(places[4][0])
+        done.set()
+        answers = [await read_message(reader) for reader, _ in places[:4]]
+        for _, writer in places:
+            writer.close()
+    assert refused.status == 429
+    assert {answer.status for answer in answers} == {200}
+
+
+HTML = b"<script>document.title = 'ran'</script>"
+
+
+async def test_an_answer_of_an_upstream_says_nothing_about_our_own_origin() -> None:
+    theirs = [
+        (b"content-type", b"text/html"),
+        (b"set-cookie", b"everthread_session=x"),
+        (b"clear-site-data", b'"*"'),
+        (b"x-everthread-notice", b"call this number"),
+        (b"X-Everthread-Thread", b"forged"),
+        (b"service-worker-allowed", b"/"),
+        (b"x-content-type-options", b"sniff"),
+        (b"x-ratelimit-remaining", b"7"),
+    ]
+    async with (
+        raw_upstream(say(200, theirs, HTML)) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        for path in (CHAT, FILES, "/v1/responses/compact"):
+            answer = await ask(url, post(path, b"{}", *JSON))
+            assert answer.body == HTML
+            assert answer.names["content-security-policy"] == "sandbox"
+            assert [
+                value
+                for name, value in answer.headers
+                if name == b"x-content-type-options"
+            ] == [b"nosniff"]
+            assert answer.names["x-ratelimit-remaining"] == "7"
+            named = {name.lower() for name, _ in answer.headers}
+            assert not named & {
+                b"set-cookie",
+                b"clear-site-data",
+                b"service-worker-allowed",
+            }
+            assert b"forged" not in [value for _, value in answer.headers]
+            assert "this number" not in answer.names.get("x-everthread-notice", "")
+
+
+def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The reasons in the lines of requests, in order."""
+    fields: list[dict[str, str]] = [
+        getattr(record, "fields", {}) for record in caplog.records
+    ]
+    return [one["reason"] for one in fields if "reason" in one]
+
+
+@pytest.mark.parametrize("path", [CHAT, FILES])
+async def test_the_log_says_why_an_upstream_refused_a_request(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = b"sk-" + b"proj-T7kQ2mZ9xW4pL8vR3nB6yH1c"
+    error = (
+        b'{"error": {"message": "Unknown model gpt-99, key ' + key + b'", "type": "x"}}'
+    )
+    caplog.set_level(logging.INFO, "everthread.gateway")
+    async with (
+        raw_upstream(say(400, JSON, error)) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        answer = await ask(url, post(path, body_with("gpt-99"), *JSON))
+    assert (answer.status, answer.body) == (400, error)
+    assert reasons(caplog) == ["Unknown model gpt-99, key [REDACTED]"]
+    line = TerminalLines().format(
+        next(record for record in caplog.records if hasattr(record, "fields"))
+    )
+    assert "Unknown model gpt-99" in line
+
+
+async def test_the_log_says_why_the_gateway_refused_a_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "everthread.gateway")
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, _),
+    ):
+        await ask(url, post(CHAT, body_with(LONG), *JSON))
+        await ask(url, post("/v1/%2563hat/completions", b"{}", *JSON))
+    assert [words.split()[1] for words in reasons(caplog)] == ["model's", "path"]
+
+
+async def test_bodies_that_are_not_managed_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url) as (url, proxy),
+    ):
+        for _ in range(3):
+            await ask(url, post(CHAT, b"brotli", (b"content-encoding", b"br")))
+        assert proxy.metrics.value("unmanaged") == 3
+    warned = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING
+    ]
+    assert warned == [
+        "a request is passed on unmanaged: its body cannot be decoded here"
+    ]

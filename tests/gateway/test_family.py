@@ -1,0 +1,352 @@
+"""Threads of one client session: continued after the client's own compaction, branched, re-worded. Over real HTTP."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from everthread.core.messages import text_of
+from everthread.core.types import Reply, Request
+from tests.cli.conftest import everthread, home
+from tests.gateway.house import CHAT, CLAUDE, FILLER, house
+
+__all__ = ["everthread", "home"]
+READ: Any = {
+    "name": "Read",
+    "description": "Read a file",
+    "input_schema": {"type": "object", "properties": {}},
+}
+SUMMARY = (
+    "1. Primary Request: the user asked to move the ledger of the harbour office into the new archive and to keep "
+    "every receipt beside its entry. 2. Files: src/ledger/archive.py holds the importer, receipts.py pairs each "
+    "receipt with its entry. 3. Pending: write the report for the auditors of the northern branch before Friday."
+)
+SECRET_PLACE = "The archive key lies under the blue amphora."
+NUMBERS = itertools.count()
+
+
+class Session:
+    """A client that names its session, as Claude Code does."""
+
+    def __init__(self, http: httpx2.AsyncClient, url: str, name: str = "s-1") -> None:
+        self.messages: list[Any] = []
+        self._http = http
+        self._url = url
+        self._name = name
+
+    async def say(self, text: str, **more: Any) -> str:
+        """The thread of the answer."""
+        self.messages.append({"role": "user", "content": text})
+        return await self.send(**more)
+
+    async def send(self, **more: Any) -> str:
+        body = {
+            "model": CLAUDE,
+            "max_tokens": 500,
+            "messages": self.messages,
+            "tools": [READ],
+            **more,
+        }
+        headers = {
+            "x-api-key": "k",
+            "anthropic-version": "2023-06-01",
+            "x-claude-code-session-id": self._name,
+        }
+        answer = await self._http.post(
+            f"{self._url}/v1/messages", json=body, headers=headers
+        )
+        assert answer.status_code == 200, answer.text
+        self.messages.append({"role": "assistant", "content": answer.json()["content"]})
+        return str(answer.headers["x-everthread-thread"])
+
+
+def answer_or_recall(request: Request) -> Any:
+    """Summarise when told to; look the key's place up when asked for it and `recall` is there."""
+    asked = (
+        text_of(request.messages[-1]) if request.messages[-1]["role"] == "user" else ""
+    )
+    if "detailed summary" in asked:
+        return SUMMARY
+    tools = [tool["function"]["name"] for tool in request.tools or ()]
+    if "Where is the key" in asked and "recall" in tools:
+        function = {"name": "recall", "arguments": '{"query": "archive key"}'}
+        call: Any = {
+            "id": f"c{next(NUMBERS)}",
+            "type": "function",
+            "function": function,
+        }
+        return Reply({"role": "assistant", "content": "", "tool_calls": [call]})
+    results = [
+        text_of(message) for message in request.messages if message["role"] == "tool"
+    ]
+    return f"Found: {results[-1]}" if results else "Noted."
+
+
+async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reaches_what_came_before(
+    tmp_path: Path,
+) -> None:
+    async with (
+        house(tmp_path, script=answer_or_recall) as place,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        url = await place.gateway("none", key=None)
+        session = Session(http, url)
+        before = await session.say(SECRET_PLACE)
+        await session.say("Read the importer. " + FILLER * 5)
+        await session.say(
+            "Your task is to create a detailed summary of the conversation so far."
+        )
+        session.messages = []
+        opening = "This session is being continued from a previous conversation that ran out of context."
+        after = await session.say(
+            f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report."
+        )
+        assert after != before
+        stored = await place.store.session(after)
+        assert (stored.kind, stored.parent) == ("branch", before)
+        assert await session.say("Where is the key?") == after
+        assert "blue amphora" in str(session.messages[-1]["content"])
+        history = [
+            text_of(message.body) for message in await place.store.history(after)
+        ]
+        assert history[0] == SECRET_PLACE
+        other = await place.gateway("none", key=None)
+        again = Session(http, other)
+        again.messages = session.messages
+        assert await again.say("Where is the key, once more?") == after, (
+            "another process knows it too"
+        )
+        tools = [
+            tool["function"]["name"]
+            for tool in place.provider.log[-1].request.tools or ()  # type: ignore[union-attr]
+        ]
+        assert "recall" in tools
+
+
+async def test_another_conversation_of_the_session_is_not_taken_for_its_continuation(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        session = Session(http, url)
+        await session.say("Move the ledger into the archive. " + FILLER * 5)
+        session.messages = []
+        thread = await session.say(
+            "Write a poem about the sea in four lines, with a lighthouse, two gulls, some fog in the morning and a "
+            "boat that comes home late, and let the last line rhyme with the first one, if that is no effort."
+        )
+        assert (await place.store.session(thread)).parent is None
+
+
+async def test_a_branch_recalls_what_only_its_parent_has(tmp_path: Path) -> None:
+    """A client dropped one of two parallel calls when it resumed: its history branches off."""
+
+    async with (
+        house(tmp_path, window=12_000, script=answer_or_recall) as place,
+        httpx2.AsyncClient(timeout=120) as http,
+    ):
+        settings = "compression: {background: false, economics: false}\n"
+        url = await place.gateway("none", key=None, settings=settings)
+        session = Session(http, url)
+        await session.say("Begin. " + FILLER * 100)
+        resumed = list(session.messages)
+        before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
+        await place.wait_for_texts(before, 4)
+        session.messages = resumed
+        branch = await session.say("Another way. " + FILLER * 100)
+        assert branch != before
+        while place.provider.log[-1].request is not None and "recall" not in [
+            tool["function"]["name"]
+            for tool in place.provider.log[-1].request.tools or ()
+        ]:
+            assert await session.say("Go on. " + FILLER * 100) == branch
+        await session.say("Where is the key?")
+        assert "blue amphora" in str(session.messages[-1]["content"])
+
+
+def tool_use(number: int, path: str) -> dict[str, Any]:
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{number}",
+        "name": "Read",
+        "input": {"file_path": path},
+    }
+
+
+def tool_result(number: int, text: str) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": text}
+
+
+async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
+    tmp_path: Path,
+) -> None:
+    async with (
+        house(tmp_path, window=12_000, script=answer_or_recall) as place,
+        httpx2.AsyncClient(timeout=120) as http,
+    ):
+        settings = "compression: {background: false, economics: false}\n"
+        url = await place.gateway("none", key=None, settings=settings)
+        session = Session(http, url)
+        calls = [tool_use(1, "a.txt"), tool_use(2, "b.txt")]
+        results = [
+            tool_result(1, f"Nothing. {FILLER * 30}"),
+            tool_result(2, SECRET_PLACE),
+        ]
+        opening = {"role": "user", "content": "Read both files. " + FILLER * 60}
+        session.messages = [
+            opening,
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": results},
+        ]
+        before = await session.send()
+        await session.say("Thanks.")
+        await place.wait_for_texts(before, 7)
+        session.messages = [
+            opening,
+            {"role": "assistant", "content": calls[:1]},
+            {"role": "user", "content": results[:1]},
+            {"role": "assistant", "content": "One is read."},
+        ]
+        branch = await session.say("Go on. " + FILLER * 100)
+        assert branch != before
+        assert before in await place.store.family(branch)
+        for _ in range(8):
+            assert await session.say("Go on. " + FILLER * 100) == branch
+        await session.say("Where is the key?")
+        assert "blue amphora" in str(session.messages[-1]["content"])
+
+
+async def test_state_and_search_reach_all_threads_of_a_session(
+    tmp_path: Path, everthread: Any
+) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        session = Session(http, url)
+        thread = await session.say("Mend the parser.")
+        helper = Session(http, url)
+        edit = {
+            "type": "tool_use",
+            "id": "toolu_7",
+            "name": "Edit",
+            "input": {
+                "file_path": "/src/parser.py",
+                "old_string": "a",
+                "new_string": "b",
+            },
+        }
+        helper.messages = [
+            {"role": "user", "content": "You mend the lexer beside the conversation."},
+            {"role": "assistant", "content": [edit]},
+            {"role": "user", "content": [tool_result(7, "The file was updated.")]},
+        ]
+        other = await helper.send()
+        await place.wait_for_texts(other, 4)
+        assert other != thread
+        state = (await http.get(f"{url}/api/threads/{thread}/state")).json()
+        assert "/src/parser.py" in [file["path"] for file in state["files"]]
+        found = await http.get(
+            f"{url}/api/threads/{thread}/search", params={"q": "lexer"}
+        )
+        assert [hit["thread"] for hit in found.json()["items"]] == [other]
+        stranger = await Session(http, url, "s-2").say("Mend something else.")
+        apart = (await http.get(f"{url}/api/threads/{stranger}/state")).json()
+        assert apart["files"] == []
+    stored = ("--store", str(place.file))
+    assert "parser.py" in everthread("sessions", "state", thread, *stored).stdout
+    shown = everthread("sessions", "search", "lexer", "--thread", thread, *stored)
+    assert "lexer" in shown.stdout
+
+
+async def test_answers_that_a_client_lengthens_or_rewords_stay_in_one_thread(
+    tmp_path: Path,
+) -> None:
+    said = iter(range(1_000))
+
+    def script(_: Request) -> str:
+        number = next(said)
+        return f"Entry {number} of the ledger was settled and compared twice with its receipt by the office."
+
+    async with (
+        house(tmp_path, script=script) as place,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        url = await place.gateway("none", key=None)
+        messages: list[Any] = []
+        threads = set()
+        for turn in range(25):
+            messages.append({"role": "user", "content": f"Question {turn}"})
+            answer = await http.post(
+                f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages}
+            )
+            threads.add(answer.headers["x-everthread-thread"])
+            text = answer.json()["choices"][0]["message"]["content"]
+            reworded = text.replace(
+                "was settled and compared", "got settled, then somebody compared it"
+            )
+            for message in messages:
+                if message["role"] == "assistant":
+                    message["content"] += " (noted)"
+            messages.append(
+                {
+                    "role": "assistant",
+                    "content": reworded if turn % 2 else f"{text} That was all of it.",
+                }
+            )
+        assert len(threads) == 1
+        stored = await place.wait_for_texts(threads.pop(), 50)
+        assert stored[::2] == [f"Question {turn}" for turn in range(25)]
+
+
+async def test_another_answer_of_the_model_is_a_branch(tmp_path: Path) -> None:
+    said = iter(
+        (
+            "The office opens at nine on every day.",
+            "The office opens at ten on every day.",
+            "Noted.",
+        )
+    )
+    async with (
+        house(tmp_path, script=lambda _: next(said)) as place,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        url = await place.gateway("none", key=None)
+        asked = [{"role": "user", "content": "When does it open?"}]
+        body = {"model": CHAT, "messages": asked}
+        answers = [
+            await http.post(f"{url}/v1/chat/completions", json=body) for _ in range(2)
+        ]
+        threads = [answer.headers["x-everthread-thread"] for answer in answers]
+        second = answers[-1].json()["choices"][0]["message"]
+        messages = [*asked, second, {"role": "user", "content": "Thanks."}]
+        answer = await http.post(
+            f"{url}/v1/chat/completions", json={"model": CHAT, "messages": messages}
+        )
+        branch = answer.headers["x-everthread-thread"]
+        assert threads[0] == threads[1] != branch
+        stored = [
+            text_of(message.body) for message in await place.store.history(branch)
+        ]
+        assert stored[1] == "The office opens at ten on every day."
+
+
+async def test_two_sessions_and_two_tenants_share_nothing(tmp_path: Path) -> None:
+    async with (
+        house(tmp_path, script=answer_or_recall) as place,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        url = await place.gateway("none", key=None)
+        first = Session(http, url, "s-1")
+        second = Session(http, url, "s-2")
+        threads = [await first.say(SECRET_PLACE), await second.say(SECRET_PLACE)]
+        assert len(set(threads)) == 2
+        assert set(await place.store.family(threads[0])) == {threads[0]}
+        keys = await place.gateway("keys")
+        for tenant in ("ann", "bob"):
+            http.headers["authorization"] = f"Bearer {await place.key(tenant)}"
+            thread = await Session(http, keys, "s-1").say(SECRET_PLACE)
+            assert thread not in threads
+            assert await place.store.family(thread) == [thread]
+            threads.append(thread)

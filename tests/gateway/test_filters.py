@@ -1,0 +1,210 @@
+"""The moments at which a feature of the gateway acts: through HTTP, with features made for the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from everthread.factory.gateways import make_features
+from everthread.gateway.app import GatewayApp
+from everthread.gateway.contracts import NOTICE_HEADER, Outcome
+from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+from everthread.gateway.filters import Feature, Filter
+from everthread.gateway.proxy import Proxy
+from everthread.gateway.router import Routes, Upstream
+from everthread.gateway.server import Gateway
+from everthread.gateway.streaming import Pieces
+from everthread.gateway.upstream import ResponseHeaders
+from tests.gateway.raw import (
+    JSON,
+    STREAM,
+    Answering,
+    Heard,
+    Plain,
+    RawUpstream,
+    ask,
+    chunk,
+    head,
+    post,
+    raw_upstream,
+    say,
+)
+
+CHAT = "/v1/chat/completions"
+ASK = json.dumps(
+    {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+).encode()
+
+
+@asynccontextmanager
+async def gateway(
+    answer: Answering, *features: Feature
+) -> AsyncIterator[tuple[str, RawUpstream]]:
+    async with raw_upstream(answer) as upstream:
+        proxy = Proxy(
+            Routes([Upstream("only", upstream.url)]), Plain(), features=features
+        )
+        async with Gateway(GatewayApp(proxy), patience=1.0) as running:
+            yield running.url, upstream
+
+
+class Named(Feature):
+    """Puts its name on what passes, and notes each moment."""
+
+    def __init__(self, name: str, moments: list[str]) -> None:
+        self.name = name
+        self.moments = moments
+
+    def begin(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
+        return NamedFilter(self.name, self.moments)
+
+
+class NamedFilter(Filter):
+    def __init__(self, name: str, moments: list[str]) -> None:
+        self.name = name
+        self.moments = moments
+
+    def request(self, request: UpstreamRequest) -> UpstreamRequest:
+        self.moments.append(f"{self.name} request")
+        if not isinstance(request.body, bytes):  # a body that is passed on as it comes
+            return request
+        return replace(request, body=request.body + self.name.encode(), is_changed=True)
+
+    async def answer(self, answer: Answer) -> Answer:
+        self.moments.append(f"{self.name} answer {answer.status}")
+        return replace(answer, is_changed=True)
+
+    def event(self, piece: bytes) -> bytes:
+        return piece + self.name.encode()
+
+    def end(self) -> bytes:
+        return f"/{self.name}".encode()
+
+    def seen(self, piece: bytes) -> None:
+        self.moments.append(f"{self.name} saw {piece.decode()}")
+
+    def done(self, outcome: Outcome) -> Outcome:
+        self.moments.append(f"{self.name} done {outcome.status}")
+        return outcome
+
+
+async def stream_one(_request: Heard, writer: asyncio.StreamWriter) -> None:
+    writer.write(head(200, STREAM) + chunk(b"piece") + b"0\r\n\r\n")
+
+
+async def test_a_request_passes_the_features_in_order_and_its_answer_in_reverse() -> (
+    None
+):
+    moments: list[str] = []
+    async with gateway(stream_one, Named("A", moments), Named("B", moments)) as (
+        url,
+        upstream,
+    ):
+        heard = await ask(url, post(CHAT, ASK))
+    assert upstream.heard[0].body == ASK + b"AB"
+    assert upstream.heard[0].names["content-length"] == str(len(ASK) + 2)
+    assert heard.body == b"pieceBA" + b"/BA/A"
+    assert moments == [
+        "A request",
+        "B request",
+        "B answer 200",
+        "A answer 200",
+        "A saw piece",
+        "B saw piece",
+        "B done 200",
+        "A done 200",
+    ]
+
+
+async def test_features_also_see_requests_that_are_passed_on_unread() -> None:
+    moments: list[str] = []
+    async with gateway(say(200, JSON, b"[]"), Named("A", moments)) as (url, upstream):
+        heard = await ask(url, post("/v1/embeddings", b'{"model":"m"}'))
+    assert upstream.heard[0].body == b'{"model":"m"}'
+    assert heard.body == b"[]A/A"
+    assert moments == ["A request", "A answer 200", "A saw []", "A done 200"]
+
+
+class RetryOnce(Feature, Filter):
+    """Has a refused request sent once more."""
+
+    def __init__(self) -> None:
+        self.refusals: list[tuple[int, bytes]] = []
+
+    def begin(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
+        return self
+
+    async def refused(self, status: int, body: bytes) -> bool:
+        self.refusals.append((status, body))
+        return len(self.refusals) == 1
+
+
+async def test_a_feature_has_a_refused_request_sent_again() -> None:
+    feature = RetryOnce()
+    async with gateway(say(400, JSON, b'{"error":{}}'), feature) as (url, upstream):
+        heard = await ask(url, post(CHAT, ASK))
+    assert heard.status == 400
+    assert feature.refusals == [(400, b'{"error":{}}')] * 2
+    assert len(upstream.heard) == 2
+
+
+class OwnPath(Feature, Filter):
+    """Answers a path of its own, with what it read in the request."""
+
+    paths = frozenset({"/v1/own"})
+
+    def __init__(self) -> None:
+        self.body = b""
+
+    def begin(self, exchange: Exchange) -> Filter | None:
+        if exchange.incoming is None:
+            return None
+        self.body = exchange.incoming.body
+        return self
+
+    async def answer(self, answer: Answer) -> Answer:  # noqa: ARG002
+        headers = ResponseHeaders([(b"content-type", b"text/plain")])
+        return Answer(
+            200,
+            headers,
+            Pieces.of(b"own"),
+            own_headers={NOTICE_HEADER: "answered here"},
+        )
+
+
+async def test_a_feature_answers_a_path_of_its_own_in_place_of_the_upstream() -> None:
+    feature = OwnPath()
+    async with gateway(say(404, JSON, b"{}"), feature) as (url, _):
+        own = await ask(url, post("/v1/own", b'{"model":"m"}'))
+        other = await ask(url, post("/v1/other", b'{"model":"m"}'))
+    assert (own.status, own.body, own.names[NOTICE_HEADER]) == (
+        200,
+        b"own",
+        "answered here",
+    )
+    assert feature.body == b'{"model":"m"}'
+    assert other.status == 404
+
+
+async def test_each_feature_of_the_gateway_can_be_left_out() -> None:
+    """Without any one of them, a chat is answered with the upstream's own bytes."""
+    answer = {
+        "id": "1",
+        "model": "m",
+        "choices": [{"message": {"role": "assistant", "content": "yes"}}],
+    }
+    body = json.dumps(answer).encode()
+    listed = make_features(make_item=_make_no_item)
+    for left_out in listed:
+        rest = [feature for feature in listed if feature is not left_out]
+        async with gateway(say(200, JSON, body), *rest) as (url, upstream):
+            heard = await ask(url, post(CHAT, ASK))
+        assert heard.body == body
+        assert upstream.heard[0].body == ASK
+
+
+async def _make_no_item(_incoming: object) -> tuple[dict[str, object], int]:
+    raise NotImplementedError

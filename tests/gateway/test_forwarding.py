@@ -1,0 +1,293 @@
+"""A request that cannot need a change is forwarded before it is read, and stored with its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import text_of
+from everthread.core.types import Api, Reply
+from everthread.errors import StoreError
+from everthread.gateway.contracts import THREAD_HEADER, Incoming, Outcome, ProxyTurn
+from everthread.gateway.fail_open import FailOpenManager
+from everthread.gateway.management.forwarding import ForwardedTurn
+from everthread.gateway.management.gateway_events import RecordFailed
+from everthread.gateway.management.known_bodies import BodyOrigin
+from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.management.turn import ManagedTurn
+from everthread.gateway.observability import Metrics
+from everthread.store.store import Store
+from tests.gateway.clients import APIS, Client, Gate, running, words
+
+WINDOW = 40_000
+OPENING = words(900, "größer")
+
+
+def arrive(manager: ProxyManager, client: Client) -> Incoming:
+    """Return a request with its body located, as the proxy does it."""
+    incoming = client.incoming()
+    origin = BodyOrigin.of(client.api, client.tenant, client.headers)
+    match = manager.find_known(origin, incoming.body)
+    return replace(incoming, outline=manager.locate(origin, incoming.body, match))
+
+
+async def begin(manager: ProxyManager, client: Client) -> ProxyTurn:
+    incoming = arrive(manager, client)
+    return manager.forward_first(incoming) or await manager.prepare(incoming)
+
+
+def outcome(client: Client, text: str = "Yes.", tokens: int = 900) -> Outcome:
+    """Return an answer, which the client puts into its history."""
+    reply = Reply({"role": "assistant", "content": text}, "stop")
+    client.hears(reply)
+    return Outcome(200, reply, CanonicalUsage(tokens, 20))
+
+
+async def talk(manager: ProxyManager, client: Client, text: str) -> ProxyTurn:
+    client.says(text)
+    turn = await begin(manager, client)
+    await turn.record(outcome(client))
+    return turn
+
+
+async def stored_texts(store: Store, thread: str) -> list[str]:
+    return [text_of(message.body) for message in await store.history(thread)]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_known_thread_is_forwarded_before_it_is_read(
+    tmp_path: Path, api: Api
+) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(alone=True)
+        client = Client(api)
+        first = await talk(manager, client, OPENING)
+        assert isinstance(first, ManagedTurn)
+        for number in range(3):
+            client.says(f"Next {number}, größer.")
+            incoming = arrive(manager, client)
+            turn = manager.forward_first(incoming)
+            assert isinstance(turn, ForwardedTurn)
+            assert turn.sent.body is incoming.raw
+            headers = await turn.response_headers()
+            assert headers[THREAD_HEADER] == first.thread
+            await turn.record(outcome(client, f"Answer {number}."))
+        texts = [OPENING, "Yes."]
+        for number in range(3):
+            texts += [f"Next {number}, größer.", f"Answer {number}."]
+        assert await stored_texts(place.store, first.thread) == texts
+        assert len(await place.store.usage(first.thread)) == 4
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_the_next_request_stores_what_a_killed_gateway_did_not(
+    tmp_path: Path, *, alone: bool
+) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(alone=alone)
+        client = Client("anthropic")
+        first = await talk(manager, client, OPENING)
+        client.says("Answered, but never stored.")
+        killed = await begin(manager, client)
+        assert isinstance(killed, ForwardedTurn)
+        outcome(client, "The client has this answer.")
+        other = place.manager(alone=alone)
+        third = await talk(other, client, "Is it all there?")
+        assert third.thread == first.thread
+        assert await stored_texts(place.store, first.thread) == [
+            OPENING,
+            "Yes.",
+            "Answered, but never stored.",
+            "The client has this answer.",
+            "Is it all there?",
+            "Yes.",
+        ]
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+async def test_requests_that_overtake_each_other_are_stored_in_their_order(
+    tmp_path: Path,
+) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(alone=True)
+        client = Client("anthropic")
+        first = await talk(manager, client, OPENING)
+        recording = []
+        for number in range(5):
+            client.says(f"Next {number}.")
+            turn = await begin(manager, client)
+            recorded = turn.record(outcome(client, f"Answer {number}."))
+            recording.append(asyncio.create_task(recorded))
+            await asyncio.sleep(0)
+        await asyncio.gather(*recording)
+        texts = [OPENING, "Yes."]
+        for number in range(5):
+            texts += [f"Next {number}.", f"Answer {number}."]
+        assert await stored_texts(place.store, first.thread) == texts
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+async def test_a_long_answer_does_not_keep_its_request_out_of_the_store(
+    tmp_path: Path,
+) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("anthropic")
+        first = await talk(manager, client, OPENING)
+        client.says("Take your time.")
+        turn = await begin(manager, client)
+        assert isinstance(turn, ForwardedTurn)
+        async with asyncio.timeout(60):
+            while len(await place.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
+                await asyncio.sleep(0.05)
+        await turn.record(outcome(client))
+        assert len(await place.store.history(first.thread)) == 4
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+async def test_a_thread_at_half_of_its_threshold_is_read_first(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("anthropic")
+        client.says(OPENING)
+        turn = await begin(manager, client)
+        await turn.record(outcome(client, tokens=WINDOW // 4 - 600))
+        client.says("Short.")
+        assert manager.forward_first(arrive(manager, client)) is not None
+        client.messages.pop()
+        client.says("Long. " * 150)
+        assert manager.forward_first(arrive(manager, client)) is None
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+async def test_other_requests_are_read_first(tmp_path: Path) -> None:
+    """A changed answer, changed words, other settings, another tenant or session, and a repeated request."""
+
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat", tools=[], extra={"temperature": 0.5})
+        await talk(manager, client, OPENING)
+        await talk(manager, client, "And then?")
+        client.says("Last.")
+        assert manager.forward_first(arrive(manager, client)) is not None
+        *past, answer, last = client.messages
+        changed: list[dict[str, Any]] = [
+            {"messages": [*past, {**answer, "content": "No."}, last]},
+            {"messages": [*past[:2], {**past[2], "content": "Else?"}, answer, last]},
+            {"messages": past},
+            {"extra": {"temperature": 0.7}},
+            {"tenant": "other"},
+            {"headers": {"x-session-id": "other"}},
+            {"mode": "observe"},
+        ]
+        for change in changed:
+            other = replace(client, **change)
+            assert manager.forward_first(arrive(manager, other)) is None, change
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+async def test_a_rewritten_thread_is_read_first(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        client = Client("anthropic")
+        for number in range(14):
+            client.says(words(500, f"topic {number}"))
+            client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        turn = await talk(manager, client, "Go on.")
+        assert turn.sent.rewritten
+        client.says("And now?")
+        assert manager.forward_first(arrive(manager, client)) is None
+
+    await running(tmp_path, run, window=8_000)
+
+
+async def test_cache_marks_are_set_before_a_request_is_forwarded(
+    tmp_path: Path,
+) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(markers=True)
+        client = Client("anthropic", system=words(4_000, "rules"))
+        client.says(OPENING)
+        first = await begin(manager, client)
+        await first.record(outcome(client, tokens=4_000))
+        client.says("And now?")
+        incoming = arrive(manager, client)
+        turn = manager.forward_first(incoming)
+        assert turn is not None
+        read = await manager.prepare(replace(incoming, outline=None))
+        assert turn.sent.rewritten
+        assert turn.sent.body.count(b'"cache_control"') == 4
+        assert turn.sent.body == read.sent.body
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+async def test_a_refused_request_is_read_and_made_smaller(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        manager = place.manager(background=False)
+        client = Client("anthropic", extra={"max_tokens": 100})
+        for number in range(14):
+            client.says(words(500, f"topic {number}"))
+            client.hears(Reply({"role": "assistant", "content": "Yes."}, "stop"))
+        await talk(manager, client, "Go on.")
+        client.says("And now?")
+        turn = await begin(manager, client)
+        assert isinstance(turn, ForwardedTurn)
+        refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":'
+        refusal += b'"prompt is too long: 9001 tokens > 6000 maximum"}}'
+        again = await turn.recover(400, refusal)
+        assert again is not None
+        assert again.rewritten
+        assert len(again.body) < len(turn.sent.body)
+        await turn.record(outcome(client))
+
+    await running(tmp_path, run, window=WINDOW)
+
+
+class FailingStore:
+    """A store that fails to store what was said once it has an error to raise."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend_thread(self, *given: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return await self._store.extend_thread(*given)
+
+
+async def test_a_failure_after_the_answer_is_visible(tmp_path: Path) -> None:
+    async def run(place: Gate) -> None:
+        store = FailingStore(place.store)
+        place.store = cast("Store", store)
+        manager = place.manager(alone=True)
+        metrics = Metrics()
+        guarded = FailOpenManager(manager, metrics, 60)
+        client = Client("anthropic")
+        await talk(manager, client, OPENING)
+        for error in (StoreError("the disk is full"), RuntimeError("a mistake")):
+            store.error = error
+            client.says("And now?")
+            turn = guarded.forward_first(arrive(manager, client))
+            assert turn is not None
+            await turn.record(outcome(client))
+        assert [event.error for event in place.of(RecordFailed)] == ["the disk is full"]
+        assert metrics.value("failed_open", step="answered") == 1
+
+    await running(tmp_path, run, window=WINDOW)

@@ -1,0 +1,365 @@
+"""Gemini's own protocol through the gateway, over real HTTP: Google's SDK, and requests it would not send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from google import genai
+from google.genai import types
+
+from everthread.core.messages import text_of
+from everthread.core.transcript import SUMMARY_START
+from everthread.core.types import Reply, Request
+from everthread.gateway.gemini import add_path, read_path, remove_path
+from everthread.lab.provider import ServedModel
+from tests.gateway.house import FILLER, House, open_house
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
+)
+"""Google's SDK subclasses aiohttp's session."""
+
+MODEL = "gemini-3-pro-preview"
+PATH = f"/v1beta/models/{MODEL}:generateContent"
+WINDOW = 16_000
+TURNS = 14
+READ = {
+    "name": "read_file",
+    "description": "Read a file.",
+    "parametersJsonSchema": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+    },
+}
+
+
+def script(request: Request) -> Any:
+    """Answer what the user says by a call first, then by words."""
+    last = request.messages[-1]
+    if last["role"] == "user" and "look" in text_of(last):
+        function = {
+            "name": "read_file",
+            "arguments": json.dumps({"path": f"ledger_{len(request.messages)}.txt"}),
+        }
+        call: Any = {"id": "", "type": "function", "function": function}
+        thoughts = "The file is named, so I read it."
+        return Reply(
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": thoughts,
+                "tool_calls": [call],
+            }
+        )
+    return f"Noted. {FILLER * 2}"
+
+
+@asynccontextmanager
+async def gemini_house(
+    folder: Path, answers: Any = script, window: int = WINDOW
+) -> AsyncIterator[House]:
+    async with open_house(
+        folder, [ServedModel(MODEL, window, shows="inputTokenLimit")], answers
+    ) as opened:
+        yield opened
+
+
+async def client_of(house: House) -> genai.Client:
+    options = types.HttpOptions(base_url=await house.gateway())
+    client = genai.Client(api_key=await house.key(), http_options=options)
+    house.stack.push_async_callback(client.aio.aclose)
+    return client
+
+
+class Talk:
+    """A conversation that keeps its whole history, as an agent does."""
+
+    def __init__(self, client: genai.Client, *, streams: bool) -> None:
+        self._models = client.aio.models
+        self._streams = streams
+        self.contents: list[Any] = []
+        self.headers: dict[str, str] = {}
+        self._config = types.GenerateContentConfig(
+            system_instruction="You keep the books of a shop.",
+            tools=[types.Tool.model_validate({"functionDeclarations": [READ]})],
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(
+                disable=True
+            ),
+        )
+
+    async def say(self, text: str) -> str:
+        """Say something, answer the calls that follow, and return the last words."""
+        self.contents.append(types.UserContent(text))
+        while True:
+            parts = await self._ask()
+            self.contents.append(types.Content(role="model", parts=parts))
+            calls = [part.function_call for part in parts if part.function_call]
+            if not calls:
+                return "".join(part.text or "" for part in parts if not part.thought)
+            answers = [
+                types.Part.from_function_response(
+                    name=str(call.name),
+                    response={"output": f"{call.args}: {FILLER * 100}"},
+                )
+                for call in calls
+            ]
+            self.contents.append(types.Content(role="user", parts=answers))
+
+    async def _ask(self) -> list[types.Part]:
+        given: Any = {"model": MODEL, "contents": self.contents, "config": self._config}
+        if not self._streams:
+            reply: Any = await self._models.generate_content(**given)
+            self._note(reply)
+            return list(reply.candidates[0].content.parts or ())
+        parts: list[types.Part] = []
+        async for chunk in await self._models.generate_content_stream(**given):
+            self._note(chunk)
+            parts += (
+                chunk.candidates
+                and chunk.candidates[0].content
+                and chunk.candidates[0].content.parts
+            ) or ()
+        return parts
+
+    def _note(self, reply: Any) -> None:
+        if reply.sdk_http_response is not None:
+            self.headers |= {
+                name.lower(): value
+                for name, value in (reply.sdk_http_response.headers or {}).items()
+            }
+
+
+async def stored_history(house: House, thread: str, count: int) -> Any:
+    """Wait until the thread has so many messages: the last answer is stored after the client has it."""
+    async with asyncio.timeout(30):
+        while len(history := await house.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
+            await asyncio.sleep(0.02)
+    return history
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+async def test_google_s_sdk_goes_on_far_past_the_window(
+    tmp_path: Path, streams: bool
+) -> None:
+    async with gemini_house(tmp_path) as house:
+        talk = Talk(await client_of(house), streams=streams)
+        threads = set()
+        for turn in range(TURNS):
+            assert "Noted" in await talk.say(
+                f"Please look at ledger {turn}. {FILLER * 6}"
+            )
+            threads.add(talk.headers["x-everthread-thread"])
+        log = house.provider.log
+        assert {record.status for record in log} == {200}, [
+            record.error for record in log if record.error
+        ]
+        assert len(threads) == 1
+        assert int(talk.headers["x-everthread-compactions"]) >= 2
+        assert max(record.prompt_tokens for record in log) < WINDOW
+        last = log[-1].body
+        assert SUMMARY_START in json.dumps(last)
+        signed = [
+            part
+            for content in last["contents"]
+            for part in content["parts"]
+            if "functionCall" in part
+        ]
+        assert signed
+        assert all(part["thoughtSignature"].startswith("bGFi") for part in signed), (
+            "signatures come back as they were"
+        )
+        history = await stored_history(house, threads.pop(), count=4 * TURNS)
+        assert sum(message.body["role"] == "tool" for message in history) == TURNS
+        used = await house.store.usage(history[0].session)
+        assert sum(
+            item.usage.total_tokens for item in used if item.task == "main"
+        ) == sum(record.canonical_usage.total_tokens for record in log)
+
+
+async def test_a_request_that_needs_nothing_goes_byte_for_byte(tmp_path: Path) -> None:
+    raw = b'{ "contents" :[{"parts":[{"text":"Hello"}]}],"generationConfig":{"maxOutputTokens" : 99} }'
+    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
+        url = await house.gateway()
+        headers = {"x-goog-api-key": await house.key()}
+        answer = await http.post(
+            url + PATH,
+            content=raw,
+            headers={**headers, "content-type": "application/json"},
+        )
+        assert answer.status_code == 200
+        assert answer.json()["usageMetadata"]["promptTokenCount"] > 0
+        body = house.provider.log[-1].body
+        assert {
+            key: value for key, value in body.items() if key != "model"
+        } == json.loads(raw)
+        assert house.provider.log[-1].headers["content-length"] == str(len(raw))
+        assert (
+            house.provider.log[-1].headers["x-goog-api-key"].startswith("sk-upstream")
+        )
+
+
+async def test_an_overflow_of_a_window_nobody_knew_is_mended(tmp_path: Path) -> None:
+    models = [ServedModel("gemini-unheard-of", 8_000)]
+    async with (
+        open_house(tmp_path, models, lambda _: "Noted.") as house,
+        httpx2.AsyncClient(timeout=60) as http,
+    ):
+        url = await house.gateway()
+        headers = {"x-goog-api-key": await house.key()}
+        contents: list[Any] = []
+        for turn in range(24):
+            contents.append(
+                {"role": "user", "parts": [{"text": f"Entry {turn}. {FILLER * 25}"}]}
+            )
+            path = f"{url}/v1beta/models/gemini-unheard-of:generateContent"
+            answer = await http.post(path, json={"contents": contents}, headers=headers)
+            assert answer.status_code == 200, answer.text
+            contents.append(answer.json()["candidates"][0]["content"])
+        assert [record.status for record in house.provider.log].count(400) == 1
+        [limit] = await house.store.limits()
+        assert (limit.model, limit.limit) == ("gemini-unheard-of", 8_000)
+
+
+async def test_a_cap_over_the_model_s_own_is_lowered(tmp_path: Path) -> None:
+    models = [ServedModel(MODEL, WINDOW, max_output=500)]
+    async with open_house(tmp_path, models) as house, httpx2.AsyncClient() as http:
+        url = await house.gateway()
+        headers = {"x-goog-api-key": await house.key()}
+        for settings in (
+            {"maxOutputTokens": 900, "topK": 4},
+            {"max_output_tokens": 900},
+        ):
+            body = {
+                "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
+                "generationConfig": settings,
+            }
+            assert (
+                await http.post(url + PATH, json=body, headers=headers)
+            ).status_code == 200
+        caps = [record.body["generationConfig"] for record in house.provider.log]
+        assert caps[1] == {"maxOutputTokens": 500, "topK": 4}
+        assert caps[2] == {"max_output_tokens": 500}, "it is remembered"
+
+
+async def test_recall_is_answered_by_the_gateway(tmp_path: Path) -> None:
+    def recalling(request: Request) -> Any:
+        last = request.messages[-1]
+        if last["role"] == "user" and text_of(last).endswith("What was the code word?"):
+            call: Any = {
+                "id": "",
+                "type": "function",
+                "function": {"name": "recall", "arguments": '{"query": "code word"}'},
+            }
+            return Reply({"role": "assistant", "content": None, "tool_calls": [call]})
+        if last["role"] == "tool":
+            return (
+                "It was marigold." if "marigold" in text_of(last) else "I do not know."
+            )
+        return f"Noted. {FILLER}"
+
+    for streams in (False, True):
+        folder = tmp_path / str(streams)
+        folder.mkdir()
+        async with gemini_house(folder, recalling, window=8_000) as house:
+            talk = Talk(await client_of(house), streams=streams)
+            await talk.say(f"The code word is marigold. {FILLER * 30}")
+            for turn in range(14):
+                await talk.say(f"Entry {turn}. {FILLER * 25}")
+            assert await talk.say("What was the code word?") == "It was marigold."
+            assert "recall" not in str(talk.contents)
+            await talk.say("Thanks.")
+            last = house.provider.log[-1].body
+            declared = [
+                tool["name"] for tool in last["tools"][0]["functionDeclarations"]
+            ]
+            assert declared == ["read_file", "recall"]
+            assert (
+                sum(
+                    "functionCall" in part
+                    for content in last["contents"]
+                    for part in content["parts"]
+                )
+                == 1
+            )
+            assert {record.status for record in house.provider.log} == {200}
+
+
+async def test_what_is_left_alone_says_so(tmp_path: Path) -> None:
+    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
+        url = await house.gateway()
+        headers = {"x-goog-api-key": await house.key()}
+        contents = [{"role": "user", "parts": [{"text": "Hi"}]}]
+        cached = await http.post(
+            url + PATH,
+            json={"contents": contents, "cachedContent": "c/1"},
+            headers=headers,
+        )
+        assert (
+            cached.headers["x-everthread-notice"]
+            == "passed on unmanaged: cachedContent"
+        )
+        counted = await http.post(
+            f"{url}/v1beta/models/{MODEL}:countTokens",
+            json={"contents": contents},
+            headers=headers,
+        )
+        assert counted.json()["totalTokens"] > 0
+        vertex = "/v1/projects/p/locations/us/publishers/google/models/gemini-3-pro:generateContent"
+        for path in (
+            f"/v1beta/models/{MODEL}:countTokens",
+            vertex,
+            "/model/anthropic.claude/invoke",
+        ):
+            answer = await http.post(
+                url + path, json={"contents": contents}, headers=headers
+            )
+            assert (
+                answer.headers["x-everthread-notice"]
+                == "passed on unmanaged: this path is not managed"
+            )
+
+
+async def test_errors_of_the_gateway_are_in_gemini_s_form(tmp_path: Path) -> None:
+    async with gemini_house(tmp_path) as house, httpx2.AsyncClient() as http:
+        url = await house.gateway()
+        answer = await http.post(
+            url + PATH, json={}, headers={"x-goog-api-key": "et_no"}
+        )
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["status"]) == (
+            401,
+            401,
+            "UNAUTHENTICATED",
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (PATH, (MODEL, False)),
+        ("/v1/models/x:streamGenerateContent", ("x", True)),
+        ("/v1alpha/tunedModels/y:generateContent", ("y", False)),
+        ("/v1beta/models/x:countTokens", None),
+        ("/v1beta/models/x", None),
+    ],
+)
+def test_paths(path: str, found: tuple[str, bool] | None) -> None:
+    call = read_path(path)
+    assert (None if call is None else (call.model, call.streams)) == found
+
+
+def test_what_the_path_says_is_taken_out_again() -> None:
+    body = b' {"contents":[]}'
+    opened = add_path(PATH, body)
+    assert json.loads(opened) == {"model": MODEL, "stream": False, "contents": []}
+    assert remove_path(PATH, opened) == body
+    assert add_path(PATH, b"[]") == b"[]"
+    assert add_path("/v1/other", body) == remove_path("/v1/other", body) == body

@@ -1,0 +1,116 @@
+"""A body taken apart: every field and message where it stands, and what a parser of the whole says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everthread.errors import WireError
+from everthread.gateway.json_slices import KnownParts, slice_body, splice
+
+TEXTS = st.text('abc é漢😀"\\\n{}[],:', max_size=12)
+VALUES: Any = st.recursive(
+    st.one_of(
+        st.booleans(),
+        st.none(),
+        st.integers(-(2**70), 2**70),
+        st.floats(allow_nan=False, allow_infinity=False),
+        TEXTS,
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    messages=st.lists(VALUES, max_size=6),
+    before=st.dictionaries(
+        TEXTS.filter(lambda name: name != "messages"), VALUES, max_size=3
+    ),
+    behind=st.dictionaries(TEXTS.map(lambda name: f"{name}_"), VALUES, max_size=3),
+    indent=st.sampled_from([None, 0, 2]),
+    ascii_only=st.booleans(),
+)
+def test_everything_is_where_it_stands(
+    messages: list[Any],
+    before: dict[str, Any],
+    behind: dict[str, Any],
+    indent: int | None,
+    ascii_only: bool,
+) -> None:
+    body = {
+        **before,
+        "messages": messages,
+        **{key: value for key, value in behind.items() if key not in before},
+    }
+    raw = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
+    sliced = slice_body(raw, "openai_chat")
+    assert [element.value for element in sliced.elements] == messages
+    assert [json.loads(element.raw) for element in sliced.elements] == messages
+    assert sliced.fields == {
+        key: value for key, value in body.items() if key != "messages"
+    }
+    assert {
+        key: json.loads(raw[start:end]) for key, (start, end) in sliced.spans.items()
+    } == body
+    changes = [(element.start, element.end, "0") for element in sliced.elements]
+    assert json.loads(splice(raw, changes)) == {
+        **body,
+        "messages": [0] * len(messages),
+    }
+    tail = len(raw) - sliced.spans["messages"][1]
+    for count in range(1, len(messages) + 1):  # the same from any message on
+        for known_tail in (0, tail):
+            known = KnownParts(sliced.layout, count, known_tail)
+            again = slice_body(raw, "openai_chat", known)
+            assert (again.fields, again.spans) == (sliced.fields, sliced.spans)
+            assert [(one.start, one.end) for one in again.elements] == [
+                (one.start, one.end) for one in sliced.elements
+            ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"messages"}',
+        b'{"messages": [}',
+        b'{"messages": [1,]}',
+        b'{"messages": []} x',
+        b'{"messages": [], "messages": [1]}',
+        b'{"a": 1, "messages": [], "a": 1}',
+        b'{"a": 1, "a": 22, "messages": []}',
+        b'{"messages": {}}',
+        b'{"model": "m"}',
+        b'{"messages": [nan]}',
+    ],
+)
+def test_what_is_no_request_is_refused_in_a_sentence(body: bytes) -> None:
+    with pytest.raises(WireError, match="the request"):
+        slice_body(body, "openai_chat")
+
+
+def test_half_a_character_is_read_as_python_reads_it() -> None:
+    body = b'{"messages": [{"content": "\\ud83d"}, "\\\\ud83d \\ud83d\\ude00"], "user": "\\udc00"}'
+    sliced = slice_body(body, "openai_chat")
+    assert [element.value for element in sliced.elements] == [
+        {"content": "\ud83d"},
+        "\\ud83d \U0001f600",
+    ]
+    assert sliced.fields == {"user": "\udc00"}
+
+
+def test_a_deep_body_is_refused() -> None:
+    with pytest.raises(WireError):
+        slice_body(
+            b'{"messages": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", "openai_chat"
+        )

@@ -1,0 +1,149 @@
+"""A client that asks for more output than the window has room for, over a whole conversation through real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everthread.lab.provider import Provider, ServedModel
+from everthread.lab.provider.answers import Record
+from tests.gateway.house import FILLER, House, open_house
+
+UNKNOWN = "orchid-unheard-of-1"
+WINDOW = 8_000
+CALLS = 24
+Ask = Callable[[list[Any]], Awaitable[str]]
+
+
+async def chat_client(house: House, cap: int) -> Ask:
+    client = house.chat(await house.gateway(), await house.key())
+
+    async def ask(messages: list[Any]) -> str:
+        reply = await client.chat.completions.create(
+            model=UNKNOWN, max_tokens=cap, messages=messages
+        )
+        return str(reply.choices[0].message.content)
+
+    return ask
+
+
+async def claude_client(house: House, cap: int, thinking: int = 0) -> Ask:
+    client = house.claude(await house.gateway(), await house.key())
+    more: Any = (
+        {"thinking": {"type": "enabled", "budget_tokens": thinking}} if thinking else {}
+    )
+
+    async def ask(messages: list[Any]) -> str:
+        answer = await client.messages.create(
+            model=UNKNOWN, max_tokens=cap, messages=messages, **more
+        )
+        return "".join(block.text for block in answer.content if block.type == "text")
+
+    return ask
+
+
+async def talk(ask: Ask, calls: int = CALLS, about: str = "Entry") -> None:
+    """Hold a conversation in which each turn adds about 150 tokens."""
+    messages: list[Any] = []
+    for turn in range(calls):
+        messages.append({"role": "user", "content": f"{about} {turn}: {FILLER * 6}"})
+        messages.append({"role": "assistant", "content": await ask(messages)})
+
+
+def accepted(provider: Provider) -> list[Record]:
+    return [record for record in provider.log if record.status == 200]
+
+
+def refused(provider: Provider) -> list[str]:
+    return [record.error for record in provider.log if record.status == 400]
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [None, "claude-sonnet-5"], ids=["as-counted", "counts-more"]
+)
+@pytest.mark.parametrize(
+    "dialect", ["openai", "vllm", "openrouter", "sglang", "anthropic"]
+)
+@pytest.mark.parametrize("cap", [7_900, 3_000])
+async def test_a_refused_cap_is_refused_once_and_lowered_for_that_call_only(
+    tmp_path: Path, dialect: str, cap: int, tokenizer: str | None
+) -> None:
+    served = [ServedModel(UNKNOWN, WINDOW, dialect, tokenizer=tokenizer)]
+    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
+        ask = await (claude_client if dialect == "anthropic" else chat_client)(
+            house, cap
+        )
+        await talk(ask)
+        await talk(ask, calls=2, about="Another thread, entry")
+        assert len(accepted(house.provider)) == CALLS + 2
+        assert len(refused(house.provider)) <= 1, "the first refusal states the window"
+        for record in accepted(house.provider):
+            room = WINDOW - record.prompt_tokens
+            assert record.body["max_tokens"] >= 0.8 * min(cap, room), (
+                "every call gets what the window leaves"
+            )
+
+
+async def test_a_maximum_that_the_error_states_is_remembered_for_the_model(
+    tmp_path: Path,
+) -> None:
+    served = [ServedModel(UNKNOWN, 64_000, "openai", max_output=2_000)]
+    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
+        await talk(await chat_client(house, 9_000), calls=6)
+        assert len(refused(house.provider)) == 1
+        assert {record.body["max_tokens"] for record in accepted(house.provider)} == {
+            2_000
+        }
+        limits = await house.store.limits()
+        assert [(limit.kind, limit.limit) for limit in limits] == [("output", 2_000)]
+
+
+async def test_the_room_that_one_prompt_left_is_not_stored_as_the_model_s_maximum(
+    tmp_path: Path,
+) -> None:
+    served = [ServedModel(UNKNOWN, WINDOW, "vllm")]
+    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
+        await talk(await chat_client(house, 7_900), calls=3)
+        limits = await house.store.limits()
+        assert [(limit.kind, limit.limit) for limit in limits] == [("window", WINDOW)]
+
+
+async def test_a_lowered_cap_stays_above_a_thinking_budget(tmp_path: Path) -> None:
+    served = [ServedModel(UNKNOWN, WINDOW, "anthropic")]
+    async with open_house(tmp_path, served, script=lambda _: "Noted.") as house:
+        await talk(await claude_client(house, cap=7_900, thinking=3_000))
+        assert len(accepted(house.provider)) == CALLS
+        assert all(record.body["max_tokens"] > 3_000 for record in house.provider.log)
+        assert len(refused(house.provider)) <= 1
+
+
+async def test_too_many_images_cost_the_old_ones(tmp_path: Path) -> None:
+    served = [ServedModel(UNKNOWN, 200_000, "openai", max_images=5)]
+    async with open_house(tmp_path, served, script=lambda _: "Seen.") as house:
+        client = house.chat(await house.gateway(), await house.key())
+        messages: list[Any] = []
+        for turn in range(14):
+            image = {
+                "type": "image_url",
+                "image_url": {"url": f"data:image/png;base64,{'AAAA' * 50}{turn:04}"},
+            }
+            messages.append(
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": f"Picture {turn}"}, image],
+                }
+            )
+            reply = await client.chat.completions.create(
+                model=UNKNOWN, messages=messages
+            )
+            messages.append(
+                {"role": "assistant", "content": reply.choices[0].message.content}
+            )
+        last = accepted(house.provider)[-1]
+        assert "Picture 0" in str(last.body)
+        assert str(last.body).count("data:image") <= 5
+        assert f"{13:04}" in str(last.body)
+        assert 1 <= len(refused(house.provider)) <= 4

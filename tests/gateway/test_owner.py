@@ -1,0 +1,91 @@
+"""Whose a thread is: one owner for a personal gateway, the credential's tenant for all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.core.messages import text_of
+from tests.gateway.house import CHAT, house
+
+FORWARDED = [
+    {"forwarded": "for=192.0.2.1"},
+    {"x-forwarded-for": "192.0.2.1"},
+    {"via": "1.1 proxy"},
+]
+
+
+class Talk:
+    """One conversation over HTTP; each call may carry another credential."""
+
+    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
+        self.messages: list[Any] = []
+        self._http = http
+        self._url = url
+
+    async def say(self, text: str, token: str, **headers: str) -> str:
+        """The thread of the answer."""
+        self.messages.append({"role": "user", "content": text})
+        answer = await self._http.post(
+            f"{self._url}/v1/chat/completions",
+            json={"model": CHAT, "messages": self.messages},
+            headers={"authorization": f"Bearer {token}", **headers},
+        )
+        assert answer.status_code == 200, answer.text
+        self.messages.append(answer.json()["choices"][0]["message"])
+        return str(answer.headers["x-everthread-thread"])
+
+
+async def test_a_renewed_login_changes_nothing_on_a_personal_gateway(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        talk = Talk(http, await place.gateway("none", key=None))
+        threads = [
+            await talk.say(f"Question {turn}", f"sk-login-{turn}") for turn in range(3)
+        ]
+        assert len(set(threads)) == 1
+        stored = await place.wait_for_texts(threads[0], 6)
+        assert stored == [text_of(message) for message in talk.messages]
+        assert (await place.store.session(threads[0])).tenant == "default"
+        assert {record.headers["authorization"] for record in place.provider.log} == {
+            f"Bearer sk-login-{turn}" for turn in range(3)
+        }, "each goes upstream"
+
+
+@pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))
+async def test_people_behind_another_server_have_a_tenant_each(
+    headers: dict[str, str], tmp_path: Path
+) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        url = await place.gateway("none", key=None)
+        person = Talk(http, url)
+        one = Talk(http, url)
+        other = Talk(http, url)
+        threads = [
+            await person.say("Hello", "sk-one"),
+            await one.say("Hello", "sk-one", **headers),
+            await other.say("Hello", "sk-two", **headers),
+        ]
+        assert len(set(threads)) == 3
+        assert await one.say("Go on", "sk-one", **headers) == threads[1]
+        tenants = {(await place.store.session(thread)).tenant for thread in threads}
+        assert len(tenants) == 3
+        assert "default" in tenants
+
+
+async def test_with_passthrough_a_credential_is_a_tenant_even_on_loopback(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path) as place, httpx2.AsyncClient(timeout=60) as http:
+        talk = Talk(http, await place.gateway("passthrough", key=None))
+        before = await talk.say("Hello", "sk-one")
+        after = await talk.say("Go on", "sk-two")
+        assert before != after
+        tenants = {
+            (await place.store.session(thread)).tenant for thread in (before, after)
+        }
+        assert len(tenants) == 2

@@ -1,0 +1,132 @@
+"""Compactions that a client asks its provider for: they pass whole, and the thread continues from them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from everthread.core.messages import text_of
+from everthread.core.types import Request
+from everthread.wire import anthropic
+from tests.gateway.house import CLAUDE, FILLER, House, house
+
+BLOCK = {
+    "type": "compaction",
+    "content": "The user keeps a ledger. The key is under the blue amphora.",
+    "signature": "c2lnbmVkLWJ5LXRoZS1wcm92aWRlcg==",
+}
+BETA = "compact-2026-09-04"
+TOOL = {
+    "name": "Read",
+    "description": "Read a file",
+    "input_schema": {"type": "object", "properties": {}},
+}
+
+
+def summarize_if_asked(request: Request) -> Any:
+    if "compaction" in request.params:
+        body = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": CLAUDE,
+            "content": [BLOCK],
+            "stop_reason": "compaction",
+            "usage": {"input_tokens": 10, "output_tokens": 20},
+        }
+        return anthropic.decode_reply(body)
+    return f"Noted: {text_of(request.messages[-1])[:30]}"
+
+
+class Caller:
+    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
+        self.messages: list[Any] = []
+        self._http = http
+        self._url = url
+
+    async def say(self, text: str, **more: Any) -> str:
+        self.messages.append({"role": "user", "content": text})
+        answer = await self.send(**more)
+        self.messages.append({"role": "assistant", "content": answer.json()["content"]})
+        return str(answer.headers["x-everthread-thread"])
+
+    async def send(self, **more: Any) -> Any:
+        body = {
+            "model": CLAUDE,
+            "max_tokens": 500,
+            "messages": self.messages,
+            "tools": [TOOL],
+            **more,
+        }
+        headers = {
+            "x-api-key": "k",
+            "anthropic-version": "2023-06-01",
+            "anthropic-beta": BETA,
+        }
+        answer = await self._http.post(
+            f"{self._url}/v1/messages", json=body, headers=headers
+        )
+        assert answer.status_code == 200, answer.text
+        return answer
+
+
+async def wait_for_record(place: House, thread: str) -> None:
+    """Wait until the calls so far are recorded: that is done after the client has the answer."""
+    while len(await place.store.usage(thread)) < len(place.provider.log):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+SUMMARIZE = {"compaction": {"type": "summarize"}}
+
+
+@pytest.mark.parametrize("way", ["at once", "in the background", "another process"])
+async def test_a_compaction_on_demand_passes_whole_and_its_block_continues_the_thread(
+    way: str, tmp_path: Path
+) -> None:
+    async with (
+        house(tmp_path, window=16_000, script=summarize_if_asked) as place,
+        httpx2.AsyncClient(timeout=120) as http,
+    ):
+        settings = "compression: {background: false, economics: false}\n"
+        url = await place.gateway("none", key=None, settings=settings)
+        caller = Caller(http, url)
+        thread = ""
+        for turn in range(12):
+            thread = await caller.say(f"Entry {turn}. {FILLER * 40}")
+        assert len(place.provider.log[-1].body["messages"]) < len(caller.messages), (
+            "a compaction of ours is in use"
+        )
+        count = len(caller.messages)
+        await place.wait_for_texts(thread, count)
+        asked = await caller.send(**SUMMARIZE)
+        sent = place.provider.log[-1].body
+        assert sent["messages"] == caller.messages
+        assert (sent["compaction"], sent["tools"]) == (SUMMARIZE["compaction"], [TOOL])
+        assert asked.headers["x-everthread-notice"] == "passed on unmanaged: compaction"
+        assert asked.headers["x-everthread-thread"] == thread
+        later: list[Any] = []
+        if way == "in the background":
+            assert await caller.say("Meanwhile.") == thread
+            later = caller.messages[count:]
+        await wait_for_record(place, thread)
+        if way == "another process":
+            caller = Caller(
+                http, await place.gateway("none", key=None, settings=settings)
+            )
+        block = {"role": "assistant", "content": asked.json()["content"]}
+        caller.messages = [block, *later]
+        assert await caller.say("Go on.") == thread
+        assert place.provider.log[-1].body["messages"][0] == block
+        assert await caller.say("And on.") == thread
+        texts = await place.wait_for_texts(thread, count + len(later) + 4)
+        assert texts[count + len(later) :: 2] == ["Go on.", "And on."]
+        for _ in range(12):
+            assert await caller.say(f"More. {FILLER * 40}") == thread
+        last = place.provider.log[-1].body["messages"]
+        assert last[0] == block, "a block of the provider is never covered"
+        assert len(last) < len(caller.messages)
+        assert [row.first.id for row in await place.store.list_threads()] == [thread]

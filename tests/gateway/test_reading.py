@@ -1,0 +1,172 @@
+"""Large bodies are read off the event loop, and no text of a client costs more than its length."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.types import Api
+from everthread.gateway.auth import Caller
+from everthread.gateway.filters.charging import rough_tokens
+from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.management.request_reader import RequestReader, SizeCache
+from everthread.gateway.reading import (
+    MAX_BYTES_ON_LOOP,
+    BodyLocator,
+    read_request,
+    run_by_size,
+)
+from tests.core.test_pattern_growth import cpu_limit
+from tests.gateway.raw import JSON, Plain, ask, gateway, post, raw_upstream, say
+
+CHAT = "/v1/chat/completions"
+LIMIT = 64 * 1024 * 1024
+
+
+def body_of(size: int) -> bytes:
+    return json.dumps(
+        {"model": "gpt-4o", "messages": [{"role": "user", "content": "x" * size}]}
+    ).encode()
+
+
+class Watched(Plain):
+    """Notes in which thread a body is looked into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def locate(
+        self, _origin: BodyOrigin, _body: bytes, _match: BodyMatch | None
+    ) -> None:
+        self.threads.append(threading.get_ident())
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "is_apart"),
+    [
+        (body_of(1_000), b"identity", False),
+        (body_of(MAX_BYTES_ON_LOOP), b"identity", True),
+        (body_of(5_000_000), b"identity", True),
+        (gzip.compress(body_of(1_000_000)), b"gzip", True),
+    ],
+    ids=["small", "medium", "large", "compressed"],
+)
+async def test_a_large_body_is_read_in_another_thread(
+    body: bytes, encoding: bytes, *, is_apart: bool
+) -> None:
+    manager = Watched()
+    async with (
+        raw_upstream(say(200, JSON, b"{}")) as upstream,
+        gateway(upstream.url, manager) as (url, _),
+    ):
+        assert (
+            await ask(url, post(CHAT, body, *JSON, (b"content-encoding", encoding)))
+        ).status == 200
+    assert [thread != threading.get_ident() for thread in manager.threads] == [is_apart]
+    assert upstream.heard[0].body == body or encoding == b"identity"
+
+
+class WatchedSizes(SizeCache):
+    """Notes in which thread messages are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+
+    def values(self, api: Api, model: str, key: Any, values: Sequence[Any]) -> int:
+        self.threads.add(threading.get_ident())
+        return super().values(api, model, key, values)
+
+
+async def test_what_is_new_in_a_body_is_read_in_another_thread() -> None:
+    sizes = WatchedSizes()
+    reader = RequestReader(sizes)
+    body = json.dumps(
+        {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
+    ).encode()
+    origin = BodyOrigin("openai_chat")
+    read = await reader.read(reader.locate(origin, body, None))
+    assert sizes.threads
+    assert threading.get_ident() not in sizes.threads
+    again = await reader.read(reader.locate(origin, body, None))
+    assert again.sizes == read.sizes
+
+
+async def test_a_body_of_millions_of_values_is_not_taken_apart() -> None:
+    body = b'{"model": "m", "messages": [' + b"{}," * 700_000 + b"{}]}"
+    manager = Watched()
+    locator = BodyLocator(manager, BodyOrigin("openai_chat"))
+    read = await read_request(body, "", LIMIT, locator=locator)
+    assert (manager.threads, read.outline, read.model) == ([], None, "m")
+    assert read.excess == "it has more than 400,000 objects"
+
+
+async def test_small_work_needs_no_thread() -> None:
+    assert await run_by_size(1, threading.get_ident) == threading.get_ident()
+    assert (
+        await run_by_size(MAX_BYTES_ON_LOOP + 1, threading.get_ident)
+        != threading.get_ident()
+    )
+
+
+def test_counting_roughly_is_linear() -> None:
+    """The attack: runs that are just too short for a file were looked at from each of their characters on."""
+    with cpu_limit("rough_tokens"):
+        assert rough_tokens((b"a" * 1_999 + b" ") * 2_000) == 1_000_000
+
+
+def test_a_file_that_reaches_over_pieces_is_one() -> None:
+    words = b"a word " * 40_000
+    one = b'{"url": "' + b"QUJD" * 250_000 + b'"}'
+    assert rough_tokens(words + one + words) == (2 * len(words) + 11) // 4 + 1_500
+    assert rough_tokens(one + one) == 22 // 4 + 3_000
+    assert rough_tokens(b"") == 0
+
+
+class Account:
+    """An account that writes down."""
+
+    def __init__(self) -> None:
+        self.spent: list[int] = []
+
+    def admit(self) -> None:
+        """Everybody."""
+
+    def authorize(self, usage: CanonicalUsage, model: str) -> None:
+        """Everything."""
+
+    def spend(self, usage: CanonicalUsage, model: str) -> None:  # noqa: ARG002
+        self.spent.append(usage.input_tokens)
+
+
+@pytest.mark.parametrize("mode", ["managed", "off"])
+async def test_a_large_request_is_charged_after_its_answer(mode: Any) -> None:
+    """The provider states no usage, so that the request is counted: for a large one not on the event loop."""
+    account = Account()
+
+    class Keys:
+        async def authenticate(self, _headers: object) -> Caller:
+            return Caller("acme", "k", frozenset({"proxy"}), account=account)
+
+    answer = {
+        "id": "x",
+        "model": "gpt-4o",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}}],
+    }
+    reply = say(200, JSON, json.dumps(answer).encode())
+    body = json.dumps(
+        {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 40_000}]}
+    ).encode()
+    async with (
+        raw_upstream(reply) as upstream,
+        gateway(upstream.url, authenticator=Keys(), mode=mode) as (url, _),
+    ):
+        assert (await ask(url, post(CHAT, body, *JSON))).status == 200
+    assert account.spent == [len(body) // 4]

@@ -1,0 +1,150 @@
+"""Two managers on one store, their steps interleaved: what one stores is never doubled or reordered by the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from everthread.core.messages import text_of
+from everthread.core.types import Reply
+from everthread.gateway.contracts import Outcome, ProxyTurn
+from everthread.gateway.management.manager import ProxyManager
+from everthread.store.store import Store
+from tests.gateway.clients import Client, Gate
+from tests.store.conftest import Clock, close_sound, open_at
+
+NAMED = {"x-everthread-session": "mine"}
+
+
+class HeldStore:
+    """A store of which the test holds single calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def hold(self, name: str) -> asyncio.Event:
+        """Hold the next call of this name until the event that is returned is set."""
+        self._gates[name] = gate = asyncio.Event()
+        return gate
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        gate = self._gates.pop(name, None)
+        if gate is None:
+            return found
+
+        async def held(*given: Any, **named: Any) -> Any:
+            await gate.wait()
+            return await found(*given, **named)
+
+        return held
+
+
+class Conversation:
+    """A client that hears its answers before they are stored."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.said: list[str] = []
+        self._count = 0
+
+    async def ask(self, manager: ProxyManager) -> ProxyTurn:
+        self._count += 1
+        self.client.says(f"Question {self._count}")
+        self.said.append(f"Question {self._count}")
+        return await manager.prepare(self.client.incoming())
+
+    def hear(self, turn: ProxyTurn) -> asyncio.Task[None]:
+        """Take the answer; the task stores it."""
+        text = f"Answer {self._count}"
+        self.said.append(text)
+        reply = Reply({"role": "assistant", "content": text}, "stop")
+        self.client.hears(reply)
+        return asyncio.create_task(turn.record(Outcome(200, reply)))
+
+
+@asynccontextmanager
+async def two_processes(
+    url: str, *, alone: bool
+) -> AsyncIterator[tuple[HeldStore, ProxyManager, ProxyManager, Store]]:
+    """The first one's store can be held; `alone`: it believes that nobody else writes."""
+    stores = [open_at(url, Clock()), open_at(url, Clock())]
+    held = HeldStore(stores[0])
+    first = Gate(cast("Store", held)).manager(alone=alone)
+    second = Gate(stores[1]).manager()
+    try:
+        yield held, first, second, stores[1]
+    finally:
+        for manager in (first, second):
+            await manager.close()
+        for store in stores:
+            await close_sound(store)
+
+
+async def stored_threads(store: Store) -> list[list[str]]:
+    rows = await store.list_threads(tenant="t")
+    return [
+        [text_of(message.body) for message in await store.history(row.first.id)]
+        for row in rows
+    ]
+
+
+async def settle() -> None:
+    """Let the tasks go as far as they can without the store."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("headers", [{}, NAMED], ids=["found by its history", "named"])
+@pytest.mark.parametrize(
+    "alone", [False, True], ids=["one of several", "believes to be alone"]
+)
+async def test_an_answer_that_another_process_stored_first_is_no_base(
+    url: str, headers: dict[str, str], *, alone: bool
+) -> None:
+    """The client is quicker than the store: its answer comes back through another process before it is stored."""
+    async with two_processes(url, alone=alone) as (held, first, second, store):
+        talk = Conversation(Client("anthropic", headers=headers))
+        for _ in range(2):
+            await talk.hear(await talk.ask(first))
+        turn = await talk.ask(first)
+        await turn.response_headers()
+        storing = held.hold("extend_thread")
+        late = talk.hear(turn)
+        await settle()
+        await talk.hear(await talk.ask(second))
+        reading = held.hold("find_link")
+        waiting = asyncio.create_task(talk.ask(first))
+        await settle()
+        storing.set()
+        await late
+        reading.set()
+        await talk.hear(await waiting)
+        for manager in (second, first):
+            await talk.hear(await talk.ask(manager))
+        assert await stored_threads(store) == [talk.said]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"x-session-id": "s"}], ids=["without a session", "in a session"]
+)
+async def test_a_first_request_that_comes_late_into_the_store_begins_no_second_thread(
+    url: str, headers: dict[str, str]
+) -> None:
+    """The answer was quicker than the store; another process has stored the whole conversation by then."""
+    async with two_processes(url, alone=False) as (held, first, second, store):
+        talk = Conversation(Client("openai_chat", headers=headers))
+        storing = held.hold("extend_thread")
+        late = talk.hear(await talk.ask(first))
+        await settle()
+        await talk.hear(await talk.ask(second))
+        storing.set()
+        await late
+        for manager in (first, second):
+            await talk.hear(await talk.ask(manager))
+        assert await stored_threads(store) == [talk.said]

@@ -1,0 +1,324 @@
+"""A compaction runs beside the event loop: built-in engines in processes, others in a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from everthread.compaction.compressor import ContextCompressor
+from everthread.compaction.engine import ContextEngine, Services
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.lossless import LosslessEngine
+from everthread.compaction.planning import CompactionInput, RefitInput
+from everthread.compaction.summarizers.chain import DeferredJournal
+from everthread.compaction.summary import (
+    Compaction,
+    Summarizer,
+    SummaryDraft,
+    SummaryRequest,
+)
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.messages import Messages
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.errors import EngineError
+from everthread.testing import ScriptedSummarizer
+from everthread.thread.engine_jobs import CompactionRunner, EngineSetup, SummarySource
+from everthread.thread.plugin_engines import report_in_loop
+from everthread.thread.worker import WorkerProcesses
+from tests.compaction.talks import says, user, work
+
+TALK = [
+    user("Tidy up."),
+    says("I will."),
+    *work(0, 30),
+    says("Done."),
+    user("Go on."),
+    *work(30, 4),
+]
+MODEL = "gpt-4o"
+BUDGET = Budget.for_window(16_000)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Compacts a list and tells in which process that ended."""
+
+    messages: Messages
+
+    def restore(self, engine: ContextEngine) -> None:
+        engine.pin(["Keep the tests green."])
+
+    def read(self) -> CompactionInput:
+        return CompactionInput(self.messages)
+
+    def conclude(
+        self, engine: ContextEngine, given: CompactionInput, compaction: Compaction
+    ) -> tuple[Compaction, int, int]:
+        assert len(given.messages) == len(self.messages)
+        engine.on_compacted(compaction)
+        return compaction, os.getpid(), threading.get_ident()
+
+
+@dataclass(frozen=True)
+class Since:
+    """Uses a prepared compaction after further messages."""
+
+    prepared: Compaction
+    start: int
+    since: Messages
+
+    def restore(self, engine: ContextEngine) -> None:
+        engine.pin([])
+
+    def read(self) -> RefitInput:
+        return RefitInput(self.prepared, self.since, self.start)
+
+    def conclude(self, _given: RefitInput, compaction: Compaction) -> Compaction:
+        return compaction
+
+
+class LoopOnly:
+    """A summariser that says in which thread it was asked."""
+
+    name = "loop"
+
+    async def summarize(self, _request: Any) -> SummaryDraft:
+        await asyncio.sleep(0)
+        goal = f"asked in {os.getpid()} {threading.get_ident()}"
+        return SummaryDraft({"Goal": goal}, self.name)
+
+
+class Failing:
+    name = "failing"
+
+    async def summarize(self, _request: Any) -> SummaryDraft:
+        raise ValueError("nobody expects this")
+
+
+class OnlyCompress(ContextEngine):
+    """An engine with nothing but the abstract methods; it keeps the last message."""
+
+    name = "only-compress"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def update_from_response(self, usage: CanonicalUsage) -> None: ...
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        return bool(prompt_tokens)
+
+    async def compress(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,  # noqa: ARG002
+        **_how: Any,
+    ) -> Compaction:
+        self._services.events("begun", pid=os.getpid())
+        draft = await self._services.summarizer.summarize(
+            SummaryRequest(messages, [], 500)
+        )
+        return Compaction(
+            messages=[messages[-1]],
+            summary="",
+            tokens_before=2,
+            tokens_after=1,
+            kept=(len(messages) - 1,),
+            author=draft.author,
+            warnings=(str(draft.sections.get("Goal", "")),),
+        )
+
+
+def setup_of(engine: Any = ContextCompressor) -> EngineSetup:
+    return EngineSetup(engine, MODEL, BUDGET)
+
+
+async def run(
+    runner: CompactionRunner,
+    summarizer: Summarizer,
+    engine: Any = ContextCompressor,
+    talk: Messages = TALK,
+) -> tuple[Compaction, int, int]:
+    try:
+        result: tuple[Compaction, int, int] = await runner.run(
+            setup_of(engine), Job(talk), SummarySource(summarizer)
+        )
+        return result
+    finally:
+        await runner.close(10)
+
+
+@pytest.mark.parametrize("engine", [ContextCompressor, LosslessEngine])
+@pytest.mark.parametrize("has_model", [True, False])
+async def test_a_worker_makes_the_same_compaction_as_the_engine_itself(
+    engine: type[ContextCompressor | LosslessEngine], *, has_model: bool
+) -> None:
+    def writer() -> Summarizer:
+        sections = {"Goal": "Tidy the modules.", "Critical Context": "None is lost."}
+        return (
+            ScriptedSummarizer(sections)
+            if has_model
+            else JournalWriter(TokenCounter(MODEL))
+        )
+
+    made, pid, _ = await run(CompactionRunner(is_built_in=True), writer(), engine)
+    assert pid != os.getpid()
+    services = Services(
+        writer(), TokenCounter(MODEL), BUDGET, clock=lambda: 0.0, is_stored=True
+    )
+    own = engine(services)
+    own.pin(["Keep the tests green."])
+    direct = await own.compress(TALK)
+    assert made.changed
+    assert made.messages == direct.messages
+    assert (made.author, made.state) == (direct.author, direct.state)
+    assert made.author == ("scripted" if has_model else "journal")
+
+
+async def test_models_are_asked_in_the_loop_which_serves_others_meanwhile() -> None:
+    doing = asyncio.create_task(run(CompactionRunner(is_built_in=True), LoopOnly()))
+    ticks = 0
+    while not doing.done():
+        await asyncio.sleep(0.01)
+        ticks += 1
+    made, _, _ = await doing
+    assert f"asked in {os.getpid()} {threading.get_ident()}" in made.summary
+    assert ticks >= 5
+
+
+@pytest.mark.parametrize("is_built_in", [True, False])
+async def test_a_summariser_that_fails_leaves_the_journal(*, is_built_in: bool) -> None:
+    made, _, _ = await run(CompactionRunner(is_built_in=is_built_in), Failing())
+    assert made.author == "journal"
+    assert any("nobody expects this" in warning for warning in made.warnings)
+
+
+async def test_an_engine_with_only_compress_runs_in_a_thread_of_this_process() -> None:
+    runner = CompactionRunner()
+    events: list[tuple[str, int, int]] = []
+
+    def hear(kind: str, **details: Any) -> None:
+        events.append((kind, details["pid"], threading.get_ident()))
+
+    made, pid, thread = await runner.run(
+        setup_of(OnlyCompress), Job(TALK), SummarySource(LoopOnly(), events=hear)
+    )
+    await asyncio.sleep(0)
+    here = threading.get_ident()
+    assert pid == os.getpid()
+    assert thread != here
+    assert events == [("begun", os.getpid(), here)]
+    assert made.warnings == (f"asked in {os.getpid()} {here}",)
+    journal, _, _ = await runner.run(
+        setup_of(OnlyCompress), Job(TALK), SummarySource(DeferredJournal())
+    )
+    assert journal.author == "journal", "the journal is written there"
+
+
+@pytest.mark.parametrize("is_built_in", [True, False])
+async def test_messages_since_a_preparation_join_it(*, is_built_in: bool) -> None:
+    runner = CompactionRunner(is_built_in=is_built_in)
+    made, _, _ = await runner.run(
+        setup_of(), Job(TALK), SummarySource(DeferredJournal())
+    )
+    since = [says("All tidy."), user("Thanks!")]
+    refitted = await runner.refit(setup_of(), Since(made, len(TALK), since))
+    assert refitted.messages[-2:] == since
+    assert refitted.summary == made.summary
+    await runner.close(10)
+
+
+async def test_the_failure_of_an_engine_is_reported() -> None:
+    with pytest.raises(EngineError, match="compressor failed"):
+        await run(CompactionRunner(is_built_in=True), LoopOnly(), talk=["?"])  # type: ignore[list-item]
+    with pytest.raises(EngineError, match="does not plan"):
+        await run(CompactionRunner(is_built_in=True), LoopOnly(), OnlyCompress)
+
+
+def identify(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def fail() -> None:
+    raise KeyError("a name")
+
+
+def die() -> None:
+    os._exit(3)
+
+
+async def test_a_process_serves_again_also_after_a_failure() -> None:
+    processes = WorkerProcesses(1)
+    pid = await processes.call(identify, 0)
+    assert pid != os.getpid()
+    with pytest.raises(EngineError, match="KeyError"):
+        await processes.call(fail)
+    assert await processes.call(identify, 0) == pid
+    await processes.close(10)
+
+
+async def test_a_process_that_dies_is_replaced() -> None:
+    processes = WorkerProcesses(1)
+    pid = await processes.call(identify, 0)
+    with pytest.raises(EngineError, match="process of the compaction ended"):
+        await processes.call(die)
+    assert await processes.call(identify, 0) != pid
+    await processes.close(10)
+
+
+async def test_a_call_that_takes_too_long_is_ended_with_its_process() -> None:
+    processes = WorkerProcesses(1)
+    pid = await processes.call(identify, 0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await processes.call(identify, 600)
+    for _ in range(3_000):
+        if not is_alive(pid):
+            break
+        await asyncio.sleep(0.02)
+    assert not is_alive(pid)
+    await processes.close(10)
+
+
+async def test_a_compaction_that_takes_too_long_says_so() -> None:
+    class Hanging:
+        name = "hanging"
+
+        async def summarize(self, _request: Any) -> SummaryDraft:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    runner = CompactionRunner(seconds=0.2)
+    with pytest.raises(EngineError, match=r"longer than 0 s"):
+        await run(runner, Hanging())
+
+
+def test_events_of_a_loop_that_ended_are_dropped() -> None:
+    kept: list[Any] = []
+    heard: list[str] = []
+
+    async def report() -> None:
+        kept.append(report_in_loop(lambda kind, **_details: heard.append(kind)))
+        kept[0]("in time")
+
+    asyncio.run(report())
+    kept[0]("late")
+    assert heard == ["in time"]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

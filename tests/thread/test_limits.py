@@ -1,0 +1,231 @@
+"""What providers teach of a model: believed where it is certain, for whom it was met, never below what worked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everthread import classify_error, open_store
+from everthread.core.provider_errors import ErrorVerdict
+from everthread.store.store import Store
+from everthread.testing import SteppedClock
+from everthread.thread.model_limits import LimitKey, ModelLimits, is_overflow_error
+from everthread.thread.policy import ContextOptions
+from everthread.thread.recovery import RecoveryAttempts, output_room
+
+TOO_LONG = ErrorVerdict("prompt_too_long", "it says so", 8_000, 9_000)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    made = open_store(tmp_path / "store.db")
+    yield made
+    await made.close()
+
+
+def key(tenant: str, credential: str = "") -> LimitKey:
+    return LimitKey(tenant, "http://one.test", "m", "", credential)
+
+
+async def test_a_limit_is_the_tenant_s_until_a_second_credential_meets_it(
+    store: Store,
+) -> None:
+    clock = SteppedClock()
+    limits = ModelLimits(store, clock)
+    elsewhere = ModelLimits(store, clock)
+    assert (
+        await limits.learn_window(key("a", "c1"), TOO_LONG, 128_000, 9_000) is not None
+    )
+    assert await limits.window(key("a"), 128_000) == 8_000
+    assert await elsewhere.window(key("a"), 128_000) == 8_000, "it is stored"
+    assert await elsewhere.window(key("b"), 128_000) == 128_000
+    await limits.learn_window(key("c", "c2"), TOO_LONG, 128_000, 9_000)
+    assert await ModelLimits(store, clock).window(key("b"), 128_000) == 8_000
+
+
+@pytest.mark.parametrize(
+    ("limit", "sent", "believed"),
+    [
+        (300, 5_000, True),
+        (8_000, 7_000, True),
+        (8_000, 9_000, False),
+        (200_000, 300_000, True),
+    ],
+)
+async def test_what_is_not_certain_is_not_believed(
+    store: Store, limit: int, sent: int, believed: bool
+) -> None:
+    limits = ModelLimits(store, SteppedClock())
+    verdict = ErrorVerdict("prompt_too_long", "it says so", limit)
+    assert (
+        await limits.learn_window(key("a"), verdict, 128_000, sent, believed=believed)
+        is None
+    )
+    assert await limits.window(key("a"), 128_000) == 128_000
+
+
+async def test_no_limit_is_below_a_prompt_that_succeeded(store: Store) -> None:
+    limits = ModelLimits(store, SteppedClock())
+    await limits.succeed(key("a"), 20_000)
+    assert await limits.learn_window(key("a"), TOO_LONG, 128_000, 9_000) is None
+    silent = ErrorVerdict("prompt_too_long", "it says so")
+    found = await limits.learn_window(key("a"), silent, 128_000, 50_000)
+    assert found is not None
+    assert (found.tokens, found.stored) == (32_000, False), (
+        "the next usual window below what was refused"
+    )
+    assert await limits.succeed(key("a"), 40_000) is False
+    assert await limits.window(key("a"), 128_000) == 128_000, (
+        "a guess dies at a success above it"
+    )
+
+
+async def test_a_lowered_cap_is_remembered(store: Store) -> None:
+    await ModelLimits(store, SteppedClock()).learn_cap(key("a"), 4_096, "it said so")
+    assert await ModelLimits(store, SteppedClock()).output_cap(key("a")) == 4_096
+    assert await ModelLimits(store, SteppedClock()).output_cap(key("b")) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_overflow"),
+    [
+        (400, '{"error": {"code": "context_length_exceeded", "message": "…"}}', True),
+        (
+            400,
+            '{"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}}',
+            True,
+        ),
+        (413, b"", True),
+        (
+            400,
+            '{"code": "Client specified an invalid argument", "error": "maximum prompt length is 8000"}',
+            True,
+        ),
+        (
+            400,
+            '{"error": {"status": "INVALID_ARGUMENT", "code": 400, "message": "…"}}',
+            True,
+        ),
+        (None, None, True),
+        (
+            404,
+            '{"error": {"code": "model_not_found", "message": "maximum context length is 300 tokens"}}',
+            False,
+        ),
+        (
+            400,
+            '{"error": {"code": "invalid_value", "param": "messages[0].role", "message": "…"}}',
+            False,
+        ),
+        (
+            400,
+            '{"error": {"param": "temperature", "message": "maximum context length is 300 tokens"}}',
+            False,
+        ),
+        (401, "{}", False),
+    ],
+)
+def test_only_an_overflow_s_error_is_believed(
+    status: int | None, body: object, is_overflow: bool
+) -> None:
+    assert is_overflow_error(status, body) is is_overflow
+
+
+def test_a_cap_never_falls_below_a_thinking_budget() -> None:
+    verdict = ErrorVerdict("max_tokens_too_large", "it says so", available_output=2_000)
+    assert output_room(verdict, 8_000, None) == 2_000
+    assert output_room(verdict, 8_000, 4_000) is None
+    step = RecoveryAttempts().next_step(
+        verdict, output_cap=8_000, enabled=True, thinking=4_000
+    )
+    assert step.action == "compact", "then the prompt is what is too long"
+
+
+def test_steps_after_a_refusal_grow_stronger_and_end() -> None:
+    tried = RecoveryAttempts()
+    verdict = classify_error(
+        status=400, body="prompt is too long: 9000 tokens > 8000 maximum"
+    )
+    steps = [tried.next_step(verdict, output_cap=None, enabled=True) for _ in range(4)]
+    assert [step.action for step in steps] == ["compact"] * 3 + ["give_up"]
+    assert tried.failure_text == "and nothing in it could be made smaller"
+    assert (
+        RecoveryAttempts().next_step(verdict, output_cap=None, enabled=False).action
+        == "give_up"
+    )
+
+
+def test_where_system_and_tools_fill_the_threshold_it_is_85_percent() -> None:
+    options = ContextOptions()
+    assert options.budget(100_000).threshold == 50_000
+    assert options.budget(100_000, fixed=60_000).threshold == 85_000
+    assert ContextOptions(max_tokens=90_000).budget(100_000).threshold == 50_000, (
+        "a cap counts as a quarter at most"
+    )
+
+
+async def learn(
+    limits: ModelLimits, verdict: ErrorVerdict, *, tokens: int, window: int = 128_000
+) -> int | None:
+    learnt = await limits.learn_refusal(
+        key("a"),
+        verdict,
+        window=window,
+        tokens=tokens,
+        output_cap=60_000,
+        status=400,
+        body="{}",
+    )
+    return None if learnt is None else learnt.tokens
+
+
+async def test_a_cap_that_one_long_prompt_left_no_room_for_teaches_the_window_only(
+    store: Store,
+) -> None:
+    limits = ModelLimits(store, SteppedClock())
+    filled = ErrorVerdict(
+        "max_tokens_too_large", "both", context_limit=64_000, input_tokens=63_620
+    )
+    assert await learn(limits, filled, tokens=3_000) == 64_000, (
+        "stated input and cap together exceed it"
+    )
+    assert await limits.output_cap(key("a")) is None
+    assert await limits.learnt_window(key("a")) == 64_000
+
+
+async def test_a_stated_window_that_was_known_is_remembered_for_the_next_cap(
+    store: Store,
+) -> None:
+    limits = ModelLimits(store, SteppedClock())
+    both = ErrorVerdict(
+        "max_tokens_too_large", "both", context_limit=64_000, input_tokens=10_000
+    )
+    assert await learn(limits, both, tokens=10_000, window=64_000) is None
+    assert await limits.learnt_window(key("a")) == 64_000
+
+
+async def test_a_stated_maximum_of_output_is_the_model_s(store: Store) -> None:
+    limits = ModelLimits(store, SteppedClock())
+    own = ErrorVerdict(
+        "max_tokens_too_large", "its own", available_output=4_096, output_limit=4_096
+    )
+    assert await learn(limits, own, tokens=10_000) is None
+    assert await limits.output_cap(key("a")) == 4_096
+    assert await limits.learnt_window(key("a")) is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_kept"),
+    [(3_000, False), (9_000, True), (31_000, True), (33_000, False)],
+)
+async def test_a_guessed_window_is_kept_once_a_prompt_of_its_size_succeeded(
+    store: Store, prompt: int, is_kept: bool
+) -> None:
+    limits = ModelLimits(store, SteppedClock())
+    silent = ErrorVerdict("prompt_too_long", "it says so")
+    assert await limits.learn_window(key("a"), silent, 128_000, 50_000) is not None
+    await limits.succeed(key("a"), prompt)
+    elsewhere = ModelLimits(store, SteppedClock())
+    assert await elsewhere.learnt_window(key("a")) == (32_000 if is_kept else None)

@@ -1,0 +1,112 @@
+"""How soon one compaction may follow another, and how long one may be put off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.tokens import TokenCounter
+from everthread.thread.policy import (
+    CallPrices,
+    CompactionPolicy,
+    ContextOptions,
+    ContextState,
+    PromptSize,
+)
+
+JOURNAL = JournalWriter(TokenCounter("gpt-4o"))
+
+
+def policy(**options: Any) -> CompactionPolicy:
+    return CompactionPolicy(ContextOptions(**options), lambda: 1_700_000_000.0)
+
+
+def compacted(calls: int) -> ContextState:
+    """The state of a thread with this many calls since its last compaction."""
+    state = ContextState(compacted=3_000)
+    state.rhythm = state.rhythm.rewritten()
+    for number in range(calls):
+        state.observe(
+            CanonicalUsage(3_000 + 400 * number, 10), 1_700_000_000.0, ttl=300.0
+        )
+    return state
+
+
+def decide(
+    window: int, tokens: int, state: ContextState, model: str = "gpt-4o", **options: Any
+) -> str:
+    size = PromptSize(tokens, 300, ContextOptions(**options).budget(window))
+    prices = CallPrices(model, "auto", marked=False, summarizer=JOURNAL)
+    return policy(**options).decide(size, state, prices, reason="in-loop").action
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "a-model-without-a-price"])
+def test_a_compaction_buys_eight_calls_in_a_small_window(model: str) -> None:
+    assert decide(12_000, 6_200, compacted(3), model) == "wait"
+    assert decide(12_000, 6_200, compacted(8), model) == "compact"
+    assert decide(12_000, 6_200, ContextState(), model) == "compact", (
+        "the first one waits for nothing"
+    )
+
+
+def test_it_buys_twenty_calls_at_64k() -> None:
+    assert decide(64_000, 33_000, compacted(19)) == "wait"
+    assert decide(64_000, 33_000, compacted(20)) == "compact"
+
+
+def test_it_is_never_put_off_beyond_the_limit() -> None:
+    for tokens in range(6_000, 12_000, 50):
+        size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
+        if tokens >= size.delay_limit:
+            assert decide(12_000, tokens, compacted(1)) == "compact"
+    assert (
+        PromptSize(0, 0, ContextOptions().budget(1_000_000)).delay_limit == 340_000
+    ), "1.7 times the threshold"
+    asks = PromptSize(
+        0, 0, ContextOptions(max_tokens=32_000).budget(64_000), output=32_000
+    )
+    assert asks.delay_limit <= 64_000 - 16_000, (
+        "the answer has its quarter of the window"
+    )
+
+
+def test_without_economics_the_threshold_is_exact() -> None:
+    assert decide(12_000, 6_200, compacted(3), economics=False) == "compact"
+
+
+def test_no_journal_is_prepared_ahead() -> None:
+    size = PromptSize(5_500, 300, ContextOptions().budget(12_000))
+    prices = CallPrices("gpt-4o", "auto", marked=False, summarizer=JOURNAL)
+    assert not policy().prepares(size, ContextState(), prices)
+    assert not policy().prepares_at_pause(size, ContextState(), prices)
+
+
+def cold(calls: int) -> ContextState:
+    """The state of a thread whose cache expired after its last call."""
+    state = compacted(calls)
+    state.changed = "the tools changed"
+    return state
+
+
+def test_a_cold_cache_compacts_early_only_after_as_many_calls() -> None:
+    assert decide(64_000, 24_000, cold(19)) == "send"
+    assert decide(64_000, 24_000, cold(20)) == "compact"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "expected"),
+    [
+        (4_000, {"idle": True}, True),
+        (2_900, {"idle": True}, False),
+        (4_000, {}, False),
+        (4_000, {"idle": True, "enabled": False}, False),
+    ],
+)
+def test_an_idle_thread_is_compacted_from_half_the_threshold_on(
+    tokens: int, options: dict[str, Any], expected: bool
+) -> None:
+    size = PromptSize(tokens, 300, ContextOptions().budget(12_000))
+    assert policy(**options).compacts_at_pause(size, ContextState()) is expected

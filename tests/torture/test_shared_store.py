@@ -1,0 +1,153 @@
+"""Several gateways on one store, each request to another of them: every message is stored once, in its order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from everthread import open_store
+from everthread.lab.provider import Provider
+from everthread.store.store import Store
+from tests.gateway.load import (
+    MARK,
+    Numbered,
+    Said,
+    Sdk,
+    Talker,
+    compactions,
+    histories,
+    models,
+)
+from tests.torture.fleet import Fleet
+
+pytestmark = pytest.mark.timeout(1_800)
+SEED = int(os.environ.get("EVERTHREAD_SEED", "7"))
+CLIENTS = 6
+TURNS = int(os.environ.get("EVERTHREAD_TURNS", "60"))
+KILLS = 3
+SPIN = "while True: pass"
+
+
+@asynccontextmanager
+async def busy_machine() -> AsyncIterator[None]:
+    """Keep every core busy, so that what one process stores comes late to the others."""
+    count = os.cpu_count() or 1
+    spinning = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", SPIN)
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            await process.wait()
+
+
+def round_robin(fleet: Fleet) -> Callable[[], str]:
+    numbers = itertools.count()
+    return lambda: fleet.processes[next(numbers) % len(fleet.processes)][1]
+
+
+def count_faults(stored: Sequence[Said], wanted: Said) -> Counter[str]:
+    """Compare the threads that hold a client's messages with what the client said and heard."""
+    faults: Counter[str] = Counter()
+    faults["spurious branches"] = len(stored) - 1
+    longest = max(stored, key=len, default=[])
+    counts = Counter(longest)
+    faults["doubled"] = sum(count - 1 for count in counts.values())
+    faults["lost"] = sum(message not in counts for message in wanted)
+    places = {message: place for place, message in enumerate(wanted)}
+    order = [places[message] for message in dict.fromkeys(longest) if message in places]
+    faults["reordered"] = sum(
+        later < earlier for earlier, later in itertools.pairwise(order)
+    )
+    return +faults
+
+
+async def faults_of(store: Store, talkers: Sequence[Talker]) -> dict[str, int]:
+    """All faults, by kind. An answer that its client never got may end a thread of its own after a kill."""
+    by_client: dict[str, list[Said]] = {}
+    for history in (await histories(store)).values():
+        by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
+    faults: Counter[str] = Counter()
+    for talker in talkers:
+        wanted = [(message["role"], message["content"]) for message in talker.history]
+        stored = by_client.get(f"[c{talker.number}-0]", [])
+        if talker.failures:
+            stored = [
+                history
+                for history in stored
+                if history == wanted or not _is_unheard(history, wanted)
+            ]
+        faults += count_faults(stored, wanted)
+    return dict(faults)
+
+
+def _is_unheard(history: Said, wanted: Said) -> bool:
+    """Whether a thread ends with an answer that the client never got, and is the client's history before that."""
+    return history[-1] not in wanted and history[:-1] == wanted[: len(history) - 1]
+
+
+async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -> None:
+    home = folder / "home"
+    home.mkdir()
+    async with Provider(models(6_000), Numbered()) as provider:
+        (home / "config.yaml").write_text(
+            f"store: {{url: '{database}'}}\n"
+            f"gateway: {{native: {{enabled: false}}, upstreams: [{{name: lab, url: '{provider.url}'}}]}}\n"
+        )
+        fleet = Fleet(home)
+        sdk = Sdk()
+        await asyncio.gather(*(fleet.start() for _ in range(gateways)))
+        talkers = [
+            Talker(number, round_robin(fleet), sdk, stream=number % 2 == 1, words=8)
+            for number in range(CLIENTS)
+        ]
+        async with busy_machine():
+            talks = [
+                asyncio.create_task(talker.talk(TURNS, 0.0, SEED)) for talker in talkers
+            ]
+            chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
+            for kill in range(kills):
+                due = CLIENTS * TURNS * (kill + 1) // (kills + 1)
+                while sum(len(talker.history) for talker in talkers) // 2 < due:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                await fleet.kill(chance)
+            await asyncio.gather(*talks)
+        await fleet.close()
+        await sdk.close()
+    store = open_store(database)
+    try:
+        faults = await faults_of(store, talkers)
+        checked = (await store.check()).problems
+        made = await compactions(store)
+    finally:
+        await store.close()
+    failed = sum(sum(talker.failures.values()) for talker in talkers)
+    messages = sum(len(talker.history) for talker in talkers)
+    print(
+        f"{gateways} gateways, {kills} kills: {messages} messages, {failed} attempts failed, {made} compactions"
+    )
+    assert faults == {}
+    assert checked == ()
+    assert made
+
+
+async def test_two_gateways_on_one_file(tmp_path: Path) -> None:
+    await run_load(f"sqlite:///{tmp_path}/store.db", tmp_path, 2)
+
+
+async def test_three_gateways_on_a_server_with_kills(
+    new_url: Callable[..., str], tmp_path: Path
+) -> None:
+    await run_load(new_url("postgresql"), tmp_path, 3, KILLS)

@@ -1,0 +1,763 @@
+"""Gemini's protocol: a content or reply comes back verbatim, and any other message is said in its terms."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from everthread.core.canonical_usage import normalize_usage
+from everthread.core.messages import calls_of, results_of, text_of
+from everthread.core.types import Reply, Request
+from everthread.core.validation import OPENING, validate_messages
+from everthread.errors import WireError
+from everthread.wire import gemini
+from everthread.wire.codecs import decode_any
+from everthread.wire.common import SseEvent
+from tests.wire.anthropic_strategies import chat_histories
+from tests.wire.gemini_strategies import replies, requests, wire_contents
+
+MODEL = "gemini-3-pro-preview"
+SIGNED: dict[str, Any] = {
+    "functionCall": {"name": "read_file", "args": {"path": "a.py"}},
+    "thoughtSignature": "c2lnbmVk",
+}
+ANSWERED = {
+    "functionResponse": {"name": "read_file", "response": {"output": "print(1)"}}
+}
+
+
+@given(wire_contents)
+def test_contents_come_back_verbatim(wire: list[dict[str, Any]]) -> None:
+    assert gemini.encode_messages(gemini.decode_messages(wire)) == wire
+
+
+@given(requests)
+def test_requests_come_back_verbatim(body: dict[str, Any]) -> None:
+    assert gemini.encode_request(gemini.decode_request(body)) == body
+
+
+@given(replies)
+def test_replies_come_back_verbatim(body: dict[str, Any]) -> None:
+    assert gemini.encode_reply(gemini.decode_reply(body)) == body
+
+
+@given(replies)
+def test_a_streamed_reply_says_the_same_as_a_whole_one(body: dict[str, Any]) -> None:
+    reply = gemini.decode_reply(body)
+    decoder = gemini.stream_decoder()
+    deltas = [
+        delta for event in gemini.encode_stream(reply) for delta in decoder.feed(event)
+    ]
+    streamed = decoder.reply()
+    assert text_of(streamed.message) == text_of(reply.message)
+    assert [call[1:] for call in calls_of(streamed.message)] == [
+        call[1:] for call in calls_of(reply.message)
+    ]
+    assert (streamed.stop, streamed.usage, streamed.model, streamed.id) == (
+        reply.stop,
+        reply.usage,
+        reply.model,
+        reply.id,
+    )
+    texts = [
+        part
+        for part in body["candidates"][0]["content"]["parts"]
+        if "text" in part and "thought" not in part
+    ]
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == "".join(
+        part["text"] for part in texts
+    )
+
+
+@given(chat_histories())
+def test_any_history_is_one_that_gemini_takes(history: list[Any]) -> None:
+    wire = gemini.encode_messages(history, model=MODEL)
+    assert all(content["parts"] for content in wire)
+    assert all(one["role"] != other["role"] for one, other in pairwise(wire))
+    assert not wire or wire[0]["role"] == "user"
+    read = gemini.decode_messages(wire)
+    assert not [
+        problem
+        for problem in validate_messages(read)
+        if problem.rule in ("orphan-result", "missing-result")
+    ]
+    assert sum(len(calls_of(message)) for message in read) == sum(
+        len(calls_of(message)) for message in history
+    )
+
+
+class TestPairing:
+    def test_responses_answer_the_calls_of_their_name_in_order(self) -> None:
+        wire = [
+            {"role": "user", "parts": [{"text": "Read both."}]},
+            {
+                "role": "model",
+                "parts": [SIGNED, {"functionCall": {"name": "list", "args": {}}}],
+            },
+            {
+                "role": "user",
+                "parts": [
+                    {"functionResponse": {"name": "list", "response": {}}},
+                    ANSWERED,
+                ],
+            },
+        ]
+        core = gemini.decode_messages(wire)
+        read, listed = calls_of(core[1])
+        assert [results_of(message)[0].call_id for message in core[2:]] == [
+            listed.id,
+            read.id,
+        ]
+        assert not validate_messages(core)
+
+    def test_native_ids_decide_where_there_are_any(self) -> None:
+        calls: Any = [
+            {"functionCall": {"name": "f", "id": name, "args": {}}}
+            for name in ("one", "two")
+        ]
+        answers = [
+            {
+                "functionResponse": {
+                    "name": "f",
+                    "id": name,
+                    "response": {"output": name},
+                }
+            }
+            for name in ("two", "one")
+        ]
+        core = gemini.decode_messages(
+            [{"role": "model", "parts": calls}, {"role": "user", "parts": answers}]
+        )
+        assert [call.id for call in calls_of(core[0])] == ["one", "two"]
+        assert [results_of(message)[0].call_id for message in core[1:]] == [
+            "two",
+            "one",
+        ]
+
+    def test_an_id_that_a_client_made_up_for_its_response_does_no_harm(self) -> None:
+        answer = {
+            "functionResponse": {
+                "name": "read_file",
+                "id": "read_file-17-x",
+                "response": {"output": "x"},
+            }
+        }
+        core = gemini.decode_messages(
+            [{"role": "model", "parts": [SIGNED]}, {"role": "user", "parts": [answer]}]
+        )
+        assert results_of(core[1])[0].call_id == calls_of(core[0])[0].id
+
+    def test_the_same_call_made_again_has_another_id(self) -> None:
+        turn = [
+            {"role": "model", "parts": [SIGNED]},
+            {"role": "user", "parts": [ANSWERED]},
+        ]
+        core = gemini.decode_messages([*turn, *turn])
+        first, second = (calls_of(message)[0].id for message in (core[0], core[2]))
+        assert first != second
+        assert [results_of(core[1])[0].call_id, results_of(core[3])[0].call_id] == [
+            first,
+            second,
+        ]
+
+    def test_a_response_alone_is_paired_with_the_content_before_it(self) -> None:
+        called = {"role": "model", "parts": [SIGNED]}
+        [answer] = gemini.decode_messages(
+            [{"role": "user", "parts": [ANSWERED]}], after=called
+        )
+        assert (
+            results_of(answer)[0].call_id
+            == calls_of(gemini.decode_messages([called])[0])[0].id
+        )
+
+    def test_a_response_to_nothing_still_has_an_id(self) -> None:
+        [answer] = gemini.decode_messages([{"role": "user", "parts": [ANSWERED]}])
+        assert results_of(answer)[0].call_id == "call_read_file"
+
+
+class TestMeaning:
+    def test_texts_thoughts_and_calls(self) -> None:
+        parts = [
+            {"text": "Hm.", "thought": True},
+            {"text": "Let "},
+            {"text": "me."},
+            SIGNED,
+        ]
+        [message] = gemini.decode_messages(
+            [{"role": "model", "parts": parts}], model=MODEL
+        )
+        assert text_of(message) == "Let me."
+        assert message["reasoning_content"] == "Hm."
+        assert json.loads(calls_of(message)[0].arguments) == {"path": "a.py"}
+
+    @pytest.mark.parametrize(
+        ("response", "text", "is_error"),
+        [
+            ({"output": "done"}, "done", False),
+            ({"error": "no such file"}, "no such file", True),
+            ({"rows": [1, 2]}, '{"rows": [1, 2]}', False),
+            (None, "", False),
+        ],
+    )
+    def test_results(self, response: Any, text: str, is_error: bool) -> None:
+        part = {"functionResponse": {"name": "f", "response": response}}
+        [message] = gemini.decode_messages([{"parts": [part]}])
+        assert (text_of(message), message.get("is_error", False)) == (text, is_error)
+
+    def test_media_of_users_and_results(self) -> None:
+        image = {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}
+        pdf = {
+            "inline_data": {
+                "mime_type": "application/pdf",
+                "data": "JVBE",
+                "display_name": "a.pdf",
+            }
+        }
+        shot = {
+            "functionResponse": {
+                "name": "f",
+                "response": {"output": "shot"},
+                "parts": [image],
+            }
+        }
+        said, result = gemini.decode_messages(
+            [{"role": "user", "parts": [image, pdf]}, {"role": "user", "parts": [shot]}]
+        )
+        assert said["content"] == [
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}},
+            {
+                "type": "file",
+                "file": {
+                    "filename": "a.pdf",
+                    "file_data": "data:application/pdf;base64,JVBE",
+                },
+            },
+        ]
+        assert result["content"] == [
+            {"type": "text", "text": "shot"},
+            said["content"][0],
+        ]
+
+    def test_what_was_said_is_known_without_thoughts_signatures_and_ids(self) -> None:
+        said = {
+            "role": "model",
+            "parts": [
+                {"text": "H", "thought": True},
+                {"text": "A"},
+                {"text": "b"},
+                SIGNED,
+            ],
+        }
+        bare = {
+            "role": "model",
+            "parts": [
+                {"text": "Ab"},
+                {"functionCall": {**SIGNED["functionCall"], "id": "x"}},
+            ],
+        }
+        assert gemini.spoken_form(said) == gemini.spoken_form(bare)
+        answered = gemini.spoken_form(
+            {"role": "user", "parts": [ANSWERED, "no object"]}
+        )
+        block = {
+            "type": "tool_result",
+            "tool_use_id": "read_file",
+            "content": "print(1)",
+        }
+        assert answered == {"role": "user", "content": [block]}
+        assert (
+            gemini.spoken_form({"role": "user", "parts": [ANSWERED, ANSWERED]})
+            == answered
+        ), "Gemini CLI resumed"
+        assert (
+            gemini.spoken_form("nothing")
+            == gemini.spoken_form({"parts": 1})
+            == {"role": "user", "content": []}
+        )
+
+
+class TestSignatures:
+    def test_another_model_s_thoughts_and_signatures_are_left_out(self) -> None:
+        content = {"role": "model", "parts": [{"text": "Hm.", "thought": True}, SIGNED]}
+        core = gemini.decode_messages([content], model="gemini-2.5-pro")
+        [old] = gemini.encode_messages(core, model="gemini-2.0-flash")
+        assert old["parts"] == [{"functionCall": SIGNED["functionCall"]}]
+        [new] = gemini.encode_messages(core, model=MODEL)
+        assert new["parts"] == [
+            {
+                "functionCall": SIGNED["functionCall"],
+                "thoughtSignature": "skip_thought_signature_validator",
+            }
+        ]
+
+    def test_a_message_of_another_model_without_calls_needs_no_signature(self) -> None:
+        content = {"role": "model", "parts": [{"text": "Hello."}]}
+        assert gemini.encode_messages(
+            gemini.decode_messages([content], model="gemini-2.5-pro"), model=MODEL
+        ) == [content]
+
+    def test_calls_of_other_apis_say_that_they_are_unsigned(self) -> None:
+        call = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "f", "arguments": "no json"},
+        }
+        history: Any = [
+            {
+                "role": "assistant",
+                "content": None,
+                "refusal": "No.",
+                "tool_calls": [call, {**call, "id": "c2"}],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "one", "is_error": True},
+            {
+                "role": "tool",
+                "tool_call_id": "c2",
+                "content": [
+                    {"type": "text", "text": "two"},
+                    _image("https://x.test/a"),
+                ],
+            },
+        ]
+        opening, called, answered = gemini.encode_messages(history, model=MODEL)
+        assert opening == {"role": "user", "parts": [{"text": OPENING}]}
+        function = {"functionCall": {"name": "f", "args": {"input": "no json"}}}
+        unsigned = {**function, "thoughtSignature": "skip_thought_signature_validator"}
+        assert called["parts"] == [{"text": "No."}, unsigned, function]
+        assert answered["parts"] == [
+            {"functionResponse": {"name": "f", "response": {"error": "one"}}},
+            {"functionResponse": {"name": "f", "response": {"output": "two"}}},
+            {"fileData": {"fileUri": "https://x.test/a"}},
+        ]
+
+    def test_an_edited_result_keeps_the_id_of_its_call(self) -> None:
+        called = {
+            "role": "model",
+            "parts": [{"functionCall": {"name": "f", "id": "n1", "args": {}}}],
+        }
+        core = gemini.decode_messages(
+            [{"role": "user", "parts": [{"text": "Go."}]}, called]
+        )
+        wire = gemini.encode_messages(
+            [*core, {"role": "tool", "tool_call_id": "n1", "content": "cut"}]
+        )
+        assert wire[2]["parts"] == [
+            {
+                "functionResponse": {
+                    "id": "n1",
+                    "name": "f",
+                    "response": {"output": "cut"},
+                }
+            }
+        ]
+
+
+def _image(url: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def test_parts_of_other_apis() -> None:
+    given: Any = [
+        {"type": "text", "text": " "},
+        {"type": "text", "text": "See."},
+        _image("data:image/png;base64,iVBO"),
+        _image("file:///a"),
+        {"type": "image_url", "image_url": "data:image/gif;base64,R0"},
+        {"type": "file", "file": {"file_id": "file_1"}},
+        {"type": "somethingNew", "somethingNew": {"a": 1}},
+    ]
+    history: Any = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "system", "content": " "},
+        {"role": "user", "content": given},
+        {"role": "tool", "tool_call_id": "gone", "content": "alone"},
+    ]
+    [content] = gemini.encode_messages(history)
+    assert content["parts"] == [
+        {"functionResponse": {"name": "unknown", "response": {"output": "alone"}}},
+        {"text": "<system-reminder>\nBe kind.\n</system-reminder>"},
+        {"text": "See."},
+        {"inlineData": {"mimeType": "image/png", "data": "iVBO"}},
+        {"text": "[image omitted]"},
+        {"inlineData": {"mimeType": "image/gif", "data": "R0"}},
+        {"text": "[file omitted]"},
+        {"somethingNew": {"a": 1}},
+    ]
+    assert gemini.encode_messages([{"role": "user", "content": ""}]) == [
+        {"role": "user", "parts": [{"text": OPENING}]}
+    ]
+
+
+def test_a_native_reply_without_a_role_goes_back_with_one() -> None:
+    reply = gemini.decode_reply(
+        {
+            "candidates": [
+                {"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}
+            ]
+        }
+    )
+    assert gemini.encode_messages([reply.message]) == [
+        {"role": "model", "parts": [{"text": "Hi"}]}
+    ]
+
+
+class TestRequests:
+    def test_settings_of_openai_are_translated(self) -> None:
+        params = {
+            "max_tokens": 9,
+            "temperature": 0.5,
+            "stop": "END",
+            "generation_config": {"topK": 3},
+        }
+        body = gemini.encode_request(Request(MODEL, [], "Be brief.", params=params))
+        settings = {
+            "maxOutputTokens": 9,
+            "temperature": 0.5,
+            "stopSequences": ["END"],
+            "topK": 3,
+        }
+        assert body["generation_config"] == settings
+        assert body["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+
+    def test_tools_of_another_api(self) -> None:
+        function = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+        foreign = {
+            "type": "web_search",
+            "_native": {"api": "openai_responses", "value": {}},
+        }
+        body = gemini.encode_request(
+            Request(
+                MODEL, [], tools=[{"type": "function", "function": function}, foreign]
+            )
+        )
+        [tool] = body["tools"]
+        assert tool["functionDeclarations"] == [
+            {
+                "name": "f",
+                "description": "d",
+                "parametersJsonSchema": {"type": "object"},
+            }
+        ]
+        assert gemini.encode_tools(
+            [{"type": "function", "function": {"name": "g"}}]
+        ) == [{"functionDeclarations": [{"name": "g"}]}]
+
+    @pytest.mark.parametrize(
+        "declaration",
+        [
+            {"name": "f"},
+            {
+                "name": "f",
+                "description": "d",
+                "parametersJsonSchema": {"type": "object"},
+            },
+            {"name": "f", "parameters": {"type": "OBJECT"}, "behavior": "BLOCKING"},
+        ],
+    )
+    def test_tools_come_back_verbatim(self, declaration: dict[str, Any]) -> None:
+        wire: list[dict[str, Any]] = [
+            {"functionDeclarations": [declaration]},
+            {"googleSearch": {}},
+        ]
+        function, search = gemini.decode_tools(wire)
+        assert function["function"]["name"] == "f"
+        assert "googleSearch" in search
+        assert gemini.encode_tools([function, search]) == wire
+        body = {"model": MODEL, "contents": [], "tools": wire}
+        assert gemini.encode_request(gemini.decode_request(body)) == body
+        assert "tools" not in gemini.decode_request(body).params
+
+    def test_a_changed_system_prompt_and_changed_tools_replace_those_in_the_params(
+        self,
+    ) -> None:
+        body: Any = {
+            "model": MODEL,
+            "contents": [],
+            "system_instruction": {"role": "user", "parts": [{"text": "Old."}]},
+            "tools": [{"functionDeclarations": []}],
+        }
+        read = gemini.decode_request(body)
+        assert read.system == [{"type": "text", "text": "Old."}]
+        written = gemini.encode_request(Request(MODEL, [], "New.", params=read.params))
+        assert written == {
+            "model": MODEL,
+            "contents": [],
+            "systemInstruction": {"parts": [{"text": "New."}]},
+            "tools": body["tools"],
+        }
+        tool = {"type": "function", "function": {"name": "g"}}
+        assert (
+            gemini.encode_request(Request(MODEL, [], None, [tool], read.params))[
+                "tools"
+            ]
+            != body["tools"]
+        )
+
+    def test_a_system_prompt_that_is_text(self) -> None:
+        body = {"model": MODEL, "contents": [], "systemInstruction": "Be brief."}
+        assert gemini.encode_request(gemini.decode_request(body)) == body
+
+    def test_it_is_recognised(self) -> None:
+        api, request = decode_any(
+            {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+        )
+        assert (api, text_of(request.messages[0])) == ("gemini", "Hi")
+
+
+class TestReplies:
+    @pytest.mark.parametrize(
+        ("reason", "stop"),
+        [
+            ("STOP", "stop"),
+            ("MAX_TOKENS", "length"),
+            ("SPII", "content_filter"),
+            ("X", "other"),
+        ],
+    )
+    def test_why_it_stopped(self, reason: str, stop: str) -> None:
+        body = {
+            "candidates": [
+                {
+                    "content": {"role": "model", "parts": [{"text": "Hi"}]},
+                    "finishReason": reason,
+                }
+            ]
+        }
+        assert gemini.decode_reply(body).stop == stop
+
+    def test_calls_are_why_it_stopped(self) -> None:
+        body = {
+            "candidates": [
+                {
+                    "content": {"role": "model", "parts": [SIGNED]},
+                    "finishReason": "STOP",
+                }
+            ]
+        }
+        assert gemini.decode_reply(body).stop == "tool_calls"
+
+    def test_a_blocked_prompt(self) -> None:
+        body = {
+            "promptFeedback": {"blockReason": "SAFETY"},
+            "usageMetadata": {"promptTokenCount": 4},
+        }
+        reply = gemini.decode_reply(body)
+        assert (reply.stop, text_of(reply.message)) == ("content_filter", "")
+        assert gemini.encode_reply(reply) == body
+        decoder = gemini.stream_decoder()
+        for event in gemini.encode_stream(reply):
+            decoder.feed(event)
+        assert decoder.reply().stop == "content_filter"
+        empty = {**body, "candidates": []}
+        assert gemini.encode_reply(gemini.decode_reply(empty)) == empty
+        [event] = gemini.encode_stream(gemini.decode_reply(empty))
+        assert json.loads(event.data) == empty
+
+    def test_a_candidate_without_content(self) -> None:
+        body = {"candidates": [{"finishReason": "MAX_TOKENS"}], "modelVersion": MODEL}
+        reply = gemini.decode_reply(body)
+        assert gemini.encode_reply(reply) == body
+        assert [
+            json.loads(event.data)["candidates"]
+            for event in gemini.encode_stream(reply)
+        ] == [body["candidates"]]
+
+    def test_usage(self) -> None:
+        usage = {
+            "promptTokenCount": 100,
+            "cachedContentTokenCount": 60,
+            "candidatesTokenCount": 7,
+            "thoughtsTokenCount": 5,
+        }
+        figures = normalize_usage(usage, api="gemini")
+        assert (
+            figures.input_tokens,
+            figures.cache_read_tokens,
+            figures.output_tokens,
+            figures.reasoning_tokens,
+        ) == (
+            40,
+            60,
+            12,
+            5,
+        )
+
+    def test_a_reply_of_another_api(self) -> None:
+        call: Any = {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "f", "arguments": "{}"},
+        }
+        usage = {
+            "prompt_tokens": 9,
+            "completion_tokens": 5,
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        }
+        reply = Reply(
+            {"role": "assistant", "content": "Hi", "tool_calls": [call]},
+            "tool_calls",
+            usage,
+            "m",
+            "r1",
+        )
+        body = gemini.encode_reply(reply)
+        assert body["candidates"][0]["finishReason"] == "STOP"
+        assert body["usageMetadata"] == {
+            "promptTokenCount": 9,
+            "cachedContentTokenCount": 0,
+            "candidatesTokenCount": 3,
+            "thoughtsTokenCount": 2,
+            "totalTokenCount": 14,
+        }
+        assert gemini.decode_reply(body).stop == "tool_calls"
+        silent = gemini.encode_reply(Reply({"role": "assistant", "content": ""}, None))
+        assert silent == {
+            "candidates": [{"index": 0, "content": {"role": "model", "parts": []}}]
+        }
+        assert (
+            gemini.encode_reply(Reply({"role": "assistant", "content": "x"}, "pause"))[
+                "candidates"
+            ][0]["finishReason"]
+            == "OTHER"
+        )
+
+    def test_a_changed_stop_is_said(self) -> None:
+        body = {
+            "candidates": [
+                {
+                    "content": {"role": "model", "parts": [{"text": "Hi"}]},
+                    "finishReason": "STOP",
+                }
+            ]
+        }
+        reply = gemini.decode_reply(body)
+        changed = gemini.encode_reply(Reply(reply.message, None, raw=reply.raw))
+        assert "finishReason" not in changed["candidates"][0]
+
+
+def _chunk(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+        ],
+        **fields,
+    }
+
+
+class TestStreams:
+    def test_pieces_are_joined_and_signed_parts_stay_alone(self) -> None:
+        chunks = [
+            _chunk({"text": "Hm", "thought": True}, responseId="r"),
+            _chunk({"text": "A"}),
+            {
+                "candidates": [
+                    *_chunk({"text": "b"}, SIGNED)["candidates"],
+                    {"index": 1, "content": {"parts": [{}]}},
+                ]
+            },
+            _chunk({"text": "", "thoughtSignature": "s"}),
+            {
+                "candidates": [{"finishReason": "STOP"}],
+                "usageMetadata": {"promptTokenCount": 3},
+            },
+        ]
+        decoder = gemini.stream_decoder(model=MODEL)
+        deltas = [
+            delta
+            for chunk in chunks
+            for delta in decoder.feed(SseEvent(None, json.dumps(chunk)))
+        ]
+        assert [delta.kind for delta in deltas] == [
+            "reasoning",
+            "text",
+            "text",
+            "call",
+            "stop",
+            "usage",
+        ]
+        reply = decoder.reply()
+        assert reply.message["_native"]["value"]["parts"] == [
+            {"text": "Hm", "thought": True},
+            {"text": "Ab"},
+            SIGNED,
+            {"text": "", "thoughtSignature": "s"},
+        ]
+        assert (reply.id, reply.stop, reply.usage) == (
+            "r",
+            "tool_calls",
+            {"promptTokenCount": 3},
+        )
+        assert (
+            gemini.decode_reply(chunks).message == gemini.decode_reply(chunks).message
+        )
+        assert text_of(gemini.decode_reply(chunks).message) == "Ab"
+
+    def test_a_stream_that_broke_off(self) -> None:
+        decoder = gemini.stream_decoder()
+        assert decoder.reply().stop is None
+        decoder.feed({"candidates": [{"content": {"parts": [{"text": "Half"}]}}]})
+        decoder.feed({"candidates": [{"content": {"parts": "none"}}, "no object"]})
+        decoder.feed(SseEvent(None, "[DONE]"))
+        assert (text_of(decoder.reply().message), decoder.reply().stop) == (
+            "Half",
+            None,
+        )
+
+    def test_an_error_in_a_stream(self) -> None:
+        error = {
+            "code": 503,
+            "message": "The model is overloaded.",
+            "status": "UNAVAILABLE",
+        }
+        [delta] = gemini.stream_decoder().feed({"error": error})
+        assert (delta.kind, delta.text, delta.raw) == (
+            "error",
+            "The model is overloaded.",
+            error,
+        )
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "words"),
+    [
+        (
+            gemini.decode_messages,
+            [{"role": "assistant", "parts": []}],
+            "must be one of user, model, function",
+        ),
+        (
+            gemini.decode_messages,
+            [{"role": "user", "parts": [1]}],
+            r"contents\[0\].parts\[0\] must be an object",
+        ),
+        (
+            gemini.decode_messages,
+            [{"role": "model", "parts": [{"functionCall": {}}]}],
+            "name of a functionCall",
+        ),
+        (
+            gemini.decode_messages,
+            [{"parts": [{"functionResponse": {}}]}],
+            "name of a functionResponse",
+        ),
+        (gemini.decode_request, {"contents": []}, "model must be a string"),
+        (
+            gemini.decode_reply,
+            {"error": {"message": "API key not valid."}},
+            "API key not valid.",
+        ),
+        (gemini.decode_reply, {"candidates": {}}, "candidates must be a list"),
+        (
+            gemini.decode_tools,
+            [{"functionDeclarations": [{}]}],
+            "name must be a string",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(read: Any, value: Any, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        read(value)
