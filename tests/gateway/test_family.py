@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
+import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
+from everthread.store.store import Store
 from tests.cli.conftest import everthread, home
 from tests.gateway.house import CHAT, CLAUDE, FILLER, house
 
@@ -85,13 +88,30 @@ def answer_or_recall(request: Request) -> Any:
     return f"Found: {results[-1]}" if results else "Noted."
 
 
+class SlowStore:
+    """A store that takes long to append."""
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def extend_thread(self, *given: Any) -> Any:
+        await asyncio.sleep(self._seconds)
+        return await self._store.extend_thread(*given)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.3])
 async def test_a_conversation_that_its_client_compacted_goes_on_and_recall_reaches_what_came_before(
-    tmp_path: Path,
+    tmp_path: Path, seconds: float
 ) -> None:
     async with (
         house(tmp_path, script=answer_or_recall) as place,
         httpx2.AsyncClient(timeout=60) as http,
     ):
+        place.store = cast("Store", SlowStore(place.store, seconds))
         url = await place.gateway("none", key=None)
         session = Session(http, url)
         before = await session.say(SECRET_PLACE)

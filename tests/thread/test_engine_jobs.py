@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -274,6 +275,29 @@ async def test_a_process_that_dies_is_replaced() -> None:
         await processes.call(die)
     assert await processes.call(identify, 0) != pid
     await processes.close(10)
+
+
+async def test_a_process_ends_quietly_if_its_parent_was_killed() -> None:
+    script = (
+        "import asyncio, os, signal\n"
+        "from everthread.thread.worker import WorkerProcesses\n"
+        "from tests.thread.test_engine_jobs import identify\n"
+        "async def main():\n"
+        "    processes = WorkerProcesses(1)\n"
+        "    print(await processes.call(identify, 0), flush=True)\n"
+        "    call = asyncio.ensure_future(processes.call(identify, 1))\n"
+        "    await asyncio.sleep(0.3)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    pipe = asyncio.subprocess.PIPE
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=pipe, stderr=pipe
+    )
+    pid, errors = await parent.communicate()  # ends once the worker has closed its end
+    assert not errors
+    while is_alive(int(pid)):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
 
 
 async def test_a_call_that_takes_too_long_is_ended_with_its_process() -> None:

@@ -127,7 +127,10 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     with contextlib.suppress(OSError, AttributeError):
         os.nice(_NICENESS)
-    _serve(sys.stdin.buffer, answers)
+    try:
+        _serve(sys.stdin.buffer, answers)
+    except BrokenPipeError:  # the parent has ended
+        os._exit(0)  # without flushing the broken pipe again
 
 
 def _serve(calls: BinaryIO, answers: BinaryIO) -> None:

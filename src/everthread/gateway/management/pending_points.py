@@ -20,7 +20,8 @@ class PendingPoint:
         self.thread: str | None = None
         """None if it could not be stored."""
         self.is_answer = False
-        """Whether it is an answer to a request that is stored, or is stored with it."""
+        self.waits_for_request = False
+        """Whether it is an answer whose request is being stored, which may wait for other answers."""
         self.store_now: Callable[[], object] | None = None
         """Store it at once, if storing is delayed."""
 
@@ -85,14 +86,20 @@ class PendingPoints:
             self._one_read.set()
             self._one_read = asyncio.Event()
 
-    async def wait_for_answers(self, family: Family) -> None:
-        """Wait until the pending answers of a client's session are stored."""
+    async def wait_for_answers(self, family: Family, *, is_expected: bool) -> None:
+        """Wait until the pending answers of a client's session are stored.
+
+        `is_expected`: the caller's own request is expected in the store. Answers whose
+        requests are being stored may wait for it, so it does not wait for them.
+        """
         while family in self._unread:
             await self._one_read.wait()
         answers = [
             pending
             for pending in self._pending.values()
-            if pending.is_answer and pending.point[:2] == tuple(family)
+            if pending.is_answer
+            and pending.point[:2] == tuple(family)
+            and not (is_expected and pending.waits_for_request)
         ]
         for pending in answers:
             await pending.ended.wait()

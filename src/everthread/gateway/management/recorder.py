@@ -132,7 +132,10 @@ class ThreadRecorder:
             return None
         past = turn.request.history.extend(pieces)
         expected = self._threads.expect(turn.match.after(turn.request.history), past)
-        expected.is_answer = turn.storage.is_stored or turn.storage.storing is None
+        expected.is_answer = True
+        expected.waits_for_request = (
+            turn.storage.storing is not None and not turn.storage.is_stored
+        )
         return PendingAnswer(message, past, expected)
 
     async def store_outcome(

@@ -59,7 +59,8 @@ from everthread.thread.reminders import (
 )
 
 PLATFORM = "gateway"
-_SUMMARY_SECONDS = 0.5
+_SUMMARY_SECONDS = 5.0
+"""Maximum wait for answers of the session that are being stored: a new thread costs the client its past."""
 _MAX_COMPARED = 40
 """Messages at the end of a conversation that may hold the client's own summary of it."""
 _OTHER_ANSWERS = "gateway.other_answers"
@@ -215,17 +216,17 @@ class ThreadIndex:
         messages = question.messages
         opening = len(history) if messages is None else opening_length(messages.values)
         thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
-        continued = await self._find_continued(family, messages)
+        continued = await self._find_continued(question)
         return ThreadMatch(family, thread, branch_of=continued)
 
-    async def _find_continued(
-        self, family: Family, messages: WireMessages | None
-    ) -> tuple[str, int] | None:
+    async def _find_continued(self, question: _Question) -> tuple[str, int] | None:
         """Find the thread, and its last message, that the client compacted itself.
 
         The client's summary was an answer in the same session, so its words are at the
         end of that conversation.
         """
+        family = question.family
+        messages = question.messages
         if not family.scope or messages is None or not messages.is_conversation:
             return None
         runs = opening_runs(messages.values)
@@ -234,7 +235,9 @@ class ThreadIndex:
         # The client has its summary, which may not be stored yet.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SUMMARY_SECONDS):
-                await self._pending.wait_for_answers(family)
+                await self._pending.wait_for_answers(
+                    family, is_expected=not question.uses_memory
+                )
         session = session_of_scope(family.scope)
         end = await self._store.conversation_end(family.tenant, session, _MAX_COMPARED)
         if end is None or not repeats_words(runs, end.bodies):
@@ -437,7 +440,7 @@ class ThreadIndex:
         is_certain = await self._pending.wait_for_previous(match)
         if match.is_new and match.scope:
             # A subagent belongs to the answer that called it, which its client has.
-            await self._pending.wait_for_answers(match.family)
+            await self._pending.wait_for_answers(match.family, is_expected=True)
         return is_certain
 
     # Appending
