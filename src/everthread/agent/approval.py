@@ -3,7 +3,7 @@
     command: git status         this command, word for word
     command: pytest *           with any further words, or none
     command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
-    exactly: tar cf b.tar *     this command as it is written: nothing in it is a wildcard
+    exactly: tar cf b.tar *     this command literally: nothing in it is a wildcard
     write: src/**               files below src, as paths relative to the workspace
 
 An answer "always" is stored literally: a wildcard is one only in a rule that a person typed.

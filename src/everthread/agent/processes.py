@@ -129,7 +129,8 @@ class ProcessOutput:
 
     def __init__(self, limit: int = OUTPUT_BYTES) -> None:
         self._limit = limit
-        self._head, self._tail = bytearray(), bytearray()
+        self._head = bytearray()
+        self._tail = bytearray()
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -171,7 +172,8 @@ class ChildProcess(ProcessFamily):
     ) -> None:
         super().__init__(environment)
         self.output = ProcessOutput()
-        self.exited, self.drained = asyncio.Event(), asyncio.Event()
+        self.exited = asyncio.Event()
+        self.drained = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         reading, writing = os.pipe()
         try:

@@ -52,7 +52,7 @@ async def open_agent(
     `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
     `approve` decides on permissions; without it only the rules of `approvals.txt` in the home allow anything; `yes`
     allows everything. `tools`: your own instead of the built-in ones; with `builtin_tools=True` it has both. `talks`:
-    a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. What is
+    a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. Everything
     opened here is closed with the agent.
     """
     from everthread.agent.approval import Approvals, read_rules
@@ -78,14 +78,14 @@ async def open_agent(
         )
         builtin = tools is None if builtin_tools is None else builtin_tools
         builder = AgentBuilder(
-            opened_store,
-            directory,
-            memory,
-            allowed,
-            options.instructions_chars,
-            tuple(tools or ()),
-            builtin,
-            talks,
+            store=opened_store,
+            workspace=directory,
+            memory=memory,
+            approve=allowed,
+            instructions_chars=options.instructions_chars,
+            extra_tools=tuple(tools or ()),
+            builtin=builtin,
+            is_talk_only=talks,
         )
         conversation = await open_conversation(
             model,

@@ -339,7 +339,8 @@ class StoreWatch:
                 "the store does not answer (%s); requests go through unmanaged",
                 type(error).__name__,
             )
-        self._away, self._until = away, self._clock() + 1.0
+        self._away = away
+        self._until = self._clock() + 1.0
         return away
 
 

@@ -434,10 +434,9 @@ HINT_LINES = 12
 
 def describe_nearest(text: str, wanted_text: str) -> str:
     """Show the lines most like the wanted ones, found by the longest of them, ignoring white space."""
-    lines, plain, wanted = (
-        text.split("\n"),
-        *(_plain_lines(part) for part in (text, wanted_text)),
-    )
+    lines = text.split("\n")
+    plain = _plain_lines(text)
+    wanted = _plain_lines(wanted_text)
     longest = max(wanted, key=len)
     candidates = [longest] if longest in plain else plain[:HINT_COMPARED]
     near = (

@@ -134,7 +134,8 @@ class TokenCounter:
             tokens = round(self._text(text))
             self._characters += len(text)
             if self._characters > _CHARACTERS:
-                self._texts, self._characters = {}, len(text)
+                self._texts.clear()
+                self._characters = len(text)
             self._texts[text] = tokens
         return tokens
 

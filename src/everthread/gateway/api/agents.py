@@ -221,12 +221,10 @@ class AgentPool:
             )
             await self._open(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
-        slot.store.lease, slot.expects, slot.busy, slot.used = (
-            lease,
-            lease.fence,
-            True,
-            self._clock(),
-        )
+        slot.store.lease = lease
+        slot.expects = lease.fence
+        slot.busy = True
+        slot.used = self._clock()
         self._slots.move_to_end(thread)
         await self.shrink()
         return slot

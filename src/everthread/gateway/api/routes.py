@@ -128,7 +128,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/history", Messages, query=HistoryQuery, errors=(404,))
     async def history(self, request: ApiRequest) -> JsonAnswer:
-        """What was said, or what the model sees."""
+        """Return the whole conversation, or the context the model sees."""
         tip = await self._store.get_compression_tip((await self._first(request)).id)
         page = request.query
         read = self._store.history if page.view == "whole" else self._store.messages
@@ -169,7 +169,7 @@ class ThreadRoutes:
 
     @endpoint("GET", _TURN, TurnView, errors=(404,))
     async def get_turn(self, request: ApiRequest) -> JsonAnswer:
-        """How a turn stands."""
+        """Return the state of a turn."""
         return JsonAnswer(turn_view(await self._turn(request)))
 
     @endpoint("GET", f"{_TURN}/events", TurnView, errors=(404,), streams=True)
@@ -285,7 +285,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/state", StateView, errors=(404,))
     async def state(self, request: ApiRequest) -> JsonAnswer:
-        """How things stand: files, commands, open errors, to-do list."""
+        """Return the current state of the work: files, commands, open errors, to-do list."""
         first = await self._first(request)
         figures = state_figures(await load_thread_state(self._store, first.id))
         return JsonAnswer(StateView(thread=first.id, **figures))

@@ -285,11 +285,11 @@ class ThreadDetail(ThreadView):
     turns: list[TurnView] = Field(
         description="That are open: the one that runs, and what waits."
     )
-    side_calls: list[str] = Field(description="The threads that stand under it.")
+    side_calls: list[str] = Field(description="Ids of the side threads it started.")
 
 
 class CompactionView(View):
-    """What a compaction did, and how to get back what left."""
+    """A compaction: its result, and how to recall the messages it removed."""
 
     id: int
     created: float

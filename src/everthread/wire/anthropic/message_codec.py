@@ -395,11 +395,9 @@ def encode_messages(
     settled = _settled_length(messages, at) if written else at
     if written and settled > at:
         wire += _wire(messages[at:settled], model, calls, begins=not at)
-        written.messages, written.model, written.calls = (
-            messages[:settled],
-            model,
-            calls.copy(),
-        )
+        written.messages = messages[:settled]
+        written.model = model
+        written.calls = calls.copy()
         written.wire = wire[:]
         at = settled
     wire += _wire(messages[at:], model, calls, begins=not at)
