@@ -27,7 +27,7 @@ from everthread.lab.provider.cache import PromptReader
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.wire.codecs import CODECS
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 from tests.gateway.clients import (
     APIS,
     NAMES,

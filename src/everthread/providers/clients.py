@@ -25,7 +25,7 @@ from everthread.providers.catalog import (
 )
 from everthread.providers.model_errors import ModelAddress
 from everthread.wire.codecs import CODECS, StreamDecoder
-from everthread.wire.common import SseEvent, SseParser
+from everthread.wire.sse import SseEvent, SseParser
 
 if TYPE_CHECKING:
     import httpx2

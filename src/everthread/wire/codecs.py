@@ -9,7 +9,7 @@ from everthread.core.messages import Message, kind_of
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import TranscriptError
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
-from everthread.wire.common import SseEvent
+from everthread.wire.sse import SseEvent
 
 
 class StreamDecoder(Protocol):

@@ -27,7 +27,6 @@ from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.message_codec import part_from, source_url
 from everthread.wire.common import (
-    SseEvent,
     error_delta,
     error_text,
     event_object,
@@ -42,6 +41,7 @@ from everthread.wire.common import (
     without_private_fields,
     write_reply_fields,
 )
+from everthread.wire.sse import SseEvent
 
 
 def chat_form(message: Message) -> list[Message]:

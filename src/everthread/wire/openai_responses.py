@@ -26,7 +26,6 @@ from everthread.core.messages import (
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
-    SseEvent,
     error_delta,
     error_text,
     event_object,
@@ -41,6 +40,7 @@ from everthread.wire.common import (
     write_reply_fields,
 )
 from everthread.wire.openai_chat import chat_form, chat_parts, tool_calls_of
+from everthread.wire.sse import SseEvent
 
 API = "openai_responses"
 Item = dict[str, Any]

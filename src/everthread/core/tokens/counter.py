@@ -20,13 +20,8 @@ from everthread.core.messages import (
     json_value,
     message_key,
 )
-from everthread.core.tokens.tokenizers import (
-    audio_tokens,
-    bare_name,
-    document_tokens,
-    image_tokens,
-    tokenizer_for,
-)
+from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
+from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
