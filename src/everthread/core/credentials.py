@@ -24,6 +24,20 @@ from everthread.core.randomness import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret's span in a text, and the kind it was recognised by."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def match_end(match: re.Match[str] | None, at: int) -> int:
+    """Return the end of a match that began at `at`; `at` itself if there is none."""
+    return match.end() if match else at
+
+
 class NameHint(IntEnum):
     """How strongly a name suggests that its value is a secret."""
 

@@ -566,9 +566,6 @@ def _opening_pattern(tags: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"<({names})(?:\s[^<>]*)?>")
 
 
-# --- texts in one line ------------------------------------------------------------------------------------------------
-
-
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 

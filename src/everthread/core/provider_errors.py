@@ -41,8 +41,6 @@ class Counts:
         )
 
 
-# --- words -----------------------------------------------------------------------------------------------------
-
 _UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _NOISE = re.compile(
     r"</?[a-zA-Z!][^<>]{0,300}>|https?://\S+"
@@ -110,8 +108,6 @@ def _strip_digits(match: re.Match[str]) -> str:
         return word
     return re.sub(r"[^A-Za-z]+", " ", word) if re.search(r"[A-Za-z]", word) else word
 
-
-# --- numbers ---------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
     r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"

@@ -31,8 +31,6 @@ from everthread.core.messages import (
     with_content,
 )
 
-# --- Everthread's summaries -------------------------------------------------------------------------------------------
-
 
 SUMMARY_START = "[EVERTHREAD SUMMARY"
 """How the first line of a summary begins; the rest of that line is for the reader."""
@@ -238,9 +236,6 @@ def _tag(text: str, key: bytes) -> str:
     ).hexdigest()[:16]
 
 
-# --- groups, turns, user messages -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """An assistant message with tool calls and the results that answer it.
@@ -405,9 +400,6 @@ _MEDIA = frozenset(
         "input_file",
     }
 )
-
-
-# --- lookups of earlier messages --------------------------------------------------------------------------------------
 
 
 _LOOKUP_TOOL = re.compile(
