@@ -31,7 +31,6 @@ from everthread.core.messages import (
     with_content,
 )
 
-
 SUMMARY_START = "[EVERTHREAD SUMMARY"
 """How the first line of a summary begins; the rest of that line is for the reader."""
 SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
