@@ -124,7 +124,7 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 
 
 def plain_words(command: str) -> list[str] | None:
-    """The words of a command that is one program and its arguments; None for any other command line."""
+    """Return the words of a command that is one program and its arguments; None for any other command line."""
     if any(
         char in _SHELL or not (char.isprintable() or char == "\t") for char in command
     ):
@@ -183,7 +183,7 @@ class Approvals:
             return bool(answer)
 
     def refusal(self, permission: Permission) -> str:
-        """The message for the model after a refusal: the reason, and how it can be allowed."""
+        """Return the message for the model after a refusal: the reason, and how it can be allowed."""
         what = f"{permission.kind} {quote_name(permission.what)!r}"
         if self._ask is not None:
             reason = self._reasons.pop(_identity(permission), "")

@@ -85,7 +85,7 @@ class AgentBuilder(CompactionHooks):
             self.agent.conversation.on_model_event(event)
 
     def _make_builtin_tools(self) -> list[Tool]:
-        """The built-in tools, in the order the model sees them."""
+        """Return the built-in tools, in the order the model sees them."""
         common: list[Tool] = [*file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
         prompt = self._make_prompt("subagent", "tools")
         return [

@@ -495,7 +495,7 @@ def _as_reply(tool: str, value: object) -> ToolReply:
 
 
 def as_result(call: Call, reply: ToolReply) -> Message:
-    """The tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
+    """Return the tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
     text = reply.text.encode("utf-8", "replace").decode("utf-8")
     message: Message = {
         "role": "tool",
@@ -524,7 +524,7 @@ def _parse_arguments(call: Call) -> dict[str, Any]:
 def _results(
     calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]
 ) -> list[Message]:
-    """The results in the order of the calls, one for each id."""
+    """Return the results in the order of the calls, one for each id."""
     results: dict[str, Message] = {}
     for call, task in zip(calls, tasks, strict=True):
         reply = (

@@ -120,7 +120,7 @@ def _load(text: str, path: Path) -> Any:
 
 
 def _dump(document: Any, old: str) -> str:
-    """The text of a document; a file with comments alone keeps them."""
+    """Return the text of a document; a file with comments alone keeps them."""
     written = io.StringIO()
     _make_yaml().dump(document, written)
     text = written.getvalue()

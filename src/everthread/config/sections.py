@@ -102,7 +102,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty_sections(cls, values: Any) -> Any:
-        """A section with nothing under it, or with comments only, sets nothing."""
+        """Remove sections without keys: a section with comments only sets nothing."""
         if not isinstance(values, dict):
             return values
         sections = {

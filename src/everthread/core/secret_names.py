@@ -39,7 +39,7 @@ _NAME_BEFORE = re.compile(r"[\w.-]{0,40}+(?: [A-Za-z]{1,20}+)?", re.A)
 
 
 def find_named_values(text: str, lowered: str) -> Iterator[Secret]:
-    """The value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
+    """Yield the value given to a name that announces a secret: `API_KEY=…`, `"password": "…"`, `the token is …`."""
     claimed = 0
     for start, stem in find_name_stems(text, lowered):
         if start < claimed:
@@ -174,7 +174,7 @@ _NO_KEY = re.compile(
 
 
 def find_provider_keys(text: str, plain: str, lowered: str) -> Iterator[Secret]:
-    """A key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
+    """Yield a key assigned beside its provider's name: `DATADOG=…`, `heroku: …`."""
     claimed = 0
     for provider in _providers(plain, lowered):
         match = (

@@ -179,7 +179,7 @@ _SIGNATURE = re.compile(r"[?&][\w-]{0,20}?sig(?:nature)?=([\w%+/=.~-]{16,}+)", r
 
 
 def find_url_secrets(text: str, lowered: str) -> Iterator[Secret]:
-    """The password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
+    """Yield the password in `scheme://user:password@host`, a token alone before the `@`, a signature in the query."""
     if "://" in lowered:
         for match in _USERINFO.finditer(text):
             group = 1 if match[1] else 2
@@ -225,7 +225,7 @@ _CRUMB = re.compile(r"=([^\s;=\"'`\\]{16,}+)")
 
 
 def find_cookies(text: str, lowered: str) -> Iterator[Secret]:
-    """The random values in a `Cookie` or `Set-Cookie` header."""
+    """Yield the random values in a `Cookie` or `Set-Cookie` header."""
     if "cookie" in lowered:
         for line in _COOKIE.finditer(lowered):
             for crumb in _CRUMB.finditer(text, line.start(), line.end()):
@@ -242,7 +242,7 @@ _CURL_USER = re.compile(
 
 
 def find_curl_passwords(text: str) -> Iterator[Secret]:
-    """The password in `curl -u user:password`; before an empty password, the user if it is random."""
+    """Yield the password in `curl -u user:password`; before an empty password, the user if it is random."""
     if "curl" in text:
         for match in _CURL_USER.finditer(text):
             group = next(g for g in (2, 4, 6, 7, 8) if match[g] is not None)

@@ -271,7 +271,7 @@ class AcceptedCredentials:
         return until > self._wall()
 
     def is_known(self, digest: str) -> bool:
-        """Whether it is known here without asking the store."""
+        """Return whether it is known here without asking the store."""
         return self._accepted_until.get(digest, 0.0) > self._wall()
 
     def add(self, digest: str) -> None:

@@ -69,12 +69,12 @@ def digest_of(token: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether it has the form of a key of a gateway."""
+    """Return whether it has the form of a key of a gateway."""
     return KEY.fullmatch(text) is not None
 
 
 def key_id_in(text: str) -> str:
-    """The id in what a person writes for a key: the id, with `et_` or without, or the whole key."""
+    """Return the id of a key as a person writes it: the id, with `et_` or without, or the whole key."""
     match = KEY.fullmatch(text)
     return match[1] if match else text.removeprefix(KEY_PREFIX)
 

@@ -225,7 +225,7 @@ def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
 
 
 def header_map(scope: Scope) -> dict[str, str]:
-    """A request's headers by their names, which a server gives in lower case."""
+    """Return a request's headers by their names, which a server gives in lower case."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]

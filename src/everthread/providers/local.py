@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 
 def find_model(name: str | None, home: Path) -> Path:
-    """The file for a name: a path to a GGUF file, or our small model, fetched before."""
+    """Return the file for a name: a path to a GGUF file, or our small model, fetched before."""
     if name and name.lower().endswith(".gguf"):
         path = Path(name).expanduser()
         if path.is_file():
@@ -78,7 +78,7 @@ def find_model(name: str | None, home: Path) -> Path:
 
 
 def is_intact(path: Path, wanted: LocalFile = SMOLLM2) -> bool:
-    """Whether the file is there and is the one that was pinned."""
+    """Return whether the file is there and is the one that was pinned."""
     return (
         path.is_file()
         and path.stat().st_size == wanted.size

@@ -117,7 +117,7 @@ class ModelWrapper:
 async def ask_model(
     model: StreamingModel, request: Request, *, stream: bool
 ) -> AsyncGenerator[Piece, None]:
-    """The pieces of a stream, or the whole answer as one."""
+    """Yield the pieces of a stream, or the whole answer as one."""
     if not stream:
         yield await model.complete(request)
         return
@@ -332,7 +332,7 @@ REST_SECONDS = 60.0
 
 
 def keep_request(request: Request, _model: StreamingModel) -> Request:
-    """The default: models with windows of about the same size."""
+    """Return the request unchanged: for models with windows of about the same size."""
     return request
 
 
@@ -383,7 +383,7 @@ class FallbackModel(ModelWrapper):
             await close_model(model)
 
     def _order(self) -> Iterator[tuple[int, bool]]:
-        """Those in service in their order, then those at rest: better a tired model than none."""
+        """Yield the models in service in their order, then those at rest."""
         now = self._clock()
         rested = [
             at for at in range(len(self._models)) if self._resting.get(at, now) <= now

@@ -121,7 +121,7 @@ def create_model(
     context_length: int | None = None,
     max_tokens: int | None = None,
 ) -> StreamingModel:
-    """The chosen model, its window from the setting or the catalogue. Nothing is opened or asked yet."""
+    """Return the chosen model, its window from the setting or the catalogue. Nothing is opened or asked yet."""
     if choice.provider == "local":
         path = find_model(choice.model, home)
         window = context_length or LOCAL_WINDOW
@@ -198,7 +198,7 @@ def _choose_default(
     api_key_env: str | None,
     api: Api | None,
 ) -> Choice:
-    """The model of the first provider whose key is present."""
+    """Return the model of the first provider whose key is present."""
     elsewhere: list[str] = []
     for candidate in _WITH_DEFAULT if base_url is None else ():
         if provider in ("auto", candidate.name) and _has_key(candidate, environment):

@@ -33,7 +33,7 @@ def require_text(value: Any, where: str) -> str:
 
 
 def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What an event of a stream says; None for the mark that ends it."""
+    """Return the JSON object of a stream event; None for the mark that ends the stream."""
     if not isinstance(event, SseEvent):
         return require_object(event, "the event")
     if event.data.strip() == "[DONE]":
@@ -42,7 +42,7 @@ def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | Non
         value = json.loads(event.data)
     except (ValueError, RecursionError):
         raise WireError(
-            f"an event of the stream is no JSON: {event.data[:80]!r}"
+            f"an event of the stream is not JSON: {event.data[:80]!r}"
         ) from None
     return require_object(value, "the event")
 
@@ -96,7 +96,7 @@ def write_reply_fields(
 
 
 def error_delta(error: Any) -> StreamDelta:
-    """An error that came in a stream."""
+    """Return the delta for an error in a stream."""
     raw = (
         error
         if isinstance(error, dict)
@@ -106,7 +106,7 @@ def error_delta(error: Any) -> StreamDelta:
 
 
 def error_text(error: Any) -> str:
-    """The words in a provider's error, whichever way it was wrapped."""
+    """Return the words in a provider's error, whichever way it was wrapped."""
     if isinstance(error, Mapping):
         return next(
             (
@@ -124,7 +124,7 @@ def _kind(value: Any) -> str:
 
 
 def native_of(message: Mapping[str, Any], api: str) -> Native | None:
-    """The whole native record, if the message came from this API."""
+    """Return the whole native record, if the message came from this API."""
     record = message.get("_native")
     if isinstance(record, dict) and record.get("api") == api and "value" in record:
         return cast("Native", record)
@@ -145,7 +145,7 @@ def with_native(
     model: str | None = None,
     joined: bool = False,
 ) -> Message:
-    """A copy that remembers what it was on the wire, who wrote it, whether it is part of the message before."""
+    """Return a copy that remembers what it was on the wire, who wrote it, whether it is part of the message before."""
     record: Native = {"api": api, "value": value}
     if model:
         record["model"] = model
@@ -155,12 +155,12 @@ def with_native(
 
 
 def public_message(message: Message) -> Message:
-    """The message without what is our own; itself when there is none."""
+    """Return the message without our own fields; the same object if it has none."""
     return cast("Message", without_private_fields(message))
 
 
 def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:
-    """Whether the message's reasoning means anything to `model`: same API, and the same model where both are known."""
+    """Return whether `model` can use the message's reasoning: same API, and the same model if both are known."""
     record = message.get("_native")
     if not isinstance(record, dict) or record.get("api") != api:
         return False
@@ -169,7 +169,7 @@ def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> b
 
 
 def same_model(one: str, other: str) -> bool:
-    """Whether two names are one model: an alias is answered under its dated name, routers add a prefix or variant."""
+    """Return whether two names are one model. Providers answer with dated names, routers add a prefix or variant."""
     return _family(one) == _family(other)
 
 

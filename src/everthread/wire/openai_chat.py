@@ -45,7 +45,7 @@ from everthread.wire.sse import SseEvent
 
 
 def chat_form(message: Message) -> list[Message]:
-    """A message in chat form: one or several. A message that has that form already is returned itself."""
+    """Return a message in chat form: one or several. A message that has that form already is returned itself."""
     content = message.get("content")
     if content == []:
         return [with_content(message, None if tool_calls_of(message) else "")]
@@ -65,7 +65,7 @@ def chat_form(message: Message) -> list[Message]:
 
 
 def chat_parts(content: list[Part]) -> list[Part]:
-    """The parts as chat has them, without calls, results and reasoning."""
+    """Return the parts as chat has them, without calls, results and reasoning."""
     return [
         new
         for part in content
@@ -76,13 +76,13 @@ def chat_parts(content: list[Part]) -> list[Part]:
 
 
 def tool_calls_of(message: Message) -> list[Any]:
-    """The calls in chat's own field, whatever they are."""
+    """Return the calls in chat's own field, whatever they are."""
     calls: Any = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
 def placeholder(part: Mapping[str, Any]) -> list[Part]:
-    """A text in the place of a part that chat cannot carry."""
+    """Return a text in the place of a part that chat cannot carry."""
     name = part.get("title") or part.get("filename") or part.get("name")
     return [_text(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")]
 
@@ -233,7 +233,7 @@ _STOP_BY_FINISH_REASON = {
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """A request in core form. The first message is the system prompt if it holds nothing but the prompt."""
+    """Return a request in core form. The first message is the system prompt if it holds nothing but the prompt."""
     body = without_private_fields(require_object(body, "the request"))
     model = require_text(body.get("model"), "model")
     wire = require_list(body.get("messages"), "messages")
@@ -324,7 +324,7 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """A reply in core form.
+    """Return a reply in core form.
 
     `model` is the name under which it was asked for: the reply often gives another name for the same model, and
     reasoning is kept by name.
@@ -374,7 +374,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
-    """Our name for a finish reason. A `stop` with a refusal text is a `refusal`."""
+    """Return our name for a finish reason. A `stop` with a refusal text is a `refusal`."""
     if finish_reason is None:
         return None
     stop = _STOP_BY_FINISH_REASON.get(str(finish_reason), "other")
@@ -392,7 +392,7 @@ def _for_client(message: Message) -> Message:
 
 
 def _is_system_prompt(message: Any) -> bool:
-    """Whether role and content are all it has, so that both alone restore it."""
+    """Return whether role and content are all it has, so that both alone restore it."""
     if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
         return False
     content = message["content"]
@@ -426,7 +426,7 @@ def _decode(wire: Any, where: str, model: str | None) -> Message:
 def _encode(
     message: Message, model: str | None
 ) -> list[tuple[dict[str, Any], list[Part]]]:
-    """The message on the wire, each with the media that must go into a message of the user."""
+    """Return the message on the wire, each with the media that must go into a message of the user."""
     body = public_message(message)
     if "_native" in message and not keep_reasoning(message, API, model):
         body = _without_reasoning(body)
@@ -659,7 +659,7 @@ stream_decoder = ChatStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """The chunks of a stream that sends the reply."""
+    """Yield the chunks of a stream that sends the reply."""
     body = encode_reply(reply)
     choice = body["choices"][0]
     message = choice["message"]

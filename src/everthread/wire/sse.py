@@ -26,14 +26,14 @@ class SseSplitter:
         self.rest = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The events that are complete with this chunk, each with the blank line that ends it."""
+        """Return the events that this chunk completes, each with its closing blank line."""
         data = self.rest + chunk
         ends = [0, *(match.end() for match in _EVENT_END.finditer(data))]
         self.rest = data[ends[-1] :]
         return [data[start:end] for start, end in pairwise(ends)]
 
     def end(self) -> bytes:
-        """The unread rest of the stream."""
+        """Return the unread rest of the stream."""
         rest = self.rest
         self.rest = b""
         return rest
@@ -51,7 +51,7 @@ class SseParser:
         self._skip_newline = False
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """The events this chunk completes."""
+        """Return the events that this chunk completes."""
         return self._take(self._decoder.decode(chunk))
 
     def close(self) -> list[SseEvent]:
@@ -91,7 +91,7 @@ class SseParser:
             self._event = value
 
     def _dispatch(self) -> list[SseEvent]:
-        """An event without data is none: that is how a stream of comments keeps a connection alive."""
+        """Return the collected event; none without data, as comments that keep a connection alive have none."""
         event = self._event
         data = self._data
         self._event = ""
@@ -100,7 +100,7 @@ class SseParser:
 
 
 def encode_event(event: SseEvent) -> bytes:
-    """The bytes of one event, ready to be sent."""
+    """Return the bytes of one event, ready to be sent."""
     head = f"event: {event.event}\n" if event.event else ""
     return (
         head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n"

@@ -65,7 +65,7 @@ class Recall(FreeTool):
 
 
 async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
-    """The answer to a `recall` call. `InputError` for bad arguments."""
+    """Return the answer to a `recall` call. `InputError` for bad arguments."""
     args.check_names(arguments, RECALL_SCHEMA)
     offset = args.read_int(arguments, "offset", default=0)
     item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
@@ -141,13 +141,13 @@ class Todo(FreeTool):
 
 
 async def load_todo(store: Store, thread: str) -> Items:
-    """The list of a thread."""
+    """Return the list of a thread."""
     items = await store.get_state(thread, KEY)
     return items if isinstance(items, list) else []
 
 
 def has_open(items: Sequence[Mapping[str, str]]) -> bool:
-    """Whether a task is still open."""
+    """Return whether a task is still open."""
     return any(item["status"] in ("pending", "in_progress") for item in items)
 
 

@@ -147,7 +147,7 @@ def _format_lines(
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The beginning of each line, and its size in bytes: a line may be too long to be held."""
+    """Yield the beginning of each line, and its size in bytes: a line may be too long to be held."""
     while start := file.readline(LINE * 4 + 1):
         size = len(start)
         last = start
@@ -178,7 +178,7 @@ def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
 
 
 def _describe_missing(space: Workspace, path: Path, name: str) -> str:
-    """The message for a missing file, with names like it."""
+    """Return the message for a missing file, with names like it."""
     parent = path.parent
     while parent != space.root and space.status(parent) is None:
         parent = parent.parent
@@ -237,7 +237,7 @@ class _FileWriter(ABC):
     def _compute(
         self, space: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
-        """The file before (at least as much as a diff shows; None: there is none), after, and what to report."""
+        """Return the file before (at least as much as a diff shows; None: there is none), after, and what to report."""
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
         """Permission to write what the path really names. An impossible change fails before anyone is asked."""
@@ -414,7 +414,7 @@ def _read_whole(space: Workspace, path: Path) -> bytes:
 
 
 def _find_lines(text: str, part: str) -> list[int]:
-    """The line of each occurrence of a part, as often as it would be replaced."""
+    """Return the line of each occurrence of a part, as often as it would be replaced."""
     lines = []
     line = 1
     last = 0

@@ -66,7 +66,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
 
 
 def _subjects(text: str) -> Iterator[tuple[str, ...]]:
-    """The words that say something, each once whatever its form."""
+    """Yield the words that say something, each once whatever its form."""
     words = query_terms(text)
     empty = stop_words(phrase_terms(text))
     shown: set[str] = set()
@@ -81,7 +81,7 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
-    """The whole question, if it is short, and each number or letter with the words that it belongs to ("rule 3")."""
+    """Return the whole question if it is short, and each number or letter with its words ("rule 3")."""
     run = phrase_terms(text)
     empty = stop_words(run)
     found = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
@@ -97,7 +97,7 @@ def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
-    """The text without its dates, and the words of these."""
+    """Return the text without its dates, and the words of these."""
     folded = text if len(text.casefold()) == len(text) else text.casefold()
     dates = " ".join(folded[slice(*span.at)] for span in spans)
     for start, end in sorted((span.at for span in spans), reverse=True):

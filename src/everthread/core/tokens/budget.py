@@ -43,7 +43,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Token limits that follow from a window. Create one with `Budget.for_window`."""
+    """Token limits for a window. Create one with `Budget.for_window`."""
 
     window: int
     threshold: int
@@ -53,13 +53,13 @@ class Budget:
     tail: int
     """Tokens of the tail that are kept unchanged."""
     protect_last_n: int
-    """How many messages of the end are kept where `compacted_limit` allows it."""
+    """How many messages of the end are kept if `compacted_limit` allows it."""
     user_words: int
     """Tokens of replaced user messages that stay word for word."""
     result_chars: int
     """A longer tool result is stored and cited."""
     turn_chars: int
-    """When the results of one turn are longer together, the largest are stored and cited."""
+    """If the results of one turn are longer together, the largest are stored and cited."""
     preview_chars: int
     """How much of a stored result is shown."""
 
@@ -79,7 +79,7 @@ class Budget:
         preview_chars: int = PREVIEW_CHARS,
         user_words: float = USER_WORDS,
     ) -> Budget:
-        """The budget of a window at these settings.
+        """Return the budget of a window at these settings.
 
         T = min(window x threshold, threshold_tokens, window - max_output - 2 %), at least 5 % of the window. A tool
         result never exceeds 2 T characters (about half of T in tokens), those of one turn never 4 T.
@@ -137,7 +137,7 @@ class Budget:
 
     @property
     def small(self) -> bool:
-        """Too little room for empty sections and a long marker."""
+        """Whether there is too little room for empty sections and a long marker."""
         return self.threshold < 4_096
 
     @property
@@ -147,11 +147,11 @@ class Budget:
 
     @property
     def summary_least(self) -> int:
-        """A summary has room for this much even where everything else presses."""
+        """The smallest room for a summary, however full the prompt is."""
         return min(2_000, self.summary_max)
 
     def summary(self, middle_tokens: int) -> int:
-        """The size of a summary of a middle of this size, the user's words apart: a fifth of it, never over half."""
+        """Return the size of a summary of a middle of this size, without the user's words: a fifth, never over half."""
         middle = max(middle_tokens, 0)
         return min(
             max(self.summary_least, min(middle * 20 // 100, self.summary_max)),

@@ -62,7 +62,7 @@ class Calibration:
         self._last = name, float(reported), float(estimate)
 
     def project(self, model: str | None, estimate: float) -> int:
-        """Prompt tokens of a request estimated at `estimate`; the scaled estimate itself while nothing is reported."""
+        """Return the expected prompt tokens; the scaled estimate if nothing is reported yet."""
         name = model or ""
         factor = self.factor(name)
         if self._last is None or self._last[0] != name:
@@ -79,15 +79,15 @@ class Calibration:
         )
 
     def reported(self, model: str | None) -> bool:
-        """Whether this model reported the last call: then a projection builds on that."""
+        """Return whether this model reported the last call: then a projection builds on that."""
         return self._last is not None and self._last[0] == (model or "")
 
     def factor(self, model: str | None) -> float:
-        """What estimates for this model are to be multiplied with."""
+        """Return the factor by which estimates for this model are multiplied."""
         return self._evidence.get(model or "", _Evidence()).factor
 
     def reset(self) -> None:
-        """Forget the last report, not what was learnt: after a compaction it describes another prompt."""
+        """Forget the last report but not the factors: after a compaction it describes another prompt."""
         self._last = None
 
     def dump(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Calibration:
 
     @classmethod
     def load(cls, state: Any) -> Calibration:
-        """From what `dump` gave. Whatever is not of that shape is as if it had never been learnt."""
+        """Return the calibration that `dump` wrote; ignore values of another shape."""
         state = state if isinstance(state, Mapping) else {}
         evidence = state.get("evidence")
         last = state.get("last")

@@ -32,21 +32,21 @@ _USUAL_SECONDS = 30
 
 
 def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
-    """Tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
+    """Count the tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
     link, data, detail = _image_source(part)
     size = image_size(data or link) or _USUAL_SIZE
     return _rule(_IMAGES, model)(size, detail)
 
 
 def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
-    """Tokens of a recording: a rate per second."""
+    """Count the tokens of a recording, by a rate per second."""
     source = part.get("input_audio") or part.get("source") or part
     data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
     return math.ceil(_seconds(data) * _rule(_SOUND_RATES, model))
 
 
 def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
-    """Tokens of a document given as a file: a rate per page, pages judged by the size."""
+    """Count the tokens of a document, by a rate per page; the size tells the number of pages."""
     holders = [part, part.get("file"), part.get("source")]
     values = [
         h.get(key)
@@ -84,7 +84,7 @@ def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _payload(data: str) -> str:
-    """The base64 text of a data URL, or the text itself."""
+    """Return the base64 text of a data URL, or the text itself."""
     return data[data.find(",", 0, 256) + 1 :] if data.startswith("data:") else data
 
 
@@ -93,7 +93,7 @@ def _bytes_in(payload: str) -> int:
 
 
 def _decode(payload: str, size: int) -> bytes:
-    """The first bytes of base64 text; nothing when it is none."""
+    """Return the first bytes of base64 text; nothing if it is not base64."""
     start = "".join(payload[: size * 4 // 3 + 4].split())
     try:
         return base64.b64decode(start[: len(start) // 4 * 4])

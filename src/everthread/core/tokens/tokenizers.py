@@ -23,7 +23,7 @@ def sample(text: str, size: int) -> str:
 
 
 def foreign_letters(text: str) -> int:
-    """How many letters of other scripts than Latin the text has: vocabularies differ most in these."""
+    """Return how many letters of other scripts than Latin the text has: vocabularies differ most in these."""
     if text.isascii():
         return 0
     return len(
@@ -55,7 +55,7 @@ class Tokenizer:
     per_letter: float = 0.0
 
     def count(self, text: str) -> float:
-        """Tokens of the text: exact when the vocabulary is known and the text under a million characters."""
+        """Count the tokens of a text: exactly if the vocabulary is known and the text under a million characters."""
         if self.vocabulary is not None:
             return _count(text, self.vocabulary)
         return self._scale(_count(text, REFERENCE), text)
@@ -105,13 +105,13 @@ _TABLE: tuple[tuple[str, Tokenizer], ...] = (
 
 
 def bare_name(model: str | None) -> str:
-    """The model's own name: lower case, without the routes and providers before it (`openrouter/openai/…`)."""
+    """Return the model's own name: lower case, without the routes and providers before it (`openrouter/openai/…`)."""
     return (model or "").strip().lower().rsplit("/", 1)[-1]
 
 
 @functools.lru_cache(maxsize=256)
 def tokenizer_for(model: str | None) -> Tokenizer:
-    """The tokenizer of a model, whatever route its name carries. An unknown one gets a factor on the safe side."""
+    """Return the tokenizer of a model, by its name without the route. Unknown models are counted a little high."""
     name = bare_name(model)
     return next(
         (tokenizer for pattern, tokenizer in _TABLE if re.search(pattern, name)),
@@ -120,7 +120,7 @@ def tokenizer_for(model: str | None) -> Tokenizer:
 
 
 def load_tokenizer(model: str | None) -> None:
-    """Load all that counting for a model needs. The tables of merges are made at the first word of several tokens."""
+    """Load everything that counting for a model needs. Counting a word of several tokens builds the merge tables."""
     tokenizer_for(model).count("Ready? qzxwv")
 
 

@@ -169,7 +169,7 @@ class AgentPool:
             )
 
     async def create(self, tenant: str, new: NewThread, *, tools: bool) -> Session:
-        """A new thread with its first session, and what its owner says of it."""
+        """Create a thread with its first session and its owner's settings."""
         self.check_model(new.model)
         first = NewSession(
             id=new_id(),
@@ -209,7 +209,7 @@ class AgentPool:
             )
 
     async def take(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
-        """The agent for a turn under this lease. One that may have missed something is opened anew."""
+        """Return the agent for a turn under this lease; open a new one if it may have missed changes."""
         thread = turn.thread
         tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
@@ -230,7 +230,7 @@ class AgentPool:
         return slot
 
     def release(self, lease: Lease) -> None:
-        """The lease is given back: giving back and taking again count one each."""
+        """Note that the lease is given back: giving back and taking again count one each."""
         slot = self._slots.get(lease.thread)
         if slot is not None:
             slot.store.lease = None

@@ -124,7 +124,7 @@ class ApiRequest:
         return "text/event-stream" in self.headers.get("accept", "")
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the work. `ClientGone` where the client leaves first; then the work ends too."""
+        """Return the result of the work. `ClientGone` where the client leaves first; then the work ends too."""
         return await run_while_connected(work, self.scope)
 
 
@@ -166,7 +166,7 @@ def endpoint(
 
 
 def endpoints_of(routes: type) -> tuple[Endpoint, ...]:
-    """The marked methods of a class, in their order."""
+    """Return the marked methods of a class, in their order."""
     return tuple(
         method.endpoint
         for method in vars(routes).values()

@@ -72,7 +72,7 @@ STATUS = {
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """A code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
+    """Return a code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):
@@ -199,7 +199,7 @@ class MessageRunner:
         self._reading = False
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
-        """Its result, as JSON values."""
+        """Return its result, as JSON values."""
         self._slot.tell = self._on_event
         try:
             content = turn.message.get("content")
@@ -359,7 +359,7 @@ class TurnQueue:
     # Threads
 
     async def thread(self, tenant: str, thread: str) -> Session:
-        """The first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
+        """Return the first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
@@ -375,7 +375,7 @@ class TurnQueue:
     async def create(
         self, tenant: str, new: NewThread | None = None, *, tools: bool = False
     ) -> Session:
-        """A new thread. `tools`: as for a message; an agent is made ready for them."""
+        """Create a thread. `tools`: as for a message; an agent is made ready for them."""
         if self._closing:
             raise _shutdown_error()
         return await self.agents.create(tenant, new or NewThread(), tools=tools)
@@ -469,7 +469,7 @@ class TurnQueue:
     # Who answers
 
     def _follow(self, turn: QueuedTurn) -> TurnLog:
-        """The log of a turn; a worker answers the turn from now on."""
+        """Return the log of a turn; a worker answers the turn from now on."""
         log = self._logs.get_or_create(turn)
         if not turn.open:
             log.end(turn)

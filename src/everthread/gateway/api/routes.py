@@ -104,7 +104,7 @@ class ThreadRoutes:
 
     @endpoint("GET", "/api/threads", Threads, query=Page)
     async def list_threads(self, request: ApiRequest) -> JsonAnswer:
-        """The threads, the last active first."""
+        """Return the threads, the last active first."""
         page = request.query
         rows, following = page.split(
             await self._store.list_threads(
@@ -159,7 +159,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/turns", Turns, query=Page, errors=(404,))
     async def list_turns(self, request: ApiRequest) -> JsonAnswer:
-        """The turns, the newest first."""
+        """Return the turns, the newest first."""
         first = await self._first(request)
         page = request.query
         rows, following = page.split(
@@ -313,7 +313,7 @@ class ThreadRoutes:
 
     @endpoint("GET", "/api/insights", InsightsView, query=Days)
     async def insights(self, request: ApiRequest) -> JsonAnswer:
-        """Where tokens and money went."""
+        """Return where tokens and money went."""
         days = request.query.days
         until = time.time() + 1
         since = (until // _DAY - days + 1) * _DAY
@@ -338,7 +338,7 @@ class ThreadRoutes:
     # Threads
 
     async def _first(self, request: ApiRequest) -> Session:
-        """The first session of the thread that is named."""
+        """Return the first session of the thread that is named."""
         return await self._queue.thread(request.tenant, request.path_values["thread"])
 
     async def _tip(self, first: Session) -> Session:
@@ -442,7 +442,7 @@ class ThreadRoutes:
     async def _turn(
         self, request: ApiRequest, turn_id: str | None = None
     ) -> QueuedTurn:
-        """A turn of the thread that is named."""
+        """Return a turn of the thread that is named."""
         first = await self._first(request)
         turn = await self._queue.turn(
             request.tenant, turn_id or request.path_values["turn"]

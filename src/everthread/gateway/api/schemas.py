@@ -444,7 +444,7 @@ def turn_view(turn: QueuedTurn) -> TurnView:
 def thread_view(
     first: Session, tip: Session, settings: Mapping[str, Any], title: str = ""
 ) -> dict[str, Any]:
-    """The fields every form of a thread has. `title`: for one that has none."""
+    """Return the fields that every view of a thread has. `title` is used if the thread has none."""
     metadata = settings.get("metadata")
     return {
         "id": first.id,

@@ -67,7 +67,7 @@ class TurnLog:
         self._wake_readers()
 
     async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
-        """The events after this number, also those to come.
+        """Yield the events after this number, also those to come.
 
         The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
         """

@@ -35,7 +35,7 @@ DEFAULT_MAX_TOKENS = 8192
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """A request in core form. What its assistant wrote is taken to be the work of the model it is sent to."""
+    """Return a request in core form. What its assistant wrote is taken to be the work of the model it is sent to."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("messages", None), model=model)
@@ -47,7 +47,7 @@ def decode_request(body: Mapping[str, Any]) -> Request:
 def encode_request(
     request: Request, *, written: EncodedHistory | None = None
 ) -> dict[str, Any]:
-    """The body to send. Instructions the messages begin with join the system prompt.
+    """Return the body to send. Instructions the messages begin with join the system prompt.
 
     `written`: of one conversation, so that its earlier messages are not written again for every request.
     """
@@ -77,7 +77,7 @@ def _system(value: Any) -> System:
 
 
 def _params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Every field by its own name, but OpenAI's by the name they have here, or not at all."""
+    """Return every field by its own name, but OpenAI's by the name they have here, or not at all."""
     fields = {
         name: value
         for name, value in without_private_fields(params).items()
@@ -111,7 +111,7 @@ def _tool_choice(value: Any) -> Any:
 
 
 def _output_config(value: Any) -> Any:
-    """A JSON schema for the answer; OpenAI's other formats have no name here."""
+    """Return a JSON schema for the answer; OpenAI's other formats have no name here."""
     inner = value.get("json_schema") if isinstance(value, dict) else None
     schema = inner.get("schema") if isinstance(inner, dict) else None
     return {"format": {"type": "json_schema", "schema": schema}} if schema else None
@@ -246,7 +246,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 
 def stop_of(reason: Any) -> str | None:
-    """Our name of Anthropic's reason."""
+    """Return our name of Anthropic's reason."""
     return None if reason is None else _STOPS.get(str(reason), "other")
 
 

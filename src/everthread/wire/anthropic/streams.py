@@ -184,7 +184,7 @@ stream_decoder = AnthropicStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """The events Anthropic would have streamed the reply in."""
+    """Yield the events in which Anthropic would have streamed the reply."""
     body = encode_reply(reply)
     content = body.pop("content")
     usage = body.pop("usage")
@@ -211,7 +211,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
 
 
 def _split_block(block: Part) -> tuple[Part, list[Part]]:
-    """A block as its start and the deltas that complete it."""
+    """Return a block as its start and the deltas that complete it."""
     match block:
         case {"type": "text", "text": str(text)}:
             citations = block.get("citations") or []
