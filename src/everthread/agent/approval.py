@@ -73,7 +73,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule. `InputError` where it is not one, or would allow more than it says."""
+    """Read a rule. Raise `InputError` if it is not one, or would allow more than it says."""
     kind, colon, pattern = (part.strip() for part in text.partition(":"))
     if not colon or kind not in ("command", "exactly", "write") or not pattern:
         raise InputError(
@@ -152,7 +152,7 @@ class Approvals:
         everything: bool = False,
         keep: Callable[[Rule], None] | None = None,
     ) -> None:
-        """`keep` stores the rule for an `always`."""
+        """`keep` stores the rule when the user answers `always`."""
         self.rules = tuple(
             parse_rule(rule) if isinstance(rule, str) else rule for rule in rules
         )
@@ -233,7 +233,7 @@ def rule_for(permission: Permission) -> Rule | None:
 
 
 def how_to_allow(permission: Permission) -> str:
-    """How the user can allow it beforehand."""
+    """Say how the user can allow it beforehand."""
     what = permission.what
     rule = rule_for(permission)
     if rule is not None:
@@ -246,7 +246,7 @@ def how_to_allow(permission: Permission) -> str:
 
 
 def _identity(permission: Permission) -> tuple[str, str, str]:
-    """What an earlier answer holds for: a command in its folder, or a path whatever is written to it."""
+    """Return the key of an earlier answer: a command in its folder, or a path whatever is written to it."""
     return (
         permission.kind,
         permission.what,
@@ -271,7 +271,7 @@ def _word_matches(pattern: str, word: str) -> bool:
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """Return whether a pattern reaches into `.git`, whose hooks are run: only if it names it."""
+    """Return whether a pattern matches a path; inside `.git`, whose hooks are run, only if it names `.git`."""
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False

@@ -72,10 +72,10 @@ class AgentBuilder(CompactionHooks):
             self.prompt.set_todo(await load_todo(self.store, thread))
 
     async def after_compaction(self, session: str, previous: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def on_event(self, event: Event) -> None:
-        """The conversation's listener."""
+        """Pass an event of the conversation to the agent."""
         if self.agent is not None:
             self.agent.on_event(event)
 

@@ -1,4 +1,4 @@
-"""The tool loop: ask the model, run what it calls, give it the results, until it answers."""
+"""The tool loop: ask the model, run the tools it calls and return the results, until it answers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Progress:
 class Agent:
     """A conversation whose model can use tools.
 
-    `approve` decides on permissions. `listener` gets every event: the agent's own, and the conversation's where
+    `approve` decides on permissions. `listener` gets every event: the agent's own, and the conversation's if
     `on_event` is its listener. `routes` finds a model by its name.
     """
 

@@ -112,7 +112,7 @@ class MemoryFiles:
     # Inside
 
     async def _put_in_place(self, shelf: Shelf, old: str, new: Groups) -> str:
-        """Put other lines in the place of an entry; the text of that entry."""
+        """Replace an entry by other lines; return its text."""
         entries: list[str] = []
 
         def edit(groups: Groups) -> Groups:

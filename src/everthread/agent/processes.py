@@ -212,7 +212,7 @@ class ChildProcess(ProcessFamily):
         )
 
     def _has(self, folder: Path) -> bool:
-        """Return whether a process has the mark or is in the child's session, as a starting one shows no environment."""
+        """Return whether a process has the mark, or is in the child's session while it starts."""
         state, _, _, session = (
             (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
         )

@@ -95,7 +95,7 @@ def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
 
 
 def _changes_unquoted(value: str) -> bool:
-    """Tell whether a text without quotes would be read as another value."""
+    """Return whether a text without quotes would be read as another value."""
     try:
         return bool(parse_yaml(value) != value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Builds a conversation from a configuration; also its form without `await`."""
+"""Build a conversation from a configuration; also its form without `await`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds a running gateway from a configuration, and the dashboard, within it or on a store alone."""
+"""Build a running gateway from a configuration, and the dashboard, within it or on a store alone."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def make_dashboard(
 
 
 def page_reader(config: Config, store: Store) -> PageReader:
-    """Read what the pages show, and estimate savings by the same method."""
+    """Return the reader of the data that the pages show."""
     from everthread.gateway.dashboard.page_data import PageReader
 
     return PageReader(
@@ -374,7 +374,7 @@ def _claim_sole_use(
 
 
 async def preload() -> None:
-    """Load in a thread what the first request would wait for, then freeze the process's memory."""
+    """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
     from everthread.gateway.server import settle_process
 
     def load() -> None:
@@ -682,7 +682,7 @@ async def _find_store_trouble(store: Store) -> str | None:
 
 
 async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
-    """Once the gateway ends: a database that hangs does not keep it from ending."""
+    """Give up on a hanging database when the gateway ends, so that it can end."""
     await ending.wait()
     while True:
         await asyncio.sleep(STORE_END_SECONDS)

@@ -275,13 +275,13 @@ def _choose_auxiliary(
 
 @dataclass(frozen=True, slots=True)
 class _SharedRoutes:
-    """What all summarisers of a process share."""
+    """State that all summarisers of a process share."""
 
     floor: Summarizer | None
     """Writes if no model can; None: the journal."""
     rest_until: dict[str, float]
     windows: dict[str, int]
-    """What models stated of their windows."""
+    """Windows that models stated, by name."""
 
 
 def _make_chain(

@@ -1,4 +1,4 @@
-"""Opens a store by its URL."""
+"""Open a store by its URL."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Caller:
     passthrough: bool = False
     """Its credential is the upstream's own and goes there; a gateway key never leaves the gateway."""
     mode: Mode | None = None
-    """What its key says; None leaves it to the upstream's setting."""
+    """The mode of its key; None: as the upstream is configured."""
     account: Account | None = field(default=None, compare=False, repr=False)
     """The remaining allowance of its key; None: no limit."""
     credential: PassthroughCredential | None = field(
@@ -75,7 +75,7 @@ class Caller:
 
 
 class Authenticator(Protocol):
-    """Decides who a request comes from. Raises `Refused`."""
+    """Authenticates requests; raises `Refused`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """`headers`: those that show a credential (`CREDENTIAL_HEADERS`), by their lower-case names."""
@@ -83,7 +83,7 @@ class Authenticator(Protocol):
 
 
 class OpenAuthenticator:
-    """A personal gateway: every request is of one owner, whatever credential it carries for the upstream."""
+    """Accept every request as the one owner's, whatever credential it carries for the upstream."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters
         return Caller(passthrough=True)
@@ -143,7 +143,7 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
 
 
 def _keep(cache: OrderedDict[str, T], key: str, value: T) -> T:
-    """Put it in as the newest; the oldest beyond the limit go."""
+    """Add a value as the newest; drop the oldest beyond the limit."""
     cache[key] = value
     cache.move_to_end(key)
     while len(cache) > _MAX_KNOWN:
@@ -164,7 +164,7 @@ async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
 
 
 class KeyAuthenticator:
-    """Lets in who shows a key that is stored and not revoked. The key stays here: it never goes upstream."""
+    """Accept requests with a key that is stored and not revoked. The key is never sent upstream."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class AcceptedCredentials:
         self._store = store
         self._wall = wall
         self._accepted_until: OrderedDict[str, float] = OrderedDict()
-        """Until when."""
+        """The expiry of each accepted credential, by its digest."""
         self._storing: set[asyncio.Task[None]] = set()
 
     async def has(self, digest: str) -> bool:
@@ -271,11 +271,11 @@ class AcceptedCredentials:
         return until > self._wall()
 
     def is_known(self, digest: str) -> bool:
-        """Return whether it is known here without asking the store."""
+        """Return whether a credential is known in this process, without asking the store."""
         return self._accepted_until.get(digest, 0.0) > self._wall()
 
     def add(self, digest: str) -> None:
-        """It holds here at once; the client does not wait until it is stored."""
+        """Accept a credential at once in this process; store it without making the client wait."""
         until = self._wall() + _ACCEPTED_SECONDS
         _keep(self._accepted_until, digest, until)
         task = asyncio.get_running_loop().create_task(self._store_one(digest, until))

@@ -16,13 +16,13 @@ from everthread.gateway.observability import printable
 Headers = list[tuple[bytes, bytes]]
 
 _FETCH_SITES = frozenset({"same-origin", "none"})
-"""What `Sec-Fetch-Site` says of a request that no other site's page made."""
+"""Values of `Sec-Fetch-Site` for requests that no other site's page made."""
 _PREFLIGHT_SECONDS = b"600"
 
 
 @dataclass(frozen=True, slots=True)
 class SitePolicy:
-    """Guards against web pages: their requests carry the browser's reach to this machine, not the user's will."""
+    """Guard against web pages, which reach this machine through the user's browser without the user's consent."""
 
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may call, such as `https://app.example`; `null`; `chrome-extension://*` for any of a scheme
@@ -47,7 +47,7 @@ class SitePolicy:
         return origin
 
     def check_page(self, headers: Headers, *, is_change: bool) -> None:
-        """For the dashboard: a link to it may be followed from anywhere, a change comes from its own pages."""
+        """Check a request to the dashboard: links work from anywhere, changes only from its own pages."""
         fields = _site_fields(headers)
         self._check_host(fields[b"host"])
         if is_change:
@@ -140,7 +140,7 @@ def preflight_headers(scope: Scope) -> Headers:
 
 
 def add_cors(send: Send, origin: str) -> Send:
-    """Answers say that pages of a listed origin may read them."""
+    """Add the headers that let pages of a listed origin read the answer."""
     ours = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", b"*"),
@@ -235,7 +235,7 @@ class Reservation:
     admission: Admission
     tenant: str | None
     number: int
-    """Of places, from the start on."""
+    """The number of places it holds."""
 
     def __enter__(self) -> Callable[[int], None]:
         self.admission.take(self.tenant, self.number)

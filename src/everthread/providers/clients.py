@@ -50,7 +50,7 @@ def is_reasoning_model(name: str) -> bool:
 
 
 class HttpModel(ABC):
-    """One model at one address. `window` may be set anew when more is learnt about it."""
+    """One model at one address. `window` may be changed when more is learnt about it."""
 
     api: ClassVar[Api]
     path: ClassVar[str]
@@ -95,7 +95,7 @@ class HttpModel(ABC):
     async def stream(
         self, request: Request
     ) -> AsyncGenerator[StreamDelta | Reply, None]:
-        """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
+        """Yield pieces as they come, then the whole reply. Leaving early, or being cancelled, closes the connection."""
         response = await self._send(request, stream=True)
         reading = _StreamReader(
             CODECS[self.api].stream_decoder(model=request.model), self._route(request)
@@ -270,7 +270,7 @@ async def _events(
 
 
 async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
-    """Read on to the end, which comes at once, so that the connection can be used again. Nothing depends on it."""
+    """Read to the end, which comes at once, so that the connection can be used again. Failures do not matter."""
     with contextlib.suppress(ModelError, TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in events:
@@ -386,4 +386,4 @@ CLIENTS: Mapping[Api, type[HttpModel]] = {
     "openai_responses": OpenAIResponsesModel,
     "anthropic": AnthropicModel,
 }
-"""Which class speaks which protocol."""
+"""The client class of each protocol."""

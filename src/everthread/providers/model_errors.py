@@ -38,7 +38,7 @@ _STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The status an error inside a stream would have had as an answer of its own."""
+"""The HTTP status of an error that came inside a stream, by its type."""
 _ADVICE = {
     402: "The account must be topped up at the provider.",
     403: "The key may not use this model.",
@@ -47,7 +47,7 @@ _ADVICE = {
 _EMPTY_ACCOUNT = re.compile(
     r"insufficient_quota|billing_not_active|insufficient.?balance", re.IGNORECASE
 )
-"""Said with status 429, as if it would pass."""
+"""Codes for an empty account, which come with status 429 but do not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def answer_error(
 def _describe(
     route: ModelAddress, what: str, error: Any, status: int | None, wait: float | None
 ) -> str:
-    """What happened, the provider's words, and what to do."""
+    """Describe the failure, quote the provider, and say what to do."""
     if isinstance(error, list) and error:
         error = error[0]  # Google wraps its errors once more
     words = error_text(error) or (

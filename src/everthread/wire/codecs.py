@@ -13,7 +13,7 @@ from everthread.wire.sse import SseEvent
 
 
 class StreamDecoder(Protocol):
-    """What each codec's decoder offers."""
+    """The interface of each codec's stream decoder."""
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]: ...
 

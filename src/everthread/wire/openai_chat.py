@@ -216,12 +216,12 @@ REASONING_FIELDS = frozenset(
         "thinking_blocks",
     }
 )
-"""Where the dialects of chat keep reasoning: DeepSeek, OpenRouter, Copilot, LiteLLM."""
+"""Fields for reasoning in the dialects of chat: DeepSeek, OpenRouter, Copilot, LiteLLM."""
 
 _SYSTEM_ROLE = "_system_role"
 _CORE_FIELDS = ("model", "messages", "tools")
 _FIELDS_CHAT_LACKS = frozenset({"cache_control", "is_error"})
-"""Fields of a message that chat has no word for."""
+"""Fields of a message that chat does not have."""
 _MEDIA = frozenset({"image_url", "file", "input_audio", "video_url"})
 _STOP_BY_FINISH_REASON = {
     "stop": "stop",
@@ -289,7 +289,7 @@ def decode_messages(
 def encode_messages(
     messages: Messages, *, model: str | None = None
 ) -> list[dict[str, Any]]:
-    """Chat messages for `model`, without reasoning that another model or API wrote.
+    """Return chat messages for `model`, without reasoning that another model or API wrote.
 
     Chat takes media from the user only: those in tool results follow in a user message, after the last result.
     """
@@ -307,7 +307,7 @@ def encode_messages(
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Chat tools are core tools."""
+    """Return core tools, which have the form of chat tools."""
     return [
         without_private_fields(require_object(tool, f"tools[{index}]"))
         for index, tool in enumerate(require_list(wire, "tools"))
@@ -382,8 +382,10 @@ def stop_of(finish_reason: Any, message: Message) -> str | None:
 
 
 def _for_client(message: Message) -> Message:
-    """Another API's message as chat clients expect an answer: one text. They may show its reasoning; should it come
-    back in a request, it is stripped there."""
+    """Return another API's message as chat clients expect an answer: one text.
+
+    They may show its reasoning; if it comes back in a request, it is stripped there.
+    """
     body = chat_form(public_message(message))[0]
     content = body.get("content")
     return (
@@ -481,7 +483,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _finish_reason(reply: Reply) -> str | None:
-    """Chat's name for why the reply ended. For a refusal without a text its clients expect `content_filter`."""
+    """Return chat's finish reason. For a refusal without a text, clients expect `content_filter`."""
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"
     if reply.stop is None:
@@ -500,12 +502,12 @@ _FIELDS_IN_PIECES = _TEXT_FIELDS | {
     "text",
     "summary",
 }
-"""Strings that come in pieces. Any other string is said whole, and the last one counts."""
+"""Strings that come in pieces. Any other string comes whole, and the last one counts."""
 _FIELDS_OF_A_CHUNK = frozenset({"choices", "usage", "error", "object", "obfuscation"})
 
 
 class ChatStreamDecoder:
-    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
 
     `model` is the name under which the reply was asked for (see `openai_chat.decode_reply`).
     """
@@ -718,7 +720,7 @@ def _event(chunk: Mapping[str, Any]) -> SseEvent:
 
 
 def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
-    """Reasoning may come twice in one chunk, as text and as details: it is said once."""
+    """Yield the texts of a chunk. Reasoning that comes twice, as text and as details, is yielded once."""
     details = delta.get("reasoning_details")
     thoughts = [
         delta.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text")
@@ -742,7 +744,7 @@ def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
 
 
 def _fold_fields(fragments: list[Any]) -> dict[str, Any]:
-    """Objects of one kind that came one after the other, as one."""
+    """Merge the pieces of one object."""
     keys = dict.fromkeys(chain.from_iterable(fragments))
     return {
         key: _fold(key, [fragment[key] for fragment in fragments if key in fragment])
@@ -774,7 +776,7 @@ def _fold(key: str, values: list[Any]) -> Any:
 
 
 def _fold_content(values: list[Any]) -> list[Any]:
-    """Text and lists of parts in turn: text that came together is one part."""
+    """Merge texts and lists of parts; neighbouring texts become one part."""
     parts: list[Any] = []
     for is_text, run in groupby(values, key=lambda value: isinstance(value, str)):
         pieces = list(run)

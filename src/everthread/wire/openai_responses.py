@@ -103,7 +103,7 @@ def decode_messages(
 
 
 def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
-    """One assistant message. Calls answered inside the run were the provider's own business."""
+    """Return one assistant message. Calls that the run itself answers were the provider's own."""
     answered = {
         "",
         *(_answered_call_id(item) for item in items if kind_of(item) in _ANSWERS),
@@ -129,7 +129,7 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
 
 
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[Item]:
-    """Items for `model`, without reasoning that another model or API wrote."""
+    """Return items for `model`, without reasoning that another model or API wrote."""
     rewritten = {
         result.call_id
         for message in messages
@@ -609,7 +609,7 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Where words go: a field of the item, or of a part in one of its lists."""
+    """The place of a text: a field of the item, or of a part in one of its lists."""
 
     kind: DeltaKind | None
     field: str
@@ -648,7 +648,7 @@ _LIFE = ("created", "queued", "in_progress", *_ENDS)
 
 
 class ResponsesStreamDecoder:
-    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
 
     `model` is the name under which the reply was asked for.
     """
@@ -810,7 +810,7 @@ stream_decoder = ResponsesStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """Yield the events of a stream that says the reply."""
+    """Yield the events of a stream that sends the reply."""
     body = encode_reply(reply)
     numbers = count()
 

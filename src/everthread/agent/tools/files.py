@@ -118,7 +118,7 @@ def _read_path(space: Workspace, name: str, first: int, limit: int) -> ToolReply
 def _format_lines(
     file: BinaryIO, name: str, first: int, limit: int, *, numbered: bool = True
 ) -> str:
-    """Some lines of a file, and a note of what else it has."""
+    """Return some lines of a file, with a note about the rest."""
     lines = _lines(file)
     skipped = sum(1 for _ in islice(lines, first - 1))
     entries: list[str] = []
@@ -229,7 +229,7 @@ def diff(old: bytes | None, new: bytes, name: str) -> str:
 
 
 class _FileWriter(ABC):
-    """A tool that writes one file: the user is shown the change, and the path that was shown is written."""
+    """A tool that writes one file. The user approves the change and the resolved path."""
 
     schema: ClassVar[dict[str, Any]]
 
@@ -240,7 +240,7 @@ class _FileWriter(ABC):
         """Return the file before (at least as much as a diff shows; None: there is none), after, and what to report."""
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
-        """Permission to write what the path really names. An impossible change fails before anyone is asked."""
+        """Return the permission to write the resolved path. An impossible change fails before the user is asked."""
         space, path = self._resolve(arguments, context)
         name = space.relative(path)
         with explain_os_errors(name):
@@ -358,7 +358,7 @@ class Patch(_FileWriter):
     def _compute(
         self, space: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
-        """Bytes that are not UTF-8 stay unchanged. In a file with Windows line ends the texts get them too."""
+        """Replace the text. Bytes that are not UTF-8 stay; Windows line ends are used if the file has them."""
         wanted = old = args.read_text(arguments, "old_text", allow_empty=True)
         new = args.read_text(arguments, "new_text", allow_empty=True)
         if not old:

@@ -1,4 +1,4 @@
-"""Find files by name, and lines by what is in them.
+"""Find files by name, and lines by their text.
 
 What .gitignore files name is skipped, and so are the folders of tools, links, pipes and devices.
 """
@@ -176,7 +176,7 @@ class _Search:
     offset: int
     limit: int
     seconds: float
-    """For the search, and for one line: that of an endless pattern."""
+    """The time for the whole search and for one line, against endless patterns."""
     deadline: float = field(init=False)
     shown: list[str] = field(default_factory=list)
     total: int = 0

@@ -16,11 +16,11 @@ from everthread.core.search.terms import (
 )
 
 MAX_SOUGHT = 24
-"""Of a longer message: identifiers, then the longest words, as the rarest."""
+"""Most words of a question: identifiers first, then the longest words, which are rare."""
 MAX_PHRASE_TERMS = 8
-"""A longer question is not looked for as typed."""
+"""Most terms of a question that is also searched for as typed."""
 MAX_CHARS = 4_000
-"""Of a longer message the beginning and the end."""
+"""Characters read of a message; of a longer one the beginning and the end."""
 IDENTIFIER = 2.0
 """Weight of an identifier as typed, relative to an equally rare word."""
 
@@ -32,7 +32,7 @@ class SearchWord:
     forms: tuple[str, ...]
     weight: float = 1.0
     counted: bool = True
-    """Whether a text without it answers less of the question. Not so for the words of a date."""
+    """Whether a text without it answers less of the question; False for the words of a date."""
 
 
 @dataclass(frozen=True, slots=True)

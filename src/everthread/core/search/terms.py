@@ -157,7 +157,7 @@ def _normalize(text: str) -> str:
 
 
 def query_terms(text: str, *, loose: bool = False) -> list[str]:
-    """Return the terms that a text must hold to be found, each once, in order. Every text with the query holds them.
+    """Return the terms that a text must hold to be found, each once, in order.
 
     `loose` asks for the humps of camelCase words instead of the words: for a second attempt, as `getUser` is a word
     of its own and not found in `getUserName`. (Humps are not asked for first: `GitHub` should find `github`.)
@@ -267,7 +267,7 @@ def _unicode() -> _Patterns:
 
 
 class _Escapes(dict[int, str]):
-    """Character -> what it is written as; filled as characters come up."""
+    """Maps a character to its escape; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -299,7 +299,7 @@ _SPELLINGS = (
 )
 """Endings that are written in one way in Britain and in another in America."""
 _ENDED = ("ing", "ings", "ed", "ly", "ion", "ions", "ment", "ments", "ness", "ers")
-"""What ends so has its ending already."""
+"""Endings of words that are inflected already."""
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -413,7 +413,7 @@ def _doubles(base: str) -> bool:
 
 @functools.cache
 def _irregular() -> dict[str, tuple[str, ...]]:
-    """Return every irregular form -> all forms of its word, the plain one first."""
+    """Map every irregular form to all forms of its word, the plain one first."""
     rows = (tuple(row.split()) for row in language_data()["irregular"])
     return {form: row for row in rows for form in row}
 

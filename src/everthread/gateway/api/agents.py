@@ -92,7 +92,7 @@ SETTINGS = "native"
 
 
 class OpenAgent(Protocol):
-    """Makes an agent for a thread: a new one, or resumed."""
+    """Opens an agent for a new or an existing thread."""
 
     async def __call__(  # noqa: PLR0913 - what an agent is opened with, each by its name
         self,
@@ -140,7 +140,7 @@ class AgentSlot:
 
 
 class AgentPool:
-    """The agents of this process. One per thread; those not used for longest go first."""
+    """The agents of this process, one per thread; the least recently used are closed first."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class AgentPool:
         self._slots: OrderedDict[str, AgentSlot] = OrderedDict()
 
     def check_model(self, name: str | None) -> None:
-        """`Refused` for a model that clients may not choose. A file of this machine is never theirs to name."""
+        """Raise `Refused` for a model that clients may not choose, such as a file on this machine."""
         if name is None:
             return
         if name.lower().endswith(".gguf") or not any(
@@ -195,7 +195,7 @@ class AgentPool:
         return state if isinstance(state, dict) else {}
 
     async def choose_model(self, thread: str, name: str) -> None:
-        """Every process that continues the thread uses this model."""
+        """Set the model of a thread, for every process that continues it."""
         await self._store.put_state(
             thread, SETTINGS, await self.settings(thread) | {"model": name}
         )

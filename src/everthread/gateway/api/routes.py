@@ -63,7 +63,7 @@ _TABLES = ("by_day", "by_model", "by_platform", "by_task")
 _THREAD = "/api/threads/{thread}"
 _TURN = f"{_THREAD}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
-"""Of a path that waits for a turn."""
+"""Error codes of a path that waits for a turn."""
 _IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
 PLATFORM = "gateway"
 MAX_TITLE_CHARS = 200
@@ -123,7 +123,7 @@ class ThreadRoutes:
 
     @endpoint("GET", _THREAD, ThreadDetail, errors=(404,))
     async def get(self, request: ApiRequest) -> JsonAnswer:
-        """One thread, and its open turns."""
+        """Return one thread and its open turns."""
         return JsonAnswer(await self._detail(await self._first(request)))
 
     @endpoint("GET", f"{_THREAD}/history", Messages, query=HistoryQuery, errors=(404,))
@@ -174,7 +174,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_TURN}/events", TurnView, errors=(404,), streams=True)
     async def events(self, request: ApiRequest) -> None:
-        """What happens in a turn; `Last-Event-ID` reads on."""
+        """Stream the events of a turn; `Last-Event-ID` continues an earlier stream."""
         last = request.headers.get("last-event-id", "")
         after = int(last) if re.fullmatch(r"[0-9]{1,15}", last) else 0
         await self._stream_events(request, await self._turn(request), after)
@@ -215,7 +215,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/compactions", Compactions, errors=(404,))
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
-        """What each compaction did, the newest first."""
+        """Return the compactions, the newest first."""
         first = await self._first(request)
         items = [
             compaction_view(record)
@@ -249,7 +249,7 @@ class ThreadRoutes:
         errors=(404, 409),
     )
     async def branch(self, request: ApiRequest) -> JsonAnswer:
-        """Go on in a copy."""
+        """Continue in a copy of the thread."""
         first = await self._first(request)
         tip = await self._tip(first)
         at = request.body.at_message
@@ -292,7 +292,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/usage", UsageView, errors=(404,))
     async def usage(self, request: ApiRequest) -> JsonAnswer:
-        """Tokens and cost of a thread."""
+        """Return the tokens and the cost of a thread."""
         first = await self._first(request)
         parts = await load_thread_usage(self._store, first.id)
         sums = {
@@ -313,7 +313,7 @@ class ThreadRoutes:
 
     @endpoint("GET", "/api/insights", InsightsView, query=Days)
     async def insights(self, request: ApiRequest) -> JsonAnswer:
-        """Return where tokens and money went."""
+        """Return the usage and the cost over all threads."""
         days = request.query.days
         until = time.time() + 1
         since = (until // _DAY - days + 1) * _DAY
@@ -434,7 +434,7 @@ class ThreadRoutes:
     async def _wait_for_end(
         self, request: ApiRequest, turn: QueuedTurn, seconds: float
     ) -> QueuedTurn:
-        """Until it is over; a client that leaves does not stop it."""
+        """Wait until a turn is over; a client that leaves does not stop it."""
         return await request.run_while_connected(
             self._queue.wait(turn, seconds=seconds)
         )
@@ -461,7 +461,7 @@ class ThreadRoutes:
 
 
 def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
-    """200 with the answer, 202 while it is open, else what went wrong."""
+    """Return 200 with the answer, 202 while the turn is open, else its error."""
     headers = {"x-everthread-turn": turn.id}
     view = turn_view(turn)
     if turn.open:

@@ -42,7 +42,7 @@ class Body(BaseModel):
 
 
 class Query(BaseModel):
-    """What follows the question mark."""
+    """The query of a URL."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +107,7 @@ class SendMessage(Body):
 
 
 class Cancel(Body):
-    """What to stop: one turn, else the one that runs."""
+    """The turn to stop; by default the running one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"queued": True}]})
     turn: Name | None = None
@@ -376,7 +376,7 @@ class Cancelled(View):
 
 
 class StateView(View):
-    """Read from the thread's calls, without secrets."""
+    """The state of the work, read from the thread's tool calls, without secrets."""
 
     thread: str
     messages: int
@@ -418,7 +418,7 @@ class InsightsView(View):
 
 
 class CommandView(View):
-    """What compress and undo answer."""
+    """The answer to compress and undo."""
 
     text: str
     data: dict[str, Any]

@@ -174,7 +174,7 @@ def _document(part: Mapping[str, Any]) -> Part | None:
 
 
 def _data_url(url: str) -> tuple[str, str]:
-    """Media type and base64 data; two empty strings for anything else."""
+    """Split a data URL into media type and base64 data; return empty strings for any other URL."""
     head, _, data = url.partition(",")
     scheme, _, details = head.lower().partition(":")
     if scheme != "data" or not details.endswith(";base64"):
@@ -222,7 +222,7 @@ def decode_message(
 
 
 def objects(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects, or a sentence that says which one is none."""
+    """Return a list of objects. Raise `WireError` naming the item that is not an object."""
     return [
         require_object(item, f"{where}[{at}]")
         for at, item in enumerate(require_list(value, where))
@@ -321,7 +321,7 @@ _FREE_TEXT = {
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
 }
-"""What an OpenAI custom tool takes: one text."""
+"""The schema of an OpenAI custom tool: one text."""
 _OPTIONAL = ("description", "strict", "cache_control")
 
 
@@ -584,7 +584,7 @@ def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | Non
 
 
 def _plain_piece(message: Message) -> _Piece | None:
-    """Return the most frequent message, read without looking for anything else: a role and its words."""
+    """Return the blocks of the most frequent form of message, a role and a text, without looking for anything else."""
     if len(message) != 2:
         return None
     role = message["role"]
@@ -705,7 +705,7 @@ def _result_block(part: Part, calls: _CallIds) -> Part:
 
 
 def _no_media(block: Part) -> Part:
-    """Only users have images and files on this API; that there was one still shows."""
+    """Replace images and files by placeholders: on this API only users have them."""
     kind = kind_of(block)
     return (
         {"type": "text", "text": f"[{kind} omitted]"}
@@ -722,7 +722,7 @@ def _marker(message: Message, *, native: bool) -> Mapping[str, Any] | None:
 
 
 def _mark_piece(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
-    """Return a message's cache marker goes to its last block that can carry one."""
+    """Move a message's cache marker to its last block that can carry one."""
     blocks = list(piece.blocks)
     at = carrier_block(blocks)
     if at is not None:

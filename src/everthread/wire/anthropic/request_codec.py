@@ -35,7 +35,7 @@ DEFAULT_MAX_TOKENS = 8192
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """Return a request in core form. What its assistant wrote is taken to be the work of the model it is sent to."""
+    """Return a request in core form. Its assistant messages count as written by the requested model."""
     params = dict(without_private_fields(require_object(body, "the request")))
     model = require_text(params.pop("model", None), "model")
     messages = decode_messages(params.pop("messages", None), model=model)
@@ -118,7 +118,7 @@ def _output_config(value: Any) -> Any:
 
 
 def _metadata(value: Any) -> Any:
-    """Here it names the user; OpenAI's holds whatever a client wants to find again."""
+    """Return the metadata if it names the user, as Anthropic's does; else None."""
     return (
         None if isinstance(value, dict) and value and "user_id" not in value else value
     )
@@ -174,7 +174,7 @@ _OPENAI_ONLY = frozenset(
         "web_search_options",
     }
 )
-"""Fields Anthropic has no word for, and would refuse the request for."""
+"""Fields for which Anthropic would refuse the request."""
 
 
 _STOPS = {
@@ -246,12 +246,12 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 
 def stop_of(reason: Any) -> str | None:
-    """Return our name of Anthropic's reason."""
+    """Return our name of Anthropic's stop reason."""
     return None if reason is None else _STOPS.get(str(reason), "other")
 
 
 def _usage(usage: Mapping[str, Any] | None) -> dict[str, int]:
-    """Another API's figures in Anthropic's terms, where `input_tokens` leaves the cache out."""
+    """Return another API's usage in Anthropic's terms, in which `input_tokens` excludes the cache."""
     figures = normalize_usage(usage)
     return {
         "input_tokens": figures.input_tokens,

@@ -52,7 +52,7 @@ class _Block:
 
 
 class AnthropicStreamDecoder:
-    """Takes the events of one reply. `reply` may be asked for at any time, also after the stream broke off."""
+    """Decode the events of one reply. `reply` works at any time, also after the stream broke off."""
 
     def __init__(self, *, model: str | None = None) -> None:
         self._model = model
@@ -61,7 +61,7 @@ class AnthropicStreamDecoder:
         self._blocks: dict[int, _Block] = {}
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]:
-        """What this event says; nothing for a ping and for kinds of event that are not known yet."""
+        """Return the deltas of an event; none for a ping and for unknown kinds of events."""
         data = event_object(event) or {}
         match data.get("type"):
             case "message_start":
@@ -165,7 +165,7 @@ class AnthropicStreamDecoder:
         )
 
     def _take_usage(self, usage: Any) -> list[StreamDelta]:
-        """Figures are running totals: a later one replaces the earlier one, an absent one leaves it."""
+        """Merge the usage of an event: its figures are running totals and replace earlier ones."""
         if not isinstance(usage, Mapping):
             return []
         _update(self._usage, usage)
