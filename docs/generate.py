@@ -19,8 +19,8 @@ INTRO = """# Configuration
 *Generated from the schema by `docs/generate.py`.*
 
 All settings are in one file, `config.yaml`, in the Everthread home: the folder `EVERTHREAD_HOME`, or the platform's
-folder for user data. Every key is optional. An unknown key or value is refused with the reason. Secrets are never in the
-file: `api_key_env` names the environment variable that holds one.
+folder for user data. Every key is optional. An unknown key or value is refused with the reason. Secrets are never in
+the file: `api_key_env` names the environment variable that holds one.
 
     everthread config path         # where the file is
     everthread config check        # check the file, and what would fail at start
@@ -33,13 +33,13 @@ COMMANDS_INTRO = """# Commands
 
 *Generated from the command line by `docs/generate.py`.*
 
-Exit codes: 0 done, 1 failed, 2 bad input. Options that mean the same everywhere:
+Exit codes: 0 done, 1 failed, 2 bad input. These options mean the same everywhere, and are not repeated below:
 
-- `--help`: the command's arguments and options.
-- `--json`: print one JSON object for programs (`run` and `lab provider`: one per line).
-- `--store`: another store than the configured one, a URL or a SQLite file.
+- `--help`: Show the arguments and options.
+- `--json`: Print JSON for programs: one object, or one per line (`run`, `lab provider`).
+- `--store`: Another store: a URL or a SQLite file. Default: the configured one.
+- `--tenant`: Only what belongs to this tenant.
 """
-COMMON_OPTIONS = {"--json", "--store"}
 
 
 def settings_page() -> str:
@@ -129,7 +129,7 @@ def _is_special(parameter: Any) -> bool:
     """Return whether this is an option that the page must explain here."""
     if parameter.param_type_name != "option" or parameter.hidden:
         return False
-    return not COMMON_OPTIONS.intersection(parameter.opts)
+    return "--json" not in parameter.opts and _option(parameter) not in COMMANDS_INTRO
 
 
 def _option(option: Any) -> str:
