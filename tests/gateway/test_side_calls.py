@@ -14,15 +14,10 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
-from everthread.gateway.contracts import Outcome
-from everthread.gateway.identify import (
-    ClientSession,
-    body_session,
-    read_client,
-    scope_of,
-)
+from everthread.gateway.identify import body_session, read_client, scope_of
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
+from everthread.thread.caller.sent_history import ClientSession, Outcome
 from tests.cli.conftest import everthread, home
 from tests.gateway.clients import Client, Gate, running
 from tests.gateway.house import CHAT, CLAUDE, house

@@ -364,7 +364,7 @@ def _claim_sole_use(
     store: Store, stack: AsyncExitStack, workers: int
 ) -> Callable[[], bool]:
     """Claim to be the only gateway on the store; return how to ask whether that is still so."""
-    from everthread.gateway.management.setup import never_alone
+    from everthread.thread.caller.caller_setup import never_alone
 
     claim = store.database.claim_sole_use() if workers == 1 else None
     if claim is None:
@@ -592,8 +592,8 @@ async def _make_manager(
 ) -> ProxyManager:
     from everthread.compaction.summarizers.chain import DeferredJournal
     from everthread.gateway.management.manager import ProxyManager
-    from everthread.gateway.management.setup import ManagerSetup
     from everthread.providers.catalog import ask_endpoint, resolve_window
+    from everthread.thread.caller.caller_setup import CallerSetup
 
     engine = EngineChoice.of(config)
     engine.check()
@@ -624,7 +624,7 @@ async def _make_manager(
         json.dumps(settings, sort_keys=True, default=str).encode()
     ).hexdigest()[:16]
     return ProxyManager(
-        ManagerSetup(
+        CallerSetup(
             store,
             engine,
             engine_key=f"{engine.name} {digest}",
@@ -635,11 +635,11 @@ async def _make_manager(
             is_built_in_engine=engine.is_built_in,
             compaction_seconds=COMPACTION_SHARE * seconds,
             compaction_processes=processes,
-            recall=config.gateway.recall,
-            cache_markers=config.gateway.cache_marks,
             is_alone=is_alone,
             summary_key=await store.shared_secret(SUMMARY_KEY),
-        )
+        ),
+        recall=config.gateway.recall,
+        cache_markers=config.gateway.cache_marks,
     )
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
 from everthread.gateway.json_slices import Element
 from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.store.records import SessionKind
+from everthread.thread.caller.sent_history import ClientSession
+from everthread.thread.identity import derive_thread_id
 
 SESSION_HEADER = "x-everthread-session"
 SCOPE_HEADERS = (
@@ -38,20 +39,6 @@ _PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 _MAX_NAME_CHARS = 200
 BODY_SCOPE = "body:"
 """Prefix of the scope of a session that is named in the request's fields."""
-_NAMED_SCOPE = f"{SESSION_HEADER}:"
-"""Prefix of the scope of a thread that the client names itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSession:
-    """Whose request it is, as the client says."""
-
-    client: str = ""
-    """The first product of its `User-Agent`, without the version."""
-    session: str = ""
-    parent: str = ""
-    """The session it works for, if it names one."""
-    is_subagent: bool = False
 
 
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
@@ -120,27 +107,10 @@ def _short_name(name: str) -> str:
     return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def session_of_scope(scope: str) -> str:
-    """Return the client's name for its session; empty if it names none."""
-    return scope.partition(":")[2]
-
-
-def names_thread(scope: str) -> bool:
-    """Return whether the client names the thread itself."""
-    return scope.startswith(_NAMED_SCOPE)
-
-
 def named_thread_id(tenant: str, name: str) -> str:
     """Return the id of the thread that a client calls by a name of its own."""
-    return derive_thread_id(tenant, scope_of({SESSION_HEADER: name}), "", "")
-
-
-def derive_thread_id(tenant: str, scope: str, previous: str, digest: str) -> str:
-    """Return the id of a new thread: two processes that see one request choose the same."""
-    text = "\0".join([tenant, scope, previous, digest])
-    return blake2b(
-        text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway"
-    ).hexdigest()
+    scope = scope_of({SESSION_HEADER: name})
+    return derive_thread_id(tenant, scope, previous="", digest="")
 
 
 def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:

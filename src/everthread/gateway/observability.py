@@ -29,12 +29,13 @@ from everthread.core.prices import unpriced_text
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, StoreUnreachableError
 from everthread.gateway.deadlines import run_beside
-from everthread.gateway.management.gateway_events import RecordFailed, Unmanaged
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
     CompactionVoid,
     Event,
+    RecordFailed,
+    Unmanaged,
     UsageRecorded,
 )
 
