@@ -1,4 +1,4 @@
-"""Streams of Anthropic: what they say piece by piece, the whole reply, and back to events."""
+"""Streams of Anthropic: their pieces, the whole reply, and back to events."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ class TestBrokenOff:
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        ([SseEvent("x", "{nope")], "no JSON"),
+        ([SseEvent("x", "{nope")], "not JSON"),
         ([SseEvent("x", "[]")], "must be an object, not list"),
         ([{"type": "message_start"}], "message must be an object, not missing"),
         (
