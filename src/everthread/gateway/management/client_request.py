@@ -17,6 +17,7 @@ from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.gateway.management.replacement import is_compaction
 from everthread.gateway.management.request_reader import (
     BREAKPOINT_MARK,
+    COMPACTION_MARK,
     MARK,
     ParsedRequest,
 )
@@ -28,7 +29,6 @@ from everthread.wire.gemini.fields import object_of, value_of
 
 SUMMARIZE = "compaction"
 """The field by which a client asks Anthropic for a summary of the conversation."""
-_COMPACTION = b'"compaction"'
 STATEFUL_FIELDS = (
     "previous_response_id",
     "conversation",
@@ -149,7 +149,7 @@ class ClientRequest:
         ours = self.incoming.replacement
         if ours is not None:
             return replace(ours, end=min(ours.end - self.first, len(self.elements)))
-        if _COMPACTION not in self.sliced.body:
+        if COMPACTION_MARK not in self.read.holds:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):

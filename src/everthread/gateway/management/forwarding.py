@@ -229,6 +229,7 @@ class ForwardedTurn:
         self._incoming = incoming
         self._outline = outline
         self._reading: asyncio.Task[ManagedTurn] | None = None
+        self._is_answered = False
         self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
         self.thread = thread
         self.sent = sent
@@ -249,6 +250,7 @@ class ForwardedTurn:
         return self.sent.headers
 
     async def record(self, outcome: Outcome) -> None:
+        self._is_answered = True
         with self._manager.reading_answered(self._incoming, self._outline):
             turn = await asyncio.shield(self._read())
         await turn.record(outcome)
@@ -258,6 +260,11 @@ class ForwardedTurn:
         self._timer.cancel()
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(
-                self._manager.read_forwarded(self._incoming, self._outline, self.sent)
+                self._manager.read_forwarded(
+                    self._incoming,
+                    self._outline,
+                    self.sent,
+                    is_answered=self._is_answered,
+                )
             )
         return self._reading

@@ -11,8 +11,7 @@ one, in another process, sends the same bytes.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -180,14 +179,19 @@ class ProxyManager:
         return self._threads.reading_answered(Family(incoming.tenant, scope))
 
     async def read_forwarded(
-        self, incoming: Incoming, outline: BodyOutline, sent: Outgoing
+        self,
+        incoming: Incoming,
+        outline: BodyOutline,
+        sent: Outgoing,
+        *,
+        is_answered: bool,
     ) -> ManagedTurn:
         """Read a request that was forwarded, and store it once it is answered."""
         turn = await self._begin(incoming, outline)
         turn.sent = sent
         self._recall.offer(turn)
         turn.estimate = self._sizer.estimate(turn, None)
-        self._recorder.start(turn)
+        self._recorder.start(turn, is_answered=is_answered)
         return turn
 
     async def prepare(self, incoming: Incoming) -> ProxyTurn:
@@ -325,16 +329,12 @@ class ProxyManager:
     ) -> None:
         """Store the answer and its usage, and learn from the usage."""
         is_success = 200 <= outcome.status < 300
-        learns: list[Coroutine[Any, Any, bool]] = []
         if is_success and outcome.usage is not None and not outcome.estimated:
             prompt = outcome.usage.prompt_tokens
             turn.memory.context.calibration.observe(
                 turn.request.model, prompt, turn.estimate
             )
             self._thread(turn).learn_from_usage(outcome.usage)
-            learns = (
-                [self.limits.succeed(turn.request.limit_key, prompt)] if prompt else []
-            )
         usage = (
             self._price_calls(turn, outcome)
             if is_success or outcome.usage is not None
@@ -342,9 +342,7 @@ class ProxyManager:
         )
         try:
             state = _STATE, turn.memory.context.dump()
-            await _finish_all(
-                *learns, self._recorder.store_outcome(turn, answer, usage, state)
-            )
+            await self._recorder.store_outcome(turn, answer, usage, state)
             for record in usage:
                 self.accounting.report(record)
             thread = turn.match.thread
@@ -352,6 +350,16 @@ class ProxyManager:
                 await self.accounting.record_lost(thread)
             if turn.recall.rows:
                 await self._recall.keep(turn, thread)
+        except EverthreadError as error:
+            self.setup.listener(RecordFailed(turn.match.thread, str(error)))
+        if is_success and outcome.usage is not None and not outcome.estimated:
+            await self._learn_success(turn, outcome.usage.prompt_tokens)
+
+    async def _learn_success(self, turn: ManagedTurn, prompt: int) -> None:
+        """Learn that the model takes a prompt of this size."""
+        try:
+            if prompt:
+                await self.limits.succeed(turn.request.limit_key, prompt)
         except EverthreadError as error:
             self.setup.listener(RecordFailed(turn.match.thread, str(error)))
 
@@ -643,10 +651,3 @@ class ProxyManager:
     async def settle(self) -> None:
         """Wait for the background compactions."""
         await self._memories.wait_for_preparations()
-
-
-async def _finish_all(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run the works side by side. Raise the first error once all have ended."""
-    for result in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

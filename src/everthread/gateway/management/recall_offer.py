@@ -11,6 +11,7 @@ compaction covers them.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -129,11 +130,7 @@ class RecallService:
             RECALL_HEADER, ""
         ).lower() in ("off", "false", "0"):
             return False
-        return (
-            turn.request.is_rewritable
-            and not reading_tools(turn.request.frame.tools)
-            and RECALL not in _names(turn)
-        )
+        return turn.request.is_rewritable and _lacks_recall(turn)
 
     async def has_rounds(self, match: ThreadMatch) -> bool:
         """Return whether a stored thread has hidden rounds."""
@@ -369,7 +366,7 @@ def tool_change(api: Api, sliced: SlicedBody, *, final: bool = False) -> Change:
     """Return the change that adds the tool as the last one. `final`: describe it, but forbid calls."""
     if api == "gemini":
         return _gemini_tool_change(sliced, final=final)
-    tool = encode_value(_tool(api))
+    tool = _tool_text(api)
     span = sliced.spans.get("tools")
     tools = sliced.fields.get("tools")
     if span is not None and tools:
@@ -425,20 +422,31 @@ def _gemini_may_call(turn: ManagedTurn) -> bool:
     )
 
 
-def _tool(api: Api) -> dict[str, Any]:
+@functools.cache
+def _tool_text(api: Api) -> str:
+    """Return the tool in the form of a protocol."""
     if api == "anthropic":
-        return anthropic.encode_tools([RECALL_SCHEMA])[0]
-    return (
-        openai_responses.encode_tools([RECALL_SCHEMA])[0]
-        if api == "openai_responses"
-        else RECALL_SCHEMA
-    )
+        return encode_value(anthropic.encode_tools([RECALL_SCHEMA])[0])
+    if api == "openai_responses":
+        return encode_value(openai_responses.encode_tools([RECALL_SCHEMA])[0])
+    return encode_value(RECALL_SCHEMA)
 
 
 def _is_free(choice: Any) -> bool:
     return choice in (None, "auto") or (
         isinstance(choice, Mapping) and choice.get("type") == "auto"
     )
+
+
+def _lacks_recall(turn: ManagedTurn) -> bool:
+    """Return whether the client has no such tool itself; tools that did not change are not read again."""
+    frame = turn.request.frame
+    last = turn.memory.lacks_recall
+    if last is None or last[0] is not frame:
+        lacks = not reading_tools(frame.tools) and RECALL not in _names(turn)
+        last = (frame, lacks)
+        turn.memory.lacks_recall = last
+    return last[1]
 
 
 def _names(turn: ManagedTurn) -> set[str]:

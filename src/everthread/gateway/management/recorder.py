@@ -82,8 +82,11 @@ class ThreadRecorder:
         """Expect the request in the store, so that one that continues it is matched."""
         turn.storage.expected = self._threads.expect(turn.match, turn.request.history)
 
-    def start(self, turn: ManagedTurn) -> None:
-        """Store the request in the background, or put it off until there is an answer."""
+    def start(self, turn: ManagedTurn, *, is_answered: bool = False) -> None:
+        """Store the request in the background, or put it off until there is an answer.
+
+        `is_answered`: the answer is recorded next.
+        """
         if turn.storage.storing is not None:
             return
         is_certain = (
@@ -91,7 +94,8 @@ class ThreadRecorder:
             and not turn.match.is_new
             and not self._threads.is_pending(turn.match)
         )
-        if is_certain and turn.storage.expected is not None and self._is_alone():
+        is_delayed = is_answered or (is_certain and self._is_alone())
+        if is_delayed and turn.storage.expected is not None:
             turn.storage.expected.store_now = functools.partial(self._store_now, turn)
             turn.storage.delay = asyncio.get_running_loop().call_later(
                 _DELAY_SECONDS, turn.storage.expected.store_now

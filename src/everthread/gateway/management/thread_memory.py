@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from everthread.core.tokens.budget import Budget
+from everthread.core.types import Request
 from everthread.gateway.management.rewrites import RewriteDraft, RewriteKey
 from everthread.store.records import RewriteSearch
 from everthread.thread.managed import Preparation
@@ -45,6 +46,8 @@ class ThreadMemory:
     """Held by the request that decides about a compaction."""
     budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
     """The last budget, with its inputs."""
+    lacks_recall: tuple[Request, bool] | None = None
+    """The last system prompt and tools, and whether our own tool is not among them."""
     forwarding: ForwardingTerms | None = None
     """When the next request can be forwarded before it is read; None if it cannot."""
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
