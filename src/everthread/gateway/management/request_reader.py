@@ -39,7 +39,8 @@ MAX_SIZES = 50_000
 OURS = "everthread"
 MARK = '"cache_control"'
 BREAKPOINT_MARK = '"prompt_cache_breakpoint"'
-WATCHED = (OURS, MARK, BREAKPOINT_MARK)
+COMPACTION_MARK = '"compaction"'
+WATCHED = (OURS, MARK, BREAKPOINT_MARK, COMPACTION_MARK)
 """Words that other modules need to find in a body; only its new part is searched for them."""
 _MAX_WORD = max(map(len, WATCHED))
 
