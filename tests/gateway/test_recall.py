@@ -27,7 +27,7 @@ from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from everthread.thread.caller import hidden_rounds
 from everthread.wire.codecs import CODECS
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 from tests.gateway.clients import (
     APIS,
     NAMES,

@@ -232,6 +232,14 @@ def test_headers_come_before_fields() -> None:
     assert scope_of({}) == ""
 
 
+def test_a_cache_key_of_copilot_names_no_session() -> None:
+    headers = {"user-agent": "OpenAI/JS 5.20.1", "x-initiator": "agent"}
+    fields = {"prompt_cache_key": "a15e188e5e21eb5d9703d9a85f826eed"}
+    assert scope_of(headers, fields) == ""
+    assert read_client(headers, fields).session == ""
+    assert scope_of({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
+
+
 class HeldStore:
     """A store in which answers take their time."""
 

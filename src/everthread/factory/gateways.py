@@ -1,4 +1,4 @@
-"""Builds a running gateway from a configuration, and the dashboard, within it or on a store alone."""
+"""Build a running gateway from a configuration, and the dashboard, within it or on a store alone."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def make_dashboard(
 
 
 def page_reader(config: Config, store: Store) -> PageReader:
-    """Read what the pages show, and estimate savings by the same method."""
+    """Return the reader of the data that the pages show."""
     from everthread.gateway.dashboard.page_data import PageReader
 
     return PageReader(
@@ -97,7 +97,7 @@ def page_reader(config: Config, store: Store) -> PageReader:
 
 
 def window_source(config: Config) -> WindowSource:
-    """A function for a model's window and threshold without a network call: configured, learnt, or catalogued."""
+    """Return a function for a model's window and threshold, without network calls: configured, learnt or catalogued."""
     from everthread.gateway.dashboard.views import WindowSize
     from everthread.providers.catalog import catalogue_window
 
@@ -374,7 +374,7 @@ def _claim_sole_use(
 
 
 async def preload() -> None:
-    """Load in a thread what the first request would wait for, then freeze the process's memory."""
+    """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
     from everthread.gateway.server import settle_process
 
     def load() -> None:
@@ -655,7 +655,7 @@ def _make_telemetry() -> Telemetry | None:
 
 
 def _make_watch(store: Store) -> StoreWatch | None:
-    """The watch of a database server; None for a file, which is always there."""
+    """Return the watch of a database server; None for a file, which is always there."""
     from everthread.gateway.observability import StoreWatch
 
     if store.database.dialect.name != "postgresql":
@@ -682,7 +682,7 @@ async def _find_store_trouble(store: Store) -> str | None:
 
 
 async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
-    """Once the gateway ends: a database that hangs does not keep it from ending."""
+    """Give up on a hanging database when the gateway ends, so that it can end."""
     await ending.wait()
     while True:
         await asyncio.sleep(STORE_END_SECONDS)
@@ -698,7 +698,7 @@ async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
 async def _open_access(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
-    """The authenticator; None for `auth: none`, which only a loopback address allows."""
+    """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
     from everthread.gateway.auth import (
         SECRET,
         AcceptedCredentials,
@@ -739,7 +739,7 @@ def is_local(url: str) -> bool:
 async def with_local(
     upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack
 ) -> list[Upstream]:
-    """The upstreams, with a local model started for each that names one; it ends with the stack."""
+    """Return the upstreams, with a local model started for each that names one; it ends with the stack."""
     return [
         await _start_local_model(one, config, stack) if is_local(one.url) else one
         for one in upstreams

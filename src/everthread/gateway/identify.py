@@ -25,6 +25,7 @@ SCOPE_HEADERS = (
     "x-session-affinity",
     "session_id",
     "session-id",
+    "agent-session-id",
     "x-conversation-id",
     "conversation_id",
 )
@@ -34,6 +35,9 @@ _PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
 """Headers in which a subagent names the session it works for."""
 _SUBAGENT_HEADERS = ("x-openai-subagent", *_PARENT_HEADERS)
 _METADATA_FIELDS = ("session_id", "sessionId", "conversation_id", "thread_id")
+_CACHE_KEY = "prompt_cache_key"
+_COPILOT_HEADER = "x-initiator"
+"""A header of Copilot CLI, whose cache key is a digest that changes when a session is resumed."""
 _CLAUDE_SESSION = "_session_"
 _PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 _MAX_NAME_CHARS = 200
@@ -45,7 +49,7 @@ def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Client
     """Read the client's name and session from the headers, else from the fields."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
     named = _first_header(headers, (SESSION_HEADER, *SCOPE_HEADERS))
-    session = named or body_session(fields)
+    session = named or _session_in_body(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:_MAX_NAME_CHARS],
@@ -68,9 +72,16 @@ def body_session(fields: Mapping[str, Any]) -> str:
     stated = [
         *(values.get(name) for name in _METADATA_FIELDS),
         fields.get("session_id"),
-        fields.get("prompt_cache_key"),
+        fields.get(_CACHE_KEY),
     ]
     return next((value for value in stated if isinstance(value, str) and value), "")
+
+
+def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+    """Return the session that the fields name, without a cache key that is no name."""
+    if headers.get(_COPILOT_HEADER):
+        fields = {name: fields[name] for name in fields if name != _CACHE_KEY}
+    return body_session(fields)
 
 
 def _claude_session(user: Any) -> str:
@@ -96,7 +107,7 @@ def scope_of(
     for name in (SESSION_HEADER, *SCOPE_HEADERS):
         if headers.get(name):
             return f"{name}:{_short_name(headers[name])}"
-    inner = "" if fields is None else body_session(fields)
+    inner = "" if fields is None else _session_in_body(headers, fields)
     return f"{BODY_SCOPE}{_short_name(inner)}" if inner else ""
 
 

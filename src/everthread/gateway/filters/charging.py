@@ -23,7 +23,7 @@ from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.quotas import BYTES_PER_TOKEN
 from everthread.gateway.request_head import Upload
 from everthread.thread.caller.sent_history import Outcome
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 
 MAX_WHOLE_BYTES = 8 * 1024 * 1024
 END_BYTES = 64 * 1024
