@@ -124,9 +124,9 @@ def _list_waiting(tx: Tx) -> Iterator[IndexEntry]:
             if output is not None:
                 yield IndexEntry(*row[:4], *_load_cited(tx, thread, output))
             elif row[2] in stored:
-                *fields, body = stored[row[2]]
-                text = searchable_text(decode_body(body))
-                yield IndexEntry(*row[:4], *fields, text)
+                text = searchable_text(decode_body(stored[row[2]][-1]))
+                said: Row = (*stored[row[2]][:-1], text)
+                yield IndexEntry(*row[:4], *said)
             else:
                 yield IndexEntry(*row[:4])
 
