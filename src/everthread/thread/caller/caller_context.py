@@ -20,7 +20,7 @@ from everthread.thread.accounting import Accounting
 from everthread.thread.caller import hidden_rounds
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recorder import ThreadRecorder
 from everthread.thread.caller.rewrites import (

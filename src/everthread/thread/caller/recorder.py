@@ -15,7 +15,7 @@ from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.errors import EverthreadError
 from everthread.store.records import NewSession, NewUsage
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Branched, Listener, RecordFailed
 from everthread.thread.finding.pending_points import PendingPoint

@@ -10,18 +10,18 @@ from typing import Any
 from everthread.core.cache_breakpoints import OPTIONS
 from everthread.core.messages import kind_of
 from everthread.core.types import Api
+from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
 from everthread.gateway.identify import read_client, scope_of, thread_kind
 from everthread.gateway.json_slices import Element, SlicedBody, Values
-from everthread.gateway.management.compaction_items import TRIGGER
-from everthread.gateway.management.request_reader import (
+from everthread.gateway.quotas import spending_permit
+from everthread.gateway.request_reader import (
     BREAKPOINT_MARK,
     COMPACTION_MARK,
     MARK,
     ParsedRequest,
 )
-from everthread.gateway.management.unchanged_reads import restore_readings
-from everthread.gateway.quotas import spending_permit
+from everthread.gateway.unchanged_reads import restore_readings
 from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
 from everthread.thread.caller.replacement import is_compaction
 from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory

@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.types import Reply
 from everthread.gateway.contracts import Outgoing
-from everthread.gateway.management.turn import ManagedTurn
+from everthread.gateway.managed_turn import ManagedTurn
 from everthread.thread.caller.sent_history import Outcome
 
 READ_SECONDS = 1.0

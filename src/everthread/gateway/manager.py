@@ -16,32 +16,32 @@ from typing import Any
 
 from everthread.compaction.summary import CompactionLevel
 from everthread.errors import StoreError, WireError
-from everthread.gateway.contracts import (
-    Incoming,
-    Outgoing,
-    ProxyTurn,
-    UnmanagedTurn,
-)
-from everthread.gateway.identify import scope_of
-from everthread.gateway.management.client_request import ClientRequest
-from everthread.gateway.management.compaction_items import (
+from everthread.gateway.client_request import ClientRequest
+from everthread.gateway.compaction_items import (
     TRIGGER,
     expand_items,
     has_item,
     item_key,
     make_item,
 )
-from everthread.gateway.management.forwarded_turn import ForwardedTurn
-from everthread.gateway.management.forwarding import BodyMemories, forward, has_plans
-from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-from everthread.gateway.management.recall_offer import RecallOffers
-from everthread.gateway.management.request_reader import (
+from everthread.gateway.contracts import (
+    Incoming,
+    Outgoing,
+    ProxyTurn,
+    UnmanagedTurn,
+)
+from everthread.gateway.forwarded_turn import ForwardedTurn
+from everthread.gateway.forwarding import BodyMemories, forward, has_plans
+from everthread.gateway.identify import scope_of
+from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.managed_turn import ManagedTurn, TurnServices
+from everthread.gateway.recall_offer import RecallOffers
+from everthread.gateway.request_reader import (
     OURS,
     BodyOutline,
     RequestReader,
     SizeCache,
 )
-from everthread.gateway.management.turn import ManagedTurn, TurnServices
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.sent_history import Replacement

@@ -26,7 +26,7 @@ from everthread.gateway.json_slices import Change, SlicedBody
 from everthread.gateway.stream_merge import RECALL
 from everthread.store.store import Store
 from everthread.thread.caller.hidden_rounds import RESULT_PARTS
-from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 from everthread.wire import anthropic, gemini, openai_responses
