@@ -3,7 +3,8 @@
     call = await threads.open(history, frame)       # find the thread, or begin one
     await threads.prepare(call)                     # compact if needed; call.edits() is what to change
     again = await threads.recover(call, refusal)    # after a refusal of the provider
-    await threads.record(call, outcome)             # store the answer, prepare the next compaction
+    answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
+    await threads.record(call, outcome, answer)     # store it, prepare the next compaction
 
 Rewrites are kept in the store and found again by the history itself, so a process may die at any moment and another
 one sends the same bytes.
