@@ -179,7 +179,7 @@ class ThreadRecorder:
                 await self._threads.note_other_answer(call.match, answer.history)
         finally:
             if call.storage.expected is not None:
-                # The callable refers to the turn: break the cycle, or the body stays.
+                # The callable refers to the call: break the cycle, or its messages stay.
                 call.storage.expected.store_now = None
                 is_kept = call.storage.is_stored and not call.match.is_inside
                 self._threads.fulfil(
