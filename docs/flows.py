@@ -50,11 +50,11 @@ GATEWAY = (
         "The messages with their bytes. Only what is new is read; the rest is hashed.",
     ),
     Box(
-        "gateway/management/thread_index.py",
+        "thread/finding/thread_index.py",
         "Which thread it continues; its new messages go into the store.",
     ),
     Box(
-        "gateway/management/caller.py",
+        "thread/caller/caller_context.py",
         "The rewrite that stands for the beginning of this history, if there is one.",
     ),
     Box(
@@ -78,7 +78,7 @@ GATEWAY = (
         "Relays the answer through the features in gateway/filters/: usage, recall, charges.",
     ),
     Box(
-        "gateway/management/manager.py",
+        "thread/caller/caller_threads.py",
         "Records reply and usage. From 80 % on it prepares the next summary.",
     ),
 )

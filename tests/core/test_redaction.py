@@ -15,13 +15,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.credentials import NameHint, is_published, rules, says
+from everthread.core.credentials import NameHint, Secret, is_published, rules, says
 from everthread.core.randomness import is_random, is_sequence, shannon
 from everthread.core.redacted_values import redact_value
 from everthread.core.redaction import (
     MARK,
     LineRedactor,
-    Secret,
     clip_words,
     find_secrets,
     redact,

@@ -19,7 +19,7 @@ from everthread.gateway.management.compaction_items import (
     read_item,
 )
 from everthread.lab.provider import Provider, ServedModel
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 from tests.gateway.clients import words
 from tests.gateway.house import House, house
 

@@ -3,7 +3,7 @@
     command: git status         this command, word for word
     command: pytest *           with any further words, or none
     command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
-    exactly: tar cf b.tar *     this command as it is written: nothing in it is a wildcard
+    exactly: tar cf b.tar *     this command literally: nothing in it is a wildcard
     write: src/**               files below src, as paths relative to the workspace
 
 An answer "always" is stored literally: a wildcard is one only in a rule that a person typed.
@@ -73,7 +73,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule. `InputError` where it is not one, or would allow more than it says."""
+    """Read a rule. Raise `InputError` if it is not one, or would allow more than it says."""
     kind, colon, pattern = (part.strip() for part in text.partition(":"))
     if not colon or kind not in ("command", "exactly", "write") or not pattern:
         raise InputError(
@@ -124,7 +124,7 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 
 
 def plain_words(command: str) -> list[str] | None:
-    """The words of a command that is one program and its arguments; None for any other command line."""
+    """Return the words of a command that is one program and its arguments; None for any other command line."""
     if any(
         char in _SHELL or not (char.isprintable() or char == "\t") for char in command
     ):
@@ -152,7 +152,7 @@ class Approvals:
         everything: bool = False,
         keep: Callable[[Rule], None] | None = None,
     ) -> None:
-        """`keep` stores the rule for an `always`."""
+        """`keep` stores the rule when the user answers `always`."""
         self.rules = tuple(
             parse_rule(rule) if isinstance(rule, str) else rule for rule in rules
         )
@@ -183,7 +183,7 @@ class Approvals:
             return bool(answer)
 
     def refusal(self, permission: Permission) -> str:
-        """The message for the model after a refusal: the reason, and how it can be allowed."""
+        """Return the message for the model after a refusal: the reason, and how it can be allowed."""
         what = f"{permission.kind} {quote_name(permission.what)!r}"
         if self._ask is not None:
             reason = self._reasons.pop(_identity(permission), "")
@@ -233,7 +233,7 @@ def rule_for(permission: Permission) -> Rule | None:
 
 
 def how_to_allow(permission: Permission) -> str:
-    """How the user can allow it beforehand."""
+    """Say how the user can allow it beforehand."""
     what = permission.what
     rule = rule_for(permission)
     if rule is not None:
@@ -246,7 +246,7 @@ def how_to_allow(permission: Permission) -> str:
 
 
 def _identity(permission: Permission) -> tuple[str, str, str]:
-    """What an earlier answer holds for: a command in its folder, or a path whatever is written to it."""
+    """Return the key of an earlier answer: a command in its folder, or a path whatever is written to it."""
     return (
         permission.kind,
         permission.what,
@@ -271,7 +271,7 @@ def _word_matches(pattern: str, word: str) -> bool:
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """Return whether a pattern reaches into `.git`, whose hooks are run: only if it names it."""
+    """Return whether a pattern matches a path; inside `.git`, whose hooks are run, only if it names `.git`."""
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False

@@ -129,7 +129,8 @@ class ProcessOutput:
 
     def __init__(self, limit: int = OUTPUT_BYTES) -> None:
         self._limit = limit
-        self._head, self._tail = bytearray(), bytearray()
+        self._head = bytearray()
+        self._tail = bytearray()
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -171,7 +172,8 @@ class ChildProcess(ProcessFamily):
     ) -> None:
         super().__init__(environment)
         self.output = ProcessOutput()
-        self.exited, self.drained = asyncio.Event(), asyncio.Event()
+        self.exited = asyncio.Event()
+        self.drained = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         reading, writing = os.pipe()
         try:
@@ -197,7 +199,7 @@ class ChildProcess(ProcessFamily):
         ).start()
 
     def find_running(self) -> tuple[int, ...]:
-        """The processes it started that still run; its process group (negative) where /proc does not show them."""
+        """Return its processes that still run; without /proc, its process group as a negative number."""
         try:
             os.killpg(self.process.pid, 0)
         except (ProcessLookupError, PermissionError):
@@ -210,7 +212,7 @@ class ChildProcess(ProcessFamily):
         )
 
     def _has(self, folder: Path) -> bool:
-        """Whether it carries the mark or is in the child's session: a program that just starts shows no environment."""
+        """Return whether a process has the mark, or is in the child's session while it starts."""
         state, _, _, session = (
             (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
         )
@@ -291,7 +293,7 @@ _SHORTEST = 8
 def child_environment(
     source: Mapping[str, str], secrets: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The variables for a child process. `secrets` names those that hold configured keys.
+    """Return the variables for a child process. `secrets` names those that hold configured keys.
 
     Left out are those, variables that repeat their value, and variables whose name or value is that of a credential.
     """
@@ -312,7 +314,7 @@ def child_environment(
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a credential, by its name or its value."""
+    """Return whether a variable holds a credential, by its name or its value."""
     if _WORDS.search(name.upper()) or _IN_URL.search(value):
         return True
     text = f"{name}={value}"
@@ -344,7 +346,7 @@ def hide_environment(public: Container[str]) -> int:
 
 
 def _environment_bounds() -> tuple[int, int]:
-    """The memory addresses of the environment this process was started with."""
+    """Return the memory addresses of the environment with which this process was started."""
     try:
         fields = (
             Path("/proc/self/stat")

@@ -62,7 +62,7 @@ class Workspace:
         return real
 
     def relative(self, path: Path) -> str:
-        """A resolved path as people and rules write it: relative to the workspace."""
+        """Return a resolved path as people and rules write it: relative to the workspace."""
         return path.relative_to(self.root).as_posix()
 
     def status(self, path: Path) -> os.stat_result | None:
@@ -91,7 +91,7 @@ class Workspace:
             yield file
 
     def entries(self, path: Path) -> list[str]:
-        """The names in a folder, sorted; those of folders end in `/`."""
+        """Return the names in a folder, sorted; those of folders end in `/`."""
         with self.open_folder(path) as folder, os.scandir(folder) as scan:
             return sorted(
                 f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
@@ -172,7 +172,7 @@ def explain_os_errors(name: str) -> Iterator[None]:
 
 
 def quote_name(text: str, limit: int = 200, *, keep: str = "") -> str:
-    """A name or path in one printable line."""
+    """Return a name or path in one printable line."""
     safe = "".join(
         char
         if char.isprintable() or char in keep

@@ -24,16 +24,30 @@ from everthread.core.randomness import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret's span in a text, and the kind it was recognised by."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def match_end(match: re.Match[str] | None, at: int) -> int:
+    """Return the end of a match that began at `at`; `at` itself if there is none."""
+    return match.end() if match else at
+
+
 class NameHint(IntEnum):
     """How strongly a name suggests that its value is a secret."""
 
     NOTHING = 0
     KEY = 1
-    """A key of some kind: a lookup key, perhaps. Only what is random and no hash or UUID is a secret."""
+    """A key of some kind, perhaps a lookup key: secret only if random, and neither a hash nor a UUID."""
     SECRET = 2
-    """A secret, token, API key: random values are."""
+    """A secret, token or API key: random values are secret."""
     PASSWORD = 3
-    """A person may have made it up: anything but a plain word."""
+    """A password, which a person may have made up: anything but a plain word is secret."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +72,14 @@ class CredentialForm:
         return re.compile(self.before_expression, re.A)
 
     def accepts(self, rest: str) -> bool:
-        """Whether what a match found looks as it must."""
+        """Return whether the matched text looks as the form requires."""
         return self.looks == "any" or (
             is_random(rest) if self.looks == "random" else shannon(rest[:ENOUGH]) >= 2.0
         )
 
 
 class Rules:
-    """What `data/secrets.toml` says, as patterns and sets."""
+    """The rules of `data/secrets.toml`, as patterns and sets."""
 
     def __init__(self) -> None:
         file = resources.files("everthread.core").joinpath("data/secrets.toml")
@@ -85,7 +99,7 @@ class Rules:
         self.starts = _start_pattern(starts)
         """Finds the start of any of the tokens (group 1), which some character must precede."""
         self.tokens = _group_by_start(starts, forms)
-        """By the start that was found: the forms it may be."""
+        """The possible forms by the start that was found."""
         self.patterns = [
             _form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]
         ]
@@ -157,7 +171,7 @@ def rules() -> Rules:
 
 
 def _first_beyond_ascii(stem: str) -> str:
-    """The first letter that ASCII does not have, in lower and upper case."""
+    """Return the first letter that ASCII does not have, in lower and upper case."""
     letter = next(letter for letter in stem if not letter.isascii())
     return letter + letter.upper()
 
@@ -189,7 +203,7 @@ def _form(row: dict[str, Any], pattern: str) -> CredentialForm:
 
 
 def trie(words: Iterable[str]) -> str:
-    """One pattern for many literals that looks at each character once, and takes the longest."""
+    """Return one pattern for many literals that looks at each character once, and takes the longest."""
     tree: dict[str, Any] = {}
     for word in words:
         node = tree
@@ -211,7 +225,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 @lru_cache(4096)
 def says(name: str) -> NameHint:
-    """Return what a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`) announces, judged by its last words."""
+    """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
     words = "_".join(_WORD.findall(name)).lower()
     if rules().harmless_name.search(words):
         return NameHint.NOTHING
@@ -244,7 +258,7 @@ _MARKED = re.compile(r"[@!][A-Za-z_.-]+")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
 _MIXED = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
 _DRAWN = re.compile(r"[a-z]{3,10}")
-"""As words are drawn from a list for a passphrase."""
+"""A word as lists for passphrases have it."""
 _BESIDE_FIGURES = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
 _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
@@ -290,11 +304,10 @@ def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
 
 
 def is_passphrase(value: str, level: NameHint) -> bool:
-    """Whether quoted words after a password's name are one: one holds a figure or a sign, or they make no sentence.
+    """Return whether quoted words after a password's name are a passphrase.
 
-    Four words or more without one that makes a sentence are a passphrase if one is a figure or all could be drawn.
-
-    What names a password itself is a label or a message.
+    They are if one of them mixes letters with digits or signs, or if four or more of them contain no word of ordinary
+    sentences and look drawn from a word list. Words that name a password are a label or a message.
     """
     words = value.split()
     if (
@@ -320,7 +333,7 @@ def is_passphrase(value: str, level: NameHint) -> bool:
 
 
 def _is_code(value: str) -> bool:
-    """`config.db_password2`, `@decorator`, `!tag`."""
+    """Return whether a value is code: `config.db_password2`, `@decorator`, `!tag`."""
     if _DOTTED.fullmatch(value):
         part = max(value.split("."), key=len)
         return len(part) < 16 or not is_random(part)
@@ -328,7 +341,7 @@ def _is_code(value: str) -> bool:
 
 
 def is_provider_key(value: str, provider: str) -> bool:
-    """Whether a value assigned beside a provider's name is of the kind the provider issues."""
+    """Return whether a value assigned beside a provider's name is of the kind the provider issues."""
     if is_placeholder(value) or _ID.match(value):
         return False
     if _UUID.fullmatch(value):

@@ -36,12 +36,12 @@ _Field = Callable[[str, Any, int], Any]
 
 
 def chain_digest(digest: str, fingerprint: str) -> str:
-    """The digest after one more message, from that message's fingerprint."""
+    """Return the digest after one more message, from that message's fingerprint."""
     return _hash(f"{digest}{fingerprint}", b"chain")
 
 
 def message_fingerprint(message: Any) -> str:
-    """The identity of one message."""
+    """Return the identity of one message."""
     return _hash(_SORTED_JSON.encode(canonical_form(message)), b"canonical")
 
 
@@ -53,7 +53,7 @@ def canonical_form(message: Any) -> Any:
 
 
 def byte_form(value: Any) -> Any:
-    """A message, block or tool as a prefix cache sees it."""
+    """Return a message, block or tool as a prefix cache sees it."""
     return _rebuild(value, _byte_field, 0)
 
 
@@ -77,7 +77,7 @@ _JSON, _SORTED_JSON = (
 
 
 def _rebuild(value: Any, field: _Field, depth: int) -> Any:
-    """A copy in which `field(key, value, depth)` says what each field of a dict becomes, or that it is gone."""
+    """Return a copy in which `field(key, value, depth)` says what each field of a dict becomes, or that it is gone."""
     if not isinstance(value, (dict, list, tuple)):
         return value
     if depth > _DEEPEST:

@@ -44,7 +44,7 @@ class OutputLimits:
     per_tool: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, tool: str) -> float:
-        """The longest single result of a tool that is not stored."""
+        """Return the longest single result of a tool that is not stored."""
         if tool in UNLIMITED and tool not in self.per_tool:
             return math.inf
         return min(self.per_tool.get(tool, self.result_chars), self.ceiling)
@@ -85,7 +85,7 @@ class Persisted:
 
 
 def output_id(text: str) -> str:
-    """The id under which a text is stored and cited."""
+    """Return the id under which a text is stored and cited."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return f"output:{digest[:16]}"
 
@@ -132,7 +132,7 @@ def is_persisted(text: str) -> bool:
 
 
 def reads_stored(call: Call) -> bool:
-    """Whether a call reads a stored output: one of its arguments is the id of one.
+    """Return whether a call reads a stored output: one of its arguments is the id of one.
 
     Such a result limits itself and is never stored, or the model would store, read and store for ever.
     """
@@ -143,7 +143,7 @@ def reads_stored(call: Call) -> bool:
 
 
 def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[ToStore]:
-    """Which results of one assistant turn are stored, in their order.
+    """Return which results of one assistant turn are stored, in their order.
 
     First each one over its own limit; then, while all together are over the turn's, the largest that is left. A block
     that would not be shorter is not made.
@@ -193,7 +193,7 @@ def _size(text: str) -> str:
 
 
 def line_count(text: str) -> int:
-    """How many lines a text has; a newline at the end begins no further one."""
+    """Return how many lines a text has; a newline at the end begins no further one."""
     return text.count("\n") + (not text.endswith("\n")) if text else 0
 
 
@@ -207,7 +207,7 @@ _HOW = re.compile(
 
 
 def name_reader(value: Any, tool: str | None) -> Any:
-    """The same value where every block in it names this tool instead of `read_file`; None: it names none."""
+    """Name this tool, instead of `read_file`, in the notes on stored outputs; None: name none."""
     if isinstance(value, str):
         how = (
             rf' To see a part of it, call {tool} with id "\1" and an offset.'

@@ -37,14 +37,14 @@ def shannon(text: str) -> float:
 
 
 def is_sequence(text: str) -> bool:
-    """Whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
+    """Return whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
     steps = sum(ord(b) - ord(a) == 1 for a, b in pairwise(text))
     return steps >= 4 and steps * 3 >= len(text)
 
 
 @lru_cache(1024)
 def is_random(text: str) -> bool:
-    """Whether an identifier-like string of eight characters or more was drawn by chance: most of its pairs are odd.
+    """Return whether a string of eight characters or more looks random: most pairs of its letters are unusual.
 
     Letters alone must be many to convince, sixteen in a row; digits alone never do: they are counts, dates and ids.
     """

@@ -10,7 +10,7 @@ from everthread.core.redaction import MARK, redact
 
 
 def redact_value(value: Any) -> Any:
-    """A JSON-like value with every string in it redacted, of any depth; what holds no secret is the same object.
+    """Return a JSON-like value with every string in it redacted, of any depth; the same object if it has no secret.
 
     A field's name counts as it does in text: `{"password": "…"}`. Names themselves stay.
     """
@@ -32,7 +32,7 @@ def redact_value(value: Any) -> Any:
 
 
 def _items(node: Any) -> list[Any]:
-    """The containers directly inside one."""
+    """Return the containers directly inside one."""
     inside = (
         node.values()
         if isinstance(node, dict)

@@ -16,7 +16,6 @@ from everthread.gateway.contracts import (
     NOTICE_HEADER,
     Incoming,
     Manager,
-    Outcome,
     Outgoing,
     ProxyTurn,
     UnmanagedTurn,
@@ -29,6 +28,7 @@ from everthread.gateway.observability import (
     StoreWatch,
     printable,
 )
+from everthread.thread.caller.sent_history import Outcome
 
 if TYPE_CHECKING:
     from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin

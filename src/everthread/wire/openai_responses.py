@@ -26,7 +26,6 @@ from everthread.core.messages import (
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
-    SseEvent,
     error_delta,
     error_text,
     event_object,
@@ -41,6 +40,7 @@ from everthread.wire.common import (
     write_reply_fields,
 )
 from everthread.wire.openai_chat import chat_form, chat_parts, tool_calls_of
+from everthread.wire.sse import SseEvent
 
 API = "openai_responses"
 Item = dict[str, Any]
@@ -103,7 +103,7 @@ def decode_messages(
 
 
 def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
-    """One assistant message. Calls answered inside the run were the provider's own business."""
+    """Return one assistant message. Calls that the run itself answers were the provider's own."""
     answered = {
         "",
         *(_answered_call_id(item) for item in items if kind_of(item) in _ANSWERS),
@@ -129,7 +129,7 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
 
 
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[Item]:
-    """Items for `model`, without reasoning that another model or API wrote."""
+    """Return items for `model`, without reasoning that another model or API wrote."""
     rewritten = {
         result.call_id
         for message in messages
@@ -183,7 +183,7 @@ def call_id(item: Mapping[str, Any]) -> str:
 
 
 def _answered_call_id(item: Mapping[str, Any]) -> str:
-    """The id of the call this is the result of."""
+    """Return the id of the call that a result answers."""
     value = item.get(
         "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
     )
@@ -236,7 +236,7 @@ def _content(item: Item) -> list[Part]:
 
 
 def _call(item: Item) -> Any:
-    """The call as chat has it."""
+    """Return the call as chat has it."""
     kind = item["type"]
     name = _call_name(item)
     namespace = item.get("namespace")
@@ -255,7 +255,7 @@ def _call(item: Item) -> Any:
 
 
 def _call_name(item: Mapping[str, Any]) -> Any:
-    """The name of the tool; that of a tool in a namespace begins with the namespace."""
+    """Return the name of the tool; that of a tool in a namespace begins with the namespace."""
     namespace = item.get("namespace")
     name = item.get("name")
     return (
@@ -329,7 +329,7 @@ def _without_id(item: Item) -> Item:
 
 
 def _still_answers(item: Item, kinds: Mapping[str, Any]) -> bool:
-    """Whether a native item still fits: a result must be of the kind of its call, if that is in the list."""
+    """Return whether a native item still fits: a result must be of the kind of its call, if that is in the list."""
     call = _ANSWERS.get(kind_of(item))
     return call is None or bool(kinds.get(_answered_call_id(item), call) == call)
 
@@ -378,7 +378,7 @@ def _call_item(call: Mapping[str, Any]) -> Item:
 
 
 def _input_part(part: Part) -> Part:
-    """A part as the Responses protocol takes it from a client; kinds it may know and we do not pass."""
+    """Return a part as the Responses protocol takes it from a client; kinds it may know and we do not pass."""
     kind = kind_of(part)
     if kind in ("text", "refusal"):
         return {"type": "input_text", "text": content_text([part])}
@@ -399,7 +399,7 @@ _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """A request in core form. A field the core cannot express (`input: null`) stays in `params`."""
+    """Return a request in core form. A field the core cannot express (`input: null`) stays in `params`."""
     body = without_private_fields(require_object(body, "the request"))
     model = require_text(body.get("model"), "model")
     messages = decode_messages(body.get("input") or [], model=model)
@@ -473,7 +473,7 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """A reply in core form; `model` is the name under which it was asked for."""
+    """Return a reply in core form; `model` is the name under which it was asked for."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
         raise WireError(
@@ -572,7 +572,7 @@ def _status(stop: str | None) -> dict[str, Any]:
 
 
 def _output(reply: Reply) -> list[Item]:
-    """The reply's items; those made from another API's message get the fields clients expect of an answer."""
+    """Return the reply's items; those made from another API's message get the fields clients expect of an answer."""
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:
         return items
@@ -609,7 +609,7 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Where words go: a field of the item, or of a part in one of its lists."""
+    """The place of a text: a field of the item, or of a part in one of its lists."""
 
     kind: DeltaKind | None
     field: str
@@ -648,7 +648,7 @@ _LIFE = ("created", "queued", "in_progress", *_ENDS)
 
 
 class ResponsesStreamDecoder:
-    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
 
     `model` is the name under which the reply was asked for.
     """
@@ -810,7 +810,7 @@ stream_decoder = ResponsesStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """The events of a stream that says the reply."""
+    """Yield the events of a stream that sends the reply."""
     body = encode_reply(reply)
     numbers = count()
 
@@ -865,7 +865,7 @@ def _part_events(
 def _word_events(
     name: str, holder: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The words at once: a stream made from a whole reply has nothing to wait for."""
+    """Yield the words at once: a stream made from a whole reply has nothing to wait for."""
     slot = _SLOTS[name]
     words = holder.get(slot.field) or ""
     extra: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}

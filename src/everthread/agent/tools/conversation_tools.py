@@ -65,7 +65,7 @@ class Recall(FreeTool):
 
 
 async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
-    """The answer to a `recall` call. `InputError` for bad arguments."""
+    """Return the answer to a `recall` call. Raise `InputError` for bad arguments."""
     args.check_names(arguments, RECALL_SCHEMA)
     offset = args.read_int(arguments, "offset", default=0)
     item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
@@ -141,13 +141,13 @@ class Todo(FreeTool):
 
 
 async def load_todo(store: Store, thread: str) -> Items:
-    """The list of a thread."""
+    """Return the to-do list of a thread."""
     items = await store.get_state(thread, KEY)
     return items if isinstance(items, list) else []
 
 
 def has_open(items: Sequence[Mapping[str, str]]) -> bool:
-    """Whether a task is still open."""
+    """Return whether a task is still open."""
     return any(item["status"] in ("pending", "in_progress") for item in items)
 
 
@@ -258,7 +258,7 @@ def _read_shelf(name: str) -> Shelf:
 
 
 class FindTools:
-    """The tool `find_tools`. The conversation offers it where tools are left out."""
+    """The tool `find_tools`. The conversation offers it if tools are left out."""
 
     name = FIND
     schema = FIND_SCHEMA
@@ -266,7 +266,7 @@ class FindTools:
     def needs(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> Permission | None:
-        """Permission to lose the provider's cache, with its price, where tools are wanted at once."""
+        """Return the permission to lose the provider's cache, with its price, if tools are wanted at once."""
         query, now = _read_query(arguments)
         match = context.conversation.toolbox.look(query) if now else None
         if match is None or not match.tools:
@@ -290,7 +290,7 @@ class FindTools:
     async def refused(
         self, arguments: Mapping[str, Any], context: ToolContext
     ) -> ToolReply:
-        """Without approval the tools come back at the next compaction."""
+        """Find the tools without approval: they come back at the next compaction."""
         query, _ = _read_query(arguments)
         return ToolReply(
             (await context.conversation.toolbox.find(query, refused=True)).text

@@ -118,7 +118,7 @@ def _read_path(space: Workspace, name: str, first: int, limit: int) -> ToolReply
 def _format_lines(
     file: BinaryIO, name: str, first: int, limit: int, *, numbered: bool = True
 ) -> str:
-    """Some lines of a file, and a note of what else it has."""
+    """Return some lines of a file, with a note about the rest."""
     lines = _lines(file)
     skipped = sum(1 for _ in islice(lines, first - 1))
     entries: list[str] = []
@@ -147,7 +147,7 @@ def _format_lines(
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The beginning of each line, and its size in bytes: a line may be too long to be held."""
+    """Yield the beginning of each line, and its size in bytes: a line may be too long to be held."""
     while start := file.readline(LINE * 4 + 1):
         size = len(start)
         last = start
@@ -178,7 +178,7 @@ def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
 
 
 def _describe_missing(space: Workspace, path: Path, name: str) -> str:
-    """The message for a missing file, with names like it."""
+    """Return the message for a missing file, with names like it."""
     parent = path.parent
     while parent != space.root and space.status(parent) is None:
         parent = parent.parent
@@ -229,7 +229,7 @@ def diff(old: bytes | None, new: bytes, name: str) -> str:
 
 
 class _FileWriter(ABC):
-    """A tool that writes one file: the user is shown the change, and the path that was shown is written."""
+    """A tool that writes one file. The user approves the change and the resolved path."""
 
     schema: ClassVar[dict[str, Any]]
 
@@ -237,10 +237,10 @@ class _FileWriter(ABC):
     def _compute(
         self, space: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
-        """The file before (at least as much as a diff shows; None: there is none), after, and what to report."""
+        """Return the file before (at least as much as a diff shows; None: there is none), after, and what to report."""
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
-        """Permission to write what the path really names. An impossible change fails before anyone is asked."""
+        """Return the permission to write the resolved path. An impossible change fails before the user is asked."""
         space, path = self._resolve(arguments, context)
         name = space.relative(path)
         with explain_os_errors(name):
@@ -358,7 +358,7 @@ class Patch(_FileWriter):
     def _compute(
         self, space: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> tuple[bytes | None, bytes, str]:
-        """Bytes that are not UTF-8 stay unchanged. In a file with Windows line ends the texts get them too."""
+        """Replace the text. Bytes that are not UTF-8 stay; Windows line ends are used if the file has them."""
         wanted = old = args.read_text(arguments, "old_text", allow_empty=True)
         new = args.read_text(arguments, "new_text", allow_empty=True)
         if not old:
@@ -414,7 +414,7 @@ def _read_whole(space: Workspace, path: Path) -> bytes:
 
 
 def _find_lines(text: str, part: str) -> list[int]:
-    """The line of each occurrence of a part, as often as it would be replaced."""
+    """Return the line of each occurrence of a part, as often as it would be replaced."""
     lines = []
     line = 1
     last = 0
@@ -434,10 +434,9 @@ HINT_LINES = 12
 
 def describe_nearest(text: str, wanted_text: str) -> str:
     """Show the lines most like the wanted ones, found by the longest of them, ignoring white space."""
-    lines, plain, wanted = (
-        text.split("\n"),
-        *(_plain_lines(part) for part in (text, wanted_text)),
-    )
+    lines = text.split("\n")
+    plain = _plain_lines(text)
+    wanted = _plain_lines(wanted_text)
     longest = max(wanted, key=len)
     candidates = [longest] if longest in plain else plain[:HINT_COMPARED]
     near = (

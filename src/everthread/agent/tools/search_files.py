@@ -1,4 +1,4 @@
-"""Find files by name, and lines by what is in them.
+"""Find files by name, and lines by their text.
 
 What .gitignore files name is skipped, and so are the folders of tools, links, pipes and devices.
 """
@@ -176,7 +176,7 @@ class _Search:
     offset: int
     limit: int
     seconds: float
-    """For the search, and for one line: that of an endless pattern."""
+    """The time for the whole search and for one line, against endless patterns."""
     deadline: float = field(init=False)
     shown: list[str] = field(default_factory=list)
     total: int = 0
@@ -205,7 +205,7 @@ class _Search:
         return self._format()
 
     def _walk(self) -> Iterator[tuple[str, int]]:
-        """Every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
+        """Yield every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
         ignores = self._read_outer_ignores()
         start = self.space.relative(self.start)
         with self.space.open_folder(self.start) as top:
@@ -246,7 +246,7 @@ class _Search:
         self.skipped += 1
 
     def _name_matches(self, path: str) -> bool:
-        """A name with a slash matches the path from the start of the search, any other the file's name alone."""
+        """Match a pattern with a slash against the path from the start of the search, others against the name."""
         if "/" not in self.name:
             return not self.name or match_path(self.name, path.rpartition("/")[2])
         start = (
@@ -339,7 +339,7 @@ class _IgnoreFile:
 
 
 def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
-    """The .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
+    """Return the .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
     text = (_read_file(_RULES, folder, _RULES_BYTES) or b"").decode("utf-8", "replace")
     patterns: list[Any] = []
     for line in text.splitlines()[:_MAX_RULES]:
@@ -350,7 +350,7 @@ def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
 
 
 def _is_ignored(path: str, ignores: Sequence[_IgnoreFile]) -> bool:
-    """The innermost .gitignore with a matching rule decides; a folder's path ends in `/`."""
+    """Return whether a path is ignored, by the innermost .gitignore with a matching rule. Folders end in `/`."""
     verdicts = (
         ignore.spec.check_file(path[len(ignore.folder) :]).include
         for ignore in reversed(ignores)
@@ -378,7 +378,7 @@ def _read_file(name: str, folder: int, limit: int) -> bytes | None:
 
 
 def _cut_line(line: str, at: int) -> str:
-    """The line; of a long one the part around the match."""
+    """Return the line; of a long one the part around the match."""
     if len(line) <= MAX_LINE_CHARS:
         return line
     start = max(0, min(at - MAX_LINE_CHARS // 3, len(line) - MAX_LINE_CHARS))

@@ -427,7 +427,8 @@ class Screen:
         """Show that something runs, and for how long, until anything else is shown."""
         if self.rich and not self._has_text:
             if words != self._waiting:
-                self._waiting, self._since = words, time.monotonic()
+                self._waiting = words
+                self._since = time.monotonic()
             self._draw()
 
     def settle(self) -> None:

@@ -329,10 +329,8 @@ def check_local_model(choice: Choice | None) -> CheckResult:
     else:
         if find_spec("xllamacpp") is not None:
             return CheckResult("local model", "good", str(path))
-        text, advice = (
-            f"{path} is there; xllamacpp, which runs it, is not",
-            "pip install 'everthread[local]'",
-        )
+        text = f"{path} is there; xllamacpp, which runs it, is not"
+        advice = "pip install 'everthread[local]'"
     if name is None:
         return CheckResult("local model", "note", "not installed (optional)")
     return CheckResult("local model", "broken", text, advice)

@@ -50,9 +50,6 @@ from everthread.core.redaction import redact
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START, spans
 from everthread.core.types import Reply, Request
 
-# --- the record -------------------------------------------------------------------------------------------------------
-
-
 OPEN = "⟦"
 CLOSE = "⟧"
 _MATERIAL = str.maketrans({OPEN: "[", CLOSE: "]"})

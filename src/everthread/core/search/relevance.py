@@ -35,7 +35,7 @@ def dilution(length: int) -> float:
 
 
 def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]:
-    """The scores of messages in a row, with what neighbours of the same sitting give to each."""
+    """Return the scores of messages in a row, each raised by its neighbours of the same sitting."""
     totals = list(scores)
     for index, sitting in enumerate(sittings):
         for step, share in NEAR.items():
@@ -46,6 +46,6 @@ def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]
 
 
 def closeness(present: Sequence[float], wanted: Sequence[float]) -> float:
-    """The share of a question that a text holds, 0 to 1: the weights of its words by those of the question's."""
+    """Return the share of a question that a text holds, 0 to 1: the weights of its words by those of the question's."""
     most = sum(sorted(wanted, reverse=True)[:MAX_COUNTED])
     return min(1.0, sum(present) / most) if most else 0.0

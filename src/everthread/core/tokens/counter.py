@@ -20,22 +20,17 @@ from everthread.core.messages import (
     json_value,
     message_key,
 )
-from everthread.core.tokens.tokenizers import (
-    audio_tokens,
-    bare_name,
-    document_tokens,
-    image_tokens,
-    tokenizer_for,
-)
+from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
+from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
 _REMEMBERED = 50_000
 _HELD = 64_000_000
-"""The most messages, and characters of them, in the cache."""
+"""Limits of the cache: messages, and their characters."""
 _MEDIA = 500_000
-"""About what an image or a file takes."""
+"""Characters that an image or a file counts in the cache."""
 _CHARACTERS = 4_000_000
 _SIGNATURE_BYTES = 100
 """Of a signature, besides the thoughts in it."""
@@ -128,18 +123,19 @@ class TokenCounter:
         return TokenCounter, (self.model,)
 
     def text(self, text: str) -> int:
-        """Tokens of a text by itself. Counts of some megabytes of text are cached."""
+        """Count the tokens of a text by itself. Counts of some megabytes of text are cached."""
         tokens = self._texts.get(text)
         if tokens is None:
             tokens = round(self._text(text))
             self._characters += len(text)
             if self._characters > _CHARACTERS:
-                self._texts, self._characters = {}, len(text)
+                self._texts.clear()
+                self._characters = len(text)
             self._texts[text] = tokens
         return tokens
 
     def message(self, message: Mapping[str, Any]) -> int:
-        """Tokens one message adds to a prompt, its wrapping included."""
+        """Count the tokens that a message adds to a prompt, its wrapping included."""
         key = message_key(message)
         return self._cached(key, message) or self._remember(
             key, message, self._message(message)
@@ -149,7 +145,7 @@ class TokenCounter:
         return sum(map(self.message, messages)) if messages else 0
 
     def tools(self, tools: Sequence[Mapping[str, Any]] | None) -> int:
-        """Tokens of the tools on offer, in OpenAI's or Anthropic's form."""
+        """Count the tokens of the offered tools, in OpenAI's or Anthropic's form."""
         if not tools or not isinstance(tools, list | tuple):
             return 0
         return self._format.tools + sum(map(self._tool, tools))
@@ -169,7 +165,7 @@ class TokenCounter:
         system: System = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """Prompt tokens of the whole request."""
+        """Count the prompt tokens of the whole request."""
         return (
             self.system(system)
             + self.tools(tools)
@@ -336,7 +332,7 @@ def _function(tool: Any) -> dict[str, Any]:
 
 
 def _declaration(function: Mapping[str, Any]) -> str:
-    """A tool as OpenAI shows it to its models: a commented type declaration."""
+    """Return a tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
     body = (
         _type(schema)
@@ -382,7 +378,7 @@ def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str
 
 
 def _spoken(value: Any, depth: int = 0) -> Any:
-    """A block of an unknown kind without ids, markers, our own keys and embedded files."""
+    """Return a block of an unknown kind without ids, markers, our own keys and embedded files."""
     if isinstance(value, Mapping) and depth <= _DEEPEST:
         return {
             key: _spoken(item, depth + 1)

@@ -28,7 +28,7 @@ _LEAST = 1_000
 
 
 class CompactApp:
-    """Answers that path."""
+    """Answer `POST /v1/compact`."""
 
     def __init__(self, manager: ProxyManager, limits: Limits, upstream: str) -> None:
         self._manager = manager

@@ -66,7 +66,7 @@ _LAST = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document."""
     bodies: set[type[BaseModel]] = {
         endpoint.body for endpoint in endpoints if endpoint.method == "POST"
     }
@@ -201,7 +201,7 @@ class NativeApp:
         await self.queue.start()
 
     async def close(self, patience: float = 0.0) -> None:
-        """Turns under way have this long to end."""
+        """Close the API; running turns have `patience` seconds to end."""
         await self.queue.close(patience)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,20 +9,23 @@ from typing import Any
 
 from everthread.core.cache_breakpoints import OPTIONS
 from everthread.core.messages import kind_of
-from everthread.core.types import Request
-from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming, Replacement
-from everthread.gateway.identify import ClientSession, read_client, thread_kind
+from everthread.core.types import Api
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
+from everthread.gateway.identify import read_client, scope_of, thread_kind
 from everthread.gateway.json_slices import Element, SlicedBody, Values
 from everthread.gateway.management.compaction_items import TRIGGER
-from everthread.gateway.management.replacement import is_compaction
+from everthread.gateway.management.recall_offer import accepts_recall
 from everthread.gateway.management.request_reader import (
     BREAKPOINT_MARK,
     MARK,
     ParsedRequest,
 )
-from everthread.gateway.management.thread_match import WireMessages
+from everthread.gateway.management.unchanged_reads import restore_readings
+from everthread.gateway.quotas import spending_permit
 from everthread.providers.catalog import BETA_HEADER, FIELDS, window_headers
-from everthread.thread.history import History
+from everthread.thread.caller.replacement import is_compaction
+from everthread.thread.caller.sent_history import CallFrame, Replacement, SentHistory
+from everthread.thread.finding.thread_match import Family
 from everthread.thread.model_limits import LimitKey
 from everthread.wire.gemini.fields import object_of, value_of
 
@@ -44,40 +47,24 @@ class ClientRequest:
 
     incoming: Incoming
     read: ParsedRequest
+    recall_tool: Mapping[str, Any] | None
+    """Our own tool, if the gateway offers it; a client that turned it off or has its own does not get it."""
     elements: Sequence[Element] = field(init=False)
     """The client's messages, without the system prompt and reminders at the end."""
-    client: ClientSession = field(init=False)
-    """The client's program and session, as it names them."""
-    limit_key: LimitKey = field(init=False)
-    """The key under which the model's learnt limits are stored."""
-    requested_cap: int | None = field(init=False)
-    """The output cap the client set."""
+    sent: SentHistory = field(init=False)
+    frame: CallFrame = field(init=False)
     unmanaged_reason: str = field(init=False)
     """Why the request is left alone: the provider keeps or changes the history itself; empty if it does not."""
-    size: int = field(init=False)
-    """Tokens of the client's messages, as estimated."""
 
     def __post_init__(self) -> None:
-        incoming = self.incoming
         read = self.read
         elements = read.sliced.elements
         if read.first or read.trailing:
             elements = elements[read.first : len(elements) - read.trailing]
         self.elements = elements
-        headers = (
-            window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
-        )
-        self.limit_key = LimitKey(
-            incoming.tenant,
-            incoming.upstream,
-            self.model,
-            headers=headers,
-            credential=credential_digest(incoming.headers),
-        )
-        self.client = read_client(incoming.headers, self.sliced.fields)
-        self.requested_cap = _requested_cap(self.sliced.fields)
-        self.unmanaged_reason = find_unmanaged_reason(self.sliced)
-        self.size = sum(read.sizes)
+        self.unmanaged_reason = find_unmanaged_reason(read.sliced)
+        self.frame = self._read_frame()
+        self.sent = self._read_history()
 
     @property
     def sliced(self) -> SlicedBody:
@@ -89,27 +76,8 @@ class ClientRequest:
         return self.read.first
 
     @property
-    def history(self) -> History:
-        return self.read.history
-
-    @property
-    def frame(self) -> Request:
-        """Model, system prompt and tools."""
-        return self.read.frame
-
-    @property
     def model(self) -> str:
         return self.read.frame.model
-
-    @property
-    def sizes(self) -> list[int]:
-        """Tokens of each message."""
-        return self.read.sizes
-
-    @property
-    def fixed(self) -> int:
-        """Tokens of system prompt and tools."""
-        return self.read.fixed
 
     @property
     def has_marks(self) -> bool:
@@ -122,30 +90,67 @@ class ClientRequest:
         return BREAKPOINT_MARK in self.read.holds or OPTIONS in self.sliced.fields
 
     @property
-    def is_rewritable(self) -> bool:
-        return self.incoming.mode == "managed" and not self.unmanaged_reason
-
-    @property
-    def wire_messages(self) -> WireMessages:
-        """The client's messages, to be compared with stored ones."""
-        kind = thread_kind(self.client, has_tools=bool(self.frame.tools))
-        return WireMessages(
-            self.incoming.api,
-            self.model,
-            Values(self.elements),
-            is_conversation=kind == "main",
-            frame=self.frame,
-            replacement=self.replacement,
-        )
-
-    @property
     def asks_compaction(self) -> bool:
         """Whether the client asks the provider for a compaction."""
         return self.unmanaged_reason in (SUMMARIZE, TRIGGER)
 
-    @property
-    def replacement(self) -> Replacement | None:
-        """The compaction that replaces earlier messages: made by the provider or by a gateway."""
+    def _read_history(self) -> SentHistory:
+        incoming = self.incoming
+        read = self.read
+        fields = read.sliced.fields
+        client = read_client(incoming.headers, fields)
+        elements = self.elements
+
+        def restore(covered: int) -> Mapping[int, Any]:
+            return restore_readings(read.sliced.body, elements, covered)
+
+        return SentHistory(
+            Family(incoming.tenant, scope_of(incoming.headers, fields)),
+            read.history,
+            messages=elements,
+            values=Values(elements),
+            sizes=read.sizes,
+            client=client,
+            kind=thread_kind(client, has_tools=bool(read.frame.tools)),
+            replacement=self._find_replacement(),
+            is_single=read.sliced.single,
+            restore=restore,
+        )
+
+    def _read_frame(self) -> CallFrame:
+        incoming = self.incoming
+        fields = self.sliced.fields
+        headers = (
+            window_headers(incoming.headers) if BETA_HEADER in incoming.headers else ""
+        )
+        limit_key = LimitKey(
+            incoming.tenant,
+            incoming.upstream,
+            self.model,
+            headers=headers,
+            credential=credential_digest(incoming.headers),
+        )
+        is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
+        authorize = incoming.authorize
+        has_recall = is_rewritable and accepts_recall(
+            incoming, self.sliced, self.read.frame
+        )
+        return CallFrame(
+            incoming.api,
+            self.read.frame,
+            tokens=self.read.fixed,
+            upstream=incoming.upstream,
+            limit_key=limit_key,
+            output_cap=_requested_cap(fields),
+            thinking_budget=_thinking_budget(incoming.api, fields),
+            recall_tool=self.recall_tool if has_recall else None,
+            is_rewritable=is_rewritable,
+            payer=incoming.account,
+            permit=None if authorize is None else spending_permit(authorize),
+        )
+
+    def _find_replacement(self) -> Replacement | None:
+        """Return the compaction that replaces earlier messages: made by the provider or by a gateway."""
         ours = self.incoming.replacement
         if ours is not None:
             return replace(ours, end=min(ours.end - self.first, len(self.elements)))
@@ -153,36 +158,9 @@ class ClientRequest:
             return None
         for index in range(len(self.elements) - 1, -1, -1):
             if is_compaction(self.elements[index].value):
-                piece = self.history.pieces[index]
+                piece = self.read.history.pieces[index]
                 return Replacement(piece.fingerprint, index + 1)
         return None
-
-    @property
-    def thinking_budget(self) -> int | None:
-        """The tokens that the client set aside for thinking: the output cap must exceed them."""
-        fields = self.sliced.fields
-        stated = fields.get("thinking")
-        tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
-        if self.incoming.api == "gemini":
-            thinking = object_of(
-                object_of(fields, "generationConfig") or {}, "thinkingConfig"
-            )
-            tokens = value_of(thinking or {}, "thinkingBudget")
-        return (
-            tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
-        )
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether an assistant's turn is among the messages."""
-        return any(
-            isinstance(value, dict) and value.get("role") == "assistant"
-            for value in Values(self.elements)
-        )
-
-    def pairs(self) -> list[tuple[Any, str]]:
-        """The client's messages with their text."""
-        return [(element.value, element.text) for element in self.elements]
 
 
 def credential_digest(headers: Mapping[str, str]) -> str:
@@ -230,6 +208,17 @@ def _requested_cap(fields: Mapping[str, Any]) -> int | None:
         ),
         None,
     )
+
+
+def _thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
+    """Return the tokens that the client set aside for thinking."""
+    stated = fields.get("thinking")
+    tokens = stated.get("budget_tokens") if isinstance(stated, dict) else None
+    if api == "gemini":
+        settings = object_of(fields, "generationConfig") or {}
+        thinking = object_of(settings, "thinkingConfig")
+        tokens = value_of(thinking or {}, "thinkingBudget")
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 
 def _drops_history(edits: Any) -> bool:

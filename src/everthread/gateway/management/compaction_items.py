@@ -20,9 +20,10 @@ from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.gateway.json_slices import encode_value, slice_body, splice
+from everthread.gateway.json_slices import slice_body, splice
 from everthread.thread.history import identify
-from everthread.wire.common import SseEvent, encode_event
+from everthread.thread.wire_messages import encode_value
+from everthread.wire.sse import SseEvent, encode_event
 
 PATH = "/v1/responses/compact"
 TRIGGER = "compaction_trigger"

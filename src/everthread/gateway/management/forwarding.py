@@ -7,33 +7,37 @@ answer. If the process ends before that, the client's next request holds all of 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
 
 from everthread.core.cache_breakpoints import OPTIONS, takes_breakpoints
 from everthread.core.cache_control import MIN_CACHED
 from everthread.core.economics import EARLIEST
-from everthread.core.types import Reply
 from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     THREAD_HEADER,
     TOKENS_HEADER,
     Incoming,
-    Outcome,
     Outgoing,
 )
 from everthread.gateway.filters.cache_marks import (
+    MarkMemory,
     place_breakpoint,
     place_cache_marks,
     takes_marks,
 )
 from everthread.gateway.json_slices import Change, splice
-from everthread.gateway.management.client_request import find_unmanaged_reason
+from everthread.gateway.management.client_request import (
+    ClientRequest,
+    find_unmanaged_reason,
+)
 from everthread.gateway.management.compaction_items import has_item
 from everthread.gateway.management.known_bodies import BodyMatch
-from everthread.gateway.management.recall_offer import RECALL_HEADER, tool_change
+from everthread.gateway.management.recall_offer import (
+    RECALL_HEADER,
+    offers_recall,
+    tool_change,
+)
 from everthread.gateway.management.request_reader import (
     BREAKPOINT_MARK,
     MARK,
@@ -41,17 +45,12 @@ from everthread.gateway.management.request_reader import (
     BodyOutline,
     RequestReader,
 )
-from everthread.gateway.management.thread_memory import ThreadMemory
-from everthread.gateway.management.turn import ManagedTurn
 from everthread.gateway.quotas import BYTES_PER_TOKEN
+from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.caller.thread_memory import MAX_THREADS, ThreadMemory
 from everthread.thread.history import History
 from everthread.thread.policy import ContextOptions
-
-if TYPE_CHECKING:
-    from everthread.gateway.management.manager import ProxyManager
-
-READ_SECONDS = 1.0
-"""A forwarded request is read after this time, or once it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,43 +79,69 @@ class ForwardingTerms:
         return self.tokens + max(outline.added_bytes, grown)
 
 
+@dataclass(slots=True)
+class BodyMemory:
+    """Facts about a thread's last body. They may be lost at any moment."""
+
+    marks: MarkMemory = field(default_factory=MarkMemory)
+    forwarding: ForwardingTerms | None = None
+    """When the next request can be forwarded before it is read; None if it cannot."""
+
+
+class BodyMemories:
+    """The last bodies of the threads that were used last."""
+
+    def __init__(self) -> None:
+        self._memories: OrderedDict[str, BodyMemory] = OrderedDict()
+
+    def of(self, thread: str) -> BodyMemory:
+        memory = self._memories.setdefault(thread, BodyMemory())
+        self._memories.move_to_end(thread)
+        while len(self._memories) > MAX_THREADS:
+            self._memories.popitem(last=False)
+        return memory
+
+
 def make_terms(
-    turn: ManagedTurn, outcome: Outcome, options: ContextOptions, answered: History
+    request: ClientRequest,
+    call: PreparedCall,
+    outcome: Outcome,
+    *,
+    options: ContextOptions,
+    answered: History,
 ) -> ForwardingTerms | None:
     """Return the terms for a thread's next request; None if it has to be read first.
 
     `answered`: the history that ends with the answer to this one.
     """
-    request = turn.request
-    memory = turn.memory
+    memory = call.memory
     usage = outcome.usage
-    if usage is None or outcome.estimated or not request.is_rewritable:
+    if usage is None or outcome.estimated or not call.frame.is_rewritable:
         return None
     is_changed = (
-        turn.used is not None
-        or turn.recall.has_rounds
+        call.used is not None
+        or not call.rounds.is_empty
         or memory.has_hidden_rounds
-        or turn.is_undone
-        or turn.is_expanded
-        or turn.output_cap is not None
+        or call.is_undone
+        or call.output_cap is not None
     )
-    if is_changed or memory.slim or memory.continues_other or _has_plans(memory):
+    if is_changed or memory.slim or memory.continues_other or has_plans(memory):
         return None
-    if request.sliced.single or not options.enabled:
+    if call.sent.is_single or not options.enabled:
         return None
     return ForwardingTerms(
-        request.incoming.upstream,
+        call.frame.upstream,
         length=len(answered),
         digest=answered.digest(len(answered)),
         body_bytes=len(request.sliced.body),
         tokens=usage.prompt_tokens + usage.output_tokens,
-        max_tokens=round(EARLIEST * turn.budget(options).threshold),
-        offers_recall=turn.recall.offered,
+        max_tokens=round(EARLIEST * call.budget(options).threshold),
+        offers_recall=offers_recall(call, request.sliced),
         recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
     )
 
 
-def _has_plans(memory: ThreadMemory) -> bool:
+def has_plans(memory: ThreadMemory) -> bool:
     """Return whether a compaction is being prepared, or will be if the thread stays idle."""
     preparation = memory.preparation
     return preparation.is_under_way or preparation.idle_timer is not None
@@ -125,7 +150,7 @@ def _has_plans(memory: ThreadMemory) -> bool:
 def forward(
     incoming: Incoming,
     outline: BodyOutline,
-    memory: ThreadMemory,
+    memory: BodyMemory,
     *,
     reader: RequestReader,
     ttl: str | None,
@@ -136,7 +161,7 @@ def forward(
     """
     terms = memory.forwarding
     match = outline.match
-    if terms is None or match is None or _has_plans(memory):
+    if terms is None or match is None:
         return None
     if not _fits(terms, incoming, outline, match=match):
         return None
@@ -156,7 +181,7 @@ def forward(
     if terms.offers_recall:
         changes.append(tool_change(incoming.api, outline.sliced))
     if ttl is not None and tokens >= MIN_CACHED:
-        changes += _cache_changes(incoming, outline, memory, model=model, ttl=ttl)
+        changes += _cache_changes(incoming, outline, memory.marks, model=model, ttl=ttl)
     if not changes:
         return sent
     return replace(sent, body=splice(incoming.body, changes), rewritten=True)
@@ -165,7 +190,7 @@ def forward(
 def _cache_changes(
     incoming: Incoming,
     outline: BodyOutline,
-    memory: ThreadMemory,
+    memory: MarkMemory,
     *,
     model: str,
     ttl: str,
@@ -211,53 +236,3 @@ def _continues(
         return False
     history = reader.read_history(outline, terms.length)
     return history.digest(terms.length) == terms.digest
-
-
-class ForwardedTurn:
-    """A request that is forwarded before it is read."""
-
-    def __init__(
-        self,
-        manager: ProxyManager,
-        incoming: Incoming,
-        outline: BodyOutline,
-        *,
-        thread: str,
-        sent: Outgoing,
-    ) -> None:
-        self._manager = manager
-        self._incoming = incoming
-        self._outline = outline
-        self._reading: asyncio.Task[ManagedTurn] | None = None
-        self._timer = asyncio.get_running_loop().call_later(READ_SECONDS, self._read)
-        self.thread = thread
-        self.sent = sent
-
-    async def recover(self, status: int, body: bytes) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
-        return await turn.recover(status, body)
-
-    async def resume(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
-        return await turn.resume(reply)
-
-    async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        turn = await asyncio.shield(self._read())
-        return await turn.retry_without_recall(reply)
-
-    async def response_headers(self) -> Mapping[str, str]:
-        return self.sent.headers
-
-    async def record(self, outcome: Outcome) -> None:
-        with self._manager.reading_answered(self._incoming, self._outline):
-            turn = await asyncio.shield(self._read())
-        await turn.record(outcome)
-
-    def _read(self) -> asyncio.Task[ManagedTurn]:
-        """Read the request in the background, once."""
-        self._timer.cancel()
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(
-                self._manager.read_forwarded(self._incoming, self._outline, self.sent)
-            )
-        return self._reading

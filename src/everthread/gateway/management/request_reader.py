@@ -11,7 +11,6 @@ from typing import Any
 
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import Api, Request
-from everthread.gateway.contracts import decode_messages
 from everthread.gateway.identify import leading_system, trailing_system
 from everthread.gateway.json_slices import (
     LIST_FIELD,
@@ -30,6 +29,7 @@ from everthread.gateway.management.known_bodies import (
 )
 from everthread.gateway.reading import run_by_size
 from everthread.thread.history import History, MessageIdentity, build_history
+from everthread.thread.wire_messages import decode_messages
 from everthread.wire.codecs import CODECS
 
 MAX_FRAMES_BYTES = 32 * 1024 * 1024

@@ -7,7 +7,8 @@ from typing import Any
 from everthread.core.cache_breakpoints import takes_breakpoints
 from everthread.core.cache_control import cache_route
 from everthread.core.types import Api
-from everthread.gateway.json_slices import Change, SlicedBody, encode_value
+from everthread.gateway.json_slices import Change, SlicedBody
+from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.fields import name_of, object_of
 
 _GAP = "\n\n"

@@ -3,176 +3,203 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
 
-from everthread.agent.tools.conversation_tools import RECALL_SCHEMA
-from everthread.core.tokens.budget import Budget
-from everthread.core.types import Reply, Request
-from everthread.gateway.contracts import Outcome, Outgoing
+from everthread.core.cache_control import MIN_CACHED
+from everthread.core.types import Reply
+from everthread.gateway.contracts import (
+    COMPACTIONS_HEADER,
+    NOTICE_HEADER,
+    PLAN_HEADER,
+    RECEIPT_HEADER,
+    THREAD_HEADER,
+    TOKENS_HEADER,
+    Outgoing,
+)
 from everthread.gateway.management.client_request import ClientRequest
-from everthread.gateway.management.recall_offer import RecallTurn
-from everthread.gateway.management.recorder import RequestStorage
-from everthread.gateway.management.replacement import replacement_messages
-from everthread.gateway.management.thread_match import ThreadMatch
-from everthread.gateway.management.thread_memory import ThreadMemory
-from everthread.gateway.management.unchanged_reads import restore_readings
-from everthread.store.records import Rewrite
-from everthread.thread.policy import ContextOptions, PolicyDecision
-from everthread.thread.recovery import RecoveryAttempts
+from everthread.gateway.management.forwarding import BodyMemory, make_terms
+from everthread.gateway.management.recall_offer import (
+    MAX_RECALL_ROUNDS,
+    RECALL_SECONDS,
+    answer_round,
+    offers_recall,
+    refuse_last_round,
+)
+from everthread.gateway.render import Rendering, render_request
+from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
+from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.replacement import is_compaction
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
+from everthread.thread.history import identify
+from everthread.thread.managed import ProviderRefusal
+from everthread.thread.policy import FADING, fading_text
+from everthread.thread.wire_messages import encode_messages
 
-if TYPE_CHECKING:
-    from everthread.gateway.management.manager import ProxyManager
+HOLD_SHARE = 0.70
+"""From this share of the window on an overflow is likely."""
 
 
-@dataclass(slots=True)
-class RequestLimit:
-    """The model's limits, as known for one request."""
+@dataclass(frozen=True, slots=True)
+class TurnServices:
+    """Services that all requests share."""
 
-    window: int = 0
-    learnt_window: int | None = None
-    """The window that a refusal taught; prompt and output share it."""
-    cap: int | None = None
-    """The largest output the provider stated for the model."""
-    room: int | None = None
-    """The output that fits beside the prompt in the learnt window."""
+    threads: CallerThreads
+    mark_ttl: str | None
+    """The lifetime of the cache marks that we set; None if we set none."""
 
 
 @dataclass(slots=True)
 class ManagedTurn:
-    """One managed request and the decisions about it."""
+    """One managed request: the client's, the thread's decisions about it, and the bytes to send."""
 
-    manager: ProxyManager
+    services: TurnServices
     request: ClientRequest
-    match: ThreadMatch
-    memory: ThreadMemory
-    storage: RequestStorage = field(default_factory=RequestStorage)
-    limit: RequestLimit = field(default_factory=RequestLimit)
-    used: Rewrite | None = None
-    """The rewrite that replaces the beginning of the history; None if there is none."""
-    estimate: int = 0
-    """Estimated tokens of the request that was sent."""
-    attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
-    """Attempts after refusals."""
+    call: PreparedCall
+    body_memory: BodyMemory
+    is_expanded: bool = False
+    """Messages were put in or taken out on arrival: the client's own bytes never go upstream."""
     headers: dict[str, str] = field(default_factory=dict)
     """Headers for the client."""
     sent: Outgoing = field(init=False)
     """The request to send."""
-    decision: PolicyDecision | None = None
-    """Whether to compact before this call, and why; None if the policy was not asked."""
-    is_undone: bool = False
-    """The user undid the thread's last compaction, and no other is due yet."""
-    is_expanded: bool = False
-    """Messages were put in or taken out on arrival: the client's own bytes never go upstream."""
-    recall: RecallTurn = field(default_factory=RecallTurn)
-    _has_recall: bool | None = None
-    _restored: dict[int, dict[int, Any]] = field(default_factory=dict)
 
     @property
     def thread(self) -> str:
-        return self.match.thread
+        return self.call.thread
 
-    @property
-    def has_recall(self) -> bool:
-        """Whether this client gets our recall tool, so that summaries name it."""
-        if self._has_recall is None:
-            self._has_recall = self.manager.offers_recall(self)
-        return self._has_recall
+    async def prepare(self) -> None:
+        """Decide what goes upstream."""
+        await self.services.threads.prepare(self.call)
+        if self.call.frame.is_rewritable:
+            self.sent = self._render()
+        else:
+            self._leave_untouched()
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """Return the request to send after an error of the provider; None if the client gets the error."""
-        if not self.request.is_rewritable:
+        if not self.call.frame.is_rewritable:
             return None
-        outgoing = await self.manager.recover(self, status, body)
-        if outgoing is not None:
-            self.sent = outgoing
-        return outgoing
+        refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
+        if not await self.services.threads.recover(self.call, refusal):
+            return None
+        self.sent = self._render()
+        return self.sent
 
     async def resume(self, reply: Reply) -> Outgoing | None:
-        """Return the request to send after a round that called our own tool."""
-        return await self.manager.resume(self, reply)
+        """Return the request to send after a round that called our own tool; None if the response ends."""
+        threads = self.services.threads
+        rounds = self.call.rounds
+        now = threads.setup.clock()
+        rounds.started_at = rounds.started_at or now
+        await threads.store(self.call)
+        if not await answer_round(threads.setup.store, self.call, reply):
+            return None
+        if now - rounds.started_at > RECALL_SECONDS:
+            rounds.count = MAX_RECALL_ROUNDS
+        self.sent = self._render()
+        threads.setup.listener(RecallAnswered(self.thread, rounds.count, rounds.calls))
+        return self.sent
 
     async def retry_without_recall(self, reply: Reply) -> Outgoing | None:
-        """Return a smaller request after the one of `resume` was refused."""
-        return self.manager.retry_without_recall(self, reply)
+        """Return a smaller request after the one of `resume` was refused, and no longer offer the tool."""
+        refuse_last_round(self.call, reply)
+        self.sent = self._render()
+        return self.sent
 
     async def response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client; the thread id is among them once the thread is stored."""
-        return await self.manager.response_headers(self)
+        storage = self.call.storage
+        if storage.storing is None or (
+            self.call.match.is_named and not storage.storing.done()
+        ):
+            # The thread is known: an answer that is quicker than the store does not wait for it.
+            return {THREAD_HEADER: self.thread, **self.sent.headers}
+        match = await self.services.threads.store(self.call)
+        if not storage.is_stored:
+            return self.sent.headers
+        return {THREAD_HEADER: match.thread, **self.sent.headers}
 
     async def record(self, outcome: Outcome) -> None:
-        await self.manager.record(self, outcome)
-
-    @property
-    def equipped_frame(self) -> Request:
-        """Model, system prompt and tools, with our own tool if this client gets it."""
-        frame = self.request.frame
-        return (
-            replace(frame, tools=[*(frame.tools or ()), RECALL_SCHEMA])
-            if self.has_recall
-            else frame
-        )
-
-    @property
-    def plan(self) -> str:
-        """Whether compacting pays now, in one line; empty if that was not weighed."""
-        return (
-            str(self.decision.weighed)
-            if self.decision is not None and self.decision.weighed is not None
-            else ""
-        )
-
-    @property
-    def is_continued(self) -> bool:
-        """Whether a further call, which would read this one's cache entry, is likely; not after a one-shot prompt."""
-        return (
-            bool(self.request.frame.tools)
-            or bool(self.match.matched)
-            or self.request.has_answer
-        )
-
-    @property
-    def output_cap(self) -> int | None:
-        """An output cap below the client's; None if the client's own is fine."""
-        client_cap = self.request.requested_cap
-        limits = [cap for cap in (self.limit.cap, self.limit.room) if cap]
-        cap = self.attempts.cap or min(limits, default=None)
-        if cap is None or (
-            self.attempts.cap is None and (client_cap is None or client_cap <= cap)
-        ):
-            return None
-        return cap if cap > (self.request.thinking_budget or 0) else None
-
-    def budget(self, options: ContextOptions) -> Budget:
-        """Leave room for the answer that the client asks for, up to a quarter of the window."""
-        request = self.request
-        client_cap = request.requested_cap
-        cap = client_cap if client_cap and client_cap > 0 else options.max_tokens
-        fixed = round(
-            request.fixed * self.memory.context.calibration.factor(request.model)
-        )
-        key = (request.model, self.limit.window, cap, fixed)
-        last = self.memory.budget
-        if last is None or last[0] != key:
-            own = replace(options.for_model(request.model), max_tokens=cap)
-            last = (key, own.budget(self.limit.window, fixed=fixed))
-            self.memory.budget = last
-        return last[1]
-
-    def replacement_values(self, used: Rewrite) -> list[Any]:
-        """The messages of a rewrite."""
-        return [value for value, _ in replacement_messages(used)]
-
-    def compacted_values(self) -> list[Any]:
-        """Return the messages to send: the rewrite, if there is one, then the client's."""
-        covered = self.used.length if self.used else 0
-        remaining = [element.value for element in self.request.elements[covered:]]
-        return [*(self.replacement_values(self.used) if self.used else ()), *remaining]
-
-    def restored(self, length: int) -> dict[int, Any]:
-        """Messages after a rewrite of this length that refer to a file it covers, with the file's text."""
-        if length not in self._restored:
-            self._restored[length] = restore_readings(
-                self.request.sliced.body, self.request.elements, length
+        """Store the answer and its usage, and start background work."""
+        threads = self.services.threads
+        if self.request.asks_compaction:
+            names = self._compaction_names(outcome)
+            await threads.record_compaction(self.call, outcome, names)
+            return
+        answer = threads.expect_answer(self.call, outcome)
+        self.body_memory.forwarding = None
+        if answer is not None and not self.is_expanded:
+            self.body_memory.forwarding = make_terms(
+                self.request,
+                self.call,
+                outcome,
+                options=threads.setup.options,
+                answered=answer.history,
             )
-        return self._restored[length]
+        await threads.record(self.call, outcome, answer)
+
+    def _compaction_names(self, outcome: Outcome) -> list[str]:
+        """Return the names of the compactions in an answer of the provider."""
+        if outcome.reply is None:
+            return []
+        api = self.call.frame.api
+        values = encode_messages(api, [outcome.reply.message], self.call.model)
+        return [
+            identify(api, value).fingerprint for value in values if is_compaction(value)
+        ]
+
+    def _render(self) -> Outgoing:
+        """Return the request to send as things are now."""
+        call = self.call
+        has_recall = offers_recall(call, self.request.sliced)
+        tokens = self.services.threads.measure(call)
+        self._set_headers(tokens, has_recall=has_recall)
+        marks_pay = tokens.after >= MIN_CACHED
+        how = Rendering(
+            has_recall,
+            self.services.mark_ttl if marks_pay else None,
+            self.body_memory.marks,
+        )
+        body = render_request(self.request, call, how)
+        return Outgoing(
+            self.request.incoming.raw if body is None else body,
+            rewritten=body is not None or self.is_expanded,
+            headers=self.headers,
+            compactions=call.used.depth if call.used else 0,
+            tokens=tokens.after,
+            hold=tokens.after > HOLD_SHARE * call.limit.window,
+            recall=has_recall,
+        )
+
+    def _set_headers(self, tokens: PromptTokens, *, has_recall: bool) -> None:
+        used = self.call.used
+        depth = used.depth if used else 0
+        if used is not None and tokens.is_new:
+            back = "; the model gets it back with recall" if has_recall else ""
+            receipt = (
+                f"compaction {depth}: {tokens.before} -> {tokens.after} tokens, "
+                f"{used.length} messages covered{back}"
+            )
+            self.headers[RECEIPT_HEADER] = receipt
+            self.services.threads.setup.listener(
+                CompactionReceipt(self.thread, receipt)
+            )
+        self.headers[COMPACTIONS_HEADER] = str(depth)
+        self.headers[TOKENS_HEADER] = f"{tokens.before}/{tokens.after}"
+        if depth >= FADING:
+            self.headers[NOTICE_HEADER] = fading_text(depth)
+        if self.call.plan:
+            self.headers[PLAN_HEADER] = self.call.plan
+
+    def _leave_untouched(self) -> None:
+        """Send the client's bytes unchanged."""
+        self.call.estimate = self.call.frame.tokens + self.call.sent.size
+        why = self.request.unmanaged_reason
+        if why:
+            self.headers[NOTICE_HEADER] = f"passed on unmanaged: {why}"
+        if why and self.request.incoming.mode == "managed":
+            self.services.threads.setup.listener(Unmanaged(self.thread, why))
+        self.sent = Outgoing(
+            self.request.incoming.raw, rewritten=self.is_expanded, headers=self.headers
+        )

@@ -14,7 +14,6 @@ from everthread.core.messages import Part, as_text, calls_of, content_text, part
 from everthread.core.types import Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
-    SseEvent,
     error_delta,
     error_text,
     event_object,
@@ -34,6 +33,7 @@ from everthread.wire.gemini.contents import (
     encode_tools,
 )
 from everthread.wire.gemini.fields import name_of, object_of, value_of
+from everthread.wire.sse import SseEvent
 
 # Requests
 

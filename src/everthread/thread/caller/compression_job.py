@@ -13,9 +13,9 @@ from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import is_summary, recognize, strip_marks
 from everthread.core.types import Api, Request
-from everthread.gateway.contracts import decode_messages
-from everthread.gateway.management.replacement import Cover, cover, name_tool
 from everthread.store.records import ContextEntry, ProxiedContext
+from everthread.thread.caller.replacement import Cover, cover, name_tool
+from everthread.thread.wire_messages import decode_messages
 
 NO_CONTEXT = ProxiedContext((), (), given=0, inherited=0)
 

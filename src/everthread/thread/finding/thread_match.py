@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everthread.core.messages import SYSTEM_ROLES, Message, content_text
-from everthread.core.types import Api, Request
-from everthread.gateway.contracts import Replacement
-from everthread.gateway.identify import names_thread
 from everthread.store.records import (
     NewMessage,
     NewSession,
@@ -17,6 +14,7 @@ from everthread.store.records import (
     ThreadLink,
 )
 from everthread.thread.history import History
+from everthread.thread.identity import names_thread
 
 
 class Family(NamedTuple):
@@ -108,21 +106,6 @@ class ThreadMatch:
             message=None,
             results=history.results(self.matched, length),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class WireMessages:
-    """A client's messages in the form of its protocol."""
-
-    api: Api
-    model: str
-    values: Sequence[Any]
-    is_conversation: bool = False
-    """Whether they may be a conversation: not a title, a count or a subagent."""
-    frame: Request | None = None
-    """System prompt and tools."""
-    replacement: Replacement | None = None
-    """The compaction that replaces earlier messages; None if the history is complete."""
 
 
 @dataclass(frozen=True, slots=True)

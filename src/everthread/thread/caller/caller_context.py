@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,20 +14,21 @@ from everthread.core.provider_errors import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Request
-from everthread.gateway.management.recall_offer import RecallService
-from everthread.gateway.management.recorder import ThreadRecorder
-from everthread.gateway.management.rewrites import (
+from everthread.store.records import UNDONE_STATE, Rewrite
+from everthread.thread import events
+from everthread.thread.accounting import Accounting
+from everthread.thread.caller import hidden_rounds
+from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
+from everthread.thread.caller.prepared import PreparedCall
+from everthread.thread.caller.prompt_sizes import PromptSizer
+from everthread.thread.caller.recorder import ThreadRecorder
+from everthread.thread.caller.rewrites import (
+    FoundRewrite,
     RewriteDraft,
     RewriteStore,
     RewriteTask,
 )
-from everthread.gateway.management.setup import ManagerSetup
-from everthread.gateway.management.sizing import PromptSizer
-from everthread.gateway.management.turn import ManagedTurn
-from everthread.gateway.quotas import spending_permit
-from everthread.store.records import UNDONE_STATE, Rewrite
-from everthread.thread import events
-from everthread.thread.accounting import Accounting
 from everthread.thread.engine_jobs import EngineSetup, SummarySource
 from everthread.thread.managed import CompactionOrder, ProviderRefusal
 from everthread.thread.model_limits import ModelLimits
@@ -50,83 +52,90 @@ WORTH_ANOTHER = 0.85
 class CallerServices:
     """Services that the contexts of all requests share."""
 
-    setup: ManagerSetup
+    setup: CallerSetup
     accounting: Accounting
     limits: ModelLimits
     recorder: ThreadRecorder
     rewrites: RewriteStore
-    recall: RecallService
+    hidden_rounds: HiddenRoundsStore
     sizer: PromptSizer
 
 
 class CallerContext:
     """The `ThreadContext` of one request: its prompt, and how to cover more of its history."""
 
-    def __init__(self, turn: ManagedTurn, services: CallerServices) -> None:
-        self._turn = turn
+    def __init__(self, call: PreparedCall, services: CallerServices) -> None:
+        self._call = call
         self._services = services
         self.answer_tokens = 0
         """Tokens of the answer, which the client's next request will hold."""
 
     @property
     def session_id(self) -> str:
-        return self._turn.match.thread
+        return self._call.match.thread
 
     @property
     def model(self) -> str:
-        return self._turn.request.model
+        return self._call.model
 
     @property
     def state(self) -> ContextState:
-        return self._turn.memory.context
+        return self._call.memory.context
 
     @property
     def size(self) -> PromptSize:
-        turn = self._turn
-        tokens = self._services.sizer.tokens(turn, turn.used) + self.answer_tokens
-        fixed = round(
-            turn.request.fixed * self.state.calibration.factor(turn.request.model)
-        )
+        call = self._call
+        tokens = self._services.sizer.tokens(call, call.used) + self.answer_tokens
+        fixed = round(call.frame.tokens * self.state.calibration.factor(call.model))
         return PromptSize(
             tokens,
             fixed,
-            turn.budget(self._services.setup.options),
-            turn.request.requested_cap,
+            call.budget(self._services.setup.options),
+            call.frame.output_cap,
         )
 
     @property
     def prices(self) -> CallPrices:
-        turn = self._turn
-        marked = (
-            cache_route(turn.request.model, "auto", turn.request.incoming.upstream)
-            is not None
-        )
+        call = self._call
+        marked = cache_route(call.model, "auto", call.frame.upstream) is not None
         writer = self._services.setup.summarizer(self._summarizer_context())
-        return CallPrices(turn.request.model, "auto", marked, writer)
+        return CallPrices(call.model, "auto", marked, writer)
 
     def emit(self, event: events.Event) -> None:
         self._services.setup.listener(event)
 
     async def look_up(self) -> None:
         """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
-        turn = self._turn
-        recall = self._services.recall
-        hidden = recall.state_of(turn)
-        expected = recall.expected(turn)
-        states = [(turn.match.thread, UNDONE_STATE), *hidden]
-        found, [undone, *rounds] = await self._services.rewrites.find(
-            turn, self._engine_keys, states
-        )
-        turn.used = found
-        if found is None:
+        call = self._call
+        states = [(call.thread, UNDONE_STATE)]
+        expected = None
+        if call.match.matched:
+            source = call.match.source
+            expected = self._services.hidden_rounds.expected(source)
+            states.append((source, hidden_rounds.STATE))
+        found = await self._find_rewrite(states)
+        [undone, *rounds] = found.states
+        call.used = found.rewrite
+        if call.used is None:
             self.state.compacted = 0  # none was made, or it was taken back
-        turn.is_undone = isinstance(undone, dict) and turn.request.size < undone.get(
+        call.is_undone = isinstance(undone, dict) and call.sent.size < undone.get(
             "until", 0
         )
-        recall.load(turn, expected or (rounds[0] if rounds else None))
+        if rounds:
+            call.rounds.load(expected or rounds[0] or (), call.sent, call.frame.api)
+
+    async def _find_rewrite(
+        self, states: Sequence[tuple[str, str]] = ()
+    ) -> FoundRewrite:
+        call = self._call
+        found = await self._services.rewrites.find(
+            call.sent, self._engine_keys, call.memory.search, states=states
+        )
+        call.memory.search = found.search
+        return found
 
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
-        return not self._turn.request.sliced.single
+        return not self._call.sent.is_single
 
     async def draft(self, order: CompactionOrder, wait: SummaryWait) -> RewriteDraft:
         """Take over a longer rewrite that another request or process made; else make one."""
@@ -146,46 +155,46 @@ class CallerContext:
         return draft.rewrite is not None and self._covers_more(draft.rewrite)
 
     async def commit(self, draft: RewriteDraft, order: CompactionOrder) -> str:
-        turn = self._turn
+        call = self._call
         if draft.rewrite is None:
             return draft.compaction.reason
-        before = self._services.sizer.tokens(turn, turn.used)
+        before = self._services.sizer.tokens(call, call.used)
         is_own = draft.new is not None
-        turn.used = (
+        call.used = (
             await self._services.rewrites.commit(draft) if is_own else draft.rewrite
         )
-        if is_own and draft.history_length < len(turn.request.elements):
+        if is_own and draft.history_length < len(call.sent.messages):
             await self._shorten_since(order)
         self.state.pause.relieved = before if order.reason in AUTOMATIC else 0
         self.state.rhythm = self.state.rhythm.rewritten()
-        if is_own and turn.used.depth >= FADING:
-            self.emit(events.Notice(self.session_id, fading_text(turn.used.depth)))
+        if is_own and call.used.depth >= FADING:
+            self.emit(events.Notice(self.session_id, fading_text(call.used.depth)))
         return ""
 
     async def _shorten_since(self, order: CompactionOrder) -> None:
         """Prune the messages since a summary was prepared; the journal covers more if that is not enough."""
-        turn = self._turn
+        call = self._call
         rewrites = self._services.rewrites
-        budget = turn.budget(self._services.setup.options)
-        if self._services.sizer.tokens(turn, turn.used) <= budget.compacted_limit:
+        budget = call.budget(self._services.setup.options)
+        if self._services.sizer.tokens(call, call.used) <= budget.compacted_limit:
             return
         task = await self._make_task(replace(order, is_background=False))
         engine = self._engine_setup(budget)
         pruned = await rewrites.prune_since(task, engine)
         if (
             pruned is not None
-            and self._services.sizer.tokens(turn, pruned.rewrite)
+            and self._services.sizer.tokens(call, pruned.rewrite)
             <= budget.compacted_limit
         ):
-            turn.used = await rewrites.keep_pruned(pruned)
+            call.used = await rewrites.keep_pruned(pruned)
             return
         journal = SummarySource(JournalWriter(TokenCounter(self.model)))
         further = await rewrites.draft(task, engine, journal)
-        now = self._services.sizer.tokens(turn, turn.used)
+        now = self._services.sizer.tokens(call, call.used)
         if further.rewrite is not None:
-            after = self._services.sizer.tokens(turn, further.rewrite)
+            after = self._services.sizer.tokens(call, further.rewrite)
             if after <= budget.compacted_limit or after <= WORTH_ANOTHER * now:
-                turn.used = await rewrites.commit(further)
+                call.used = await rewrites.commit(further)
 
     async def discard(self, draft: RewriteDraft, why: str) -> None:
         self.emit(
@@ -198,23 +207,23 @@ class CallerContext:
     async def learn_limit(
         self, verdict: ErrorVerdict, refusal: ProviderRefusal
     ) -> None:
-        turn = self._turn
+        call = self._call
         limits = self._services.limits
         learnt = await limits.learn_refusal(
-            turn.request.limit_key,
+            call.frame.limit_key,
             verdict,
-            window=turn.limit.window,
-            tokens=self._services.sizer.tokens(turn, turn.used),
-            output_cap=turn.output_cap or turn.request.requested_cap,
+            window=call.limit.window,
+            tokens=self._services.sizer.tokens(call, call.used),
+            output_cap=call.output_cap or call.frame.output_cap,
             status=refusal.status,
             body=refusal.body,
         )
         await self.load_caps()
         if learnt is not None:
-            turn.limit.window = learnt.tokens
+            call.limit.window = learnt.tokens
             event = events.LimitLearnt(
                 self.session_id,
-                turn.request.model,
+                call.model,
                 learnt.tokens,
                 source=learnt.source,
                 stored=learnt.stored,
@@ -223,38 +232,37 @@ class CallerContext:
 
     async def load_caps(self) -> None:
         """Load the output cap and the window learnt from earlier refusals."""
-        turn = self._turn
-        turn.limit.cap = await self._services.limits.output_cap(turn.request.limit_key)
-        turn.limit.learnt_window = await self._services.limits.learnt_window(
-            turn.request.limit_key
+        call = self._call
+        call.limit.cap = await self._services.limits.output_cap(call.frame.limit_key)
+        call.limit.learnt_window = await self._services.limits.learnt_window(
+            call.frame.limit_key
         )
 
     def choose_step(
         self, attempts: RecoveryAttempts, verdict: ErrorVerdict
     ) -> RecoveryStep:
-        turn = self._turn
+        call = self._call
         return attempts.next_step(
             verdict,
-            output_cap=turn.output_cap or turn.request.requested_cap,
-            enabled=self._services.setup.options.enabled
-            and not turn.request.sliced.single,
-            thinking=turn.request.thinking_budget,
+            output_cap=call.output_cap or call.frame.output_cap,
+            enabled=self._services.setup.options.enabled and not call.sent.is_single,
+            thinking=call.frame.thinking_budget,
         )
 
     async def shrink_payload(self) -> bool:
         """Use what was shrunk before, else take old images out and store big results."""
-        turn = self._turn
-        turn.memory.slim = True
-        before = turn.used
+        call = self._call
+        call.memory.slim = True
+        before = call.used
         await self.look_up()
-        if turn.used is not None and turn.used != before:
+        if call.used is not None and call.used != before:
             return True
         shrunk = await self._services.rewrites.slim(
             await self._make_task(CompactionOrder("payload"))
         )
         if shrunk is None:
             return False
-        turn.used = shrunk
+        call.used = shrunk
         return True
 
     @property
@@ -263,16 +271,15 @@ class CallerContext:
 
         If a client gets our recall tool, rewrites made before the tool was offered are found second.
         """
-        turn = self._turn
+        call = self._call
         frames = (
-            (turn.equipped_frame, turn.request.frame)
-            if turn.has_recall
-            else (turn.request.frame,)
+            (call.frame.equipped, call.frame.request)
+            if call.frame.recall_tool is not None
+            else (call.frame.request,)
         )
         engine = self._services.setup.engine_key
         return [
-            f"{turn.request.incoming.api} {engine}{tools_key(frame.tools)}"
-            for frame in frames
+            f"{call.frame.api} {engine}{tools_key(frame.tools)}" for frame in frames
         ]
 
     def _engine_setup(self, budget: Budget) -> EngineSetup:
@@ -281,71 +288,70 @@ class CallerContext:
             setup.engine,
             self.model,
             budget,
-            setup.key_of(self._turn.request.incoming.tenant),
+            setup.key_of(self._call.sent.family.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
         """Find a longer rewrite that another request or process made in the meantime."""
-        longest, _ = await self._services.rewrites.find(self._turn, self._engine_keys)
+        longest = (await self._find_rewrite()).rewrite
         return longest if longest is not None and self._covers_more(longest) else None
 
     def _covers_more(self, rewrite: Rewrite) -> bool:
         """Return whether a rewrite is of this history and covers more than the one in use."""
-        turn = self._turn
-        covered = turn.used.length if turn.used else 0
-        if not covered < rewrite.length <= len(turn.request.history):
+        call = self._call
+        covered = call.used.length if call.used else 0
+        if not covered < rewrite.length <= len(call.sent.history):
             return False
-        return turn.request.history.digest(rewrite.length) == rewrite.chain
+        return call.sent.history.digest(rewrite.length) == rewrite.chain
 
     def _taken_over(self, rewrite: Rewrite) -> Compaction:
         sizer = self._services.sizer
         return Compaction(
             messages=[],
             summary="",
-            tokens_before=sizer.tokens(self._turn, self._turn.used),
-            tokens_after=sizer.tokens(self._turn, rewrite),
+            tokens_before=sizer.tokens(self._call, self._call.used),
+            tokens_after=sizer.tokens(self._call, rewrite),
         )
 
     async def _make_task(self, order: CompactionOrder) -> RewriteTask:
-        turn = self._turn
+        call = self._call
         setup = self._services.setup
-        match = await self._services.recorder.store_request(turn)
+        match = await self._services.recorder.store_request(call)
         return RewriteTask(
-            tenant=turn.request.incoming.tenant,
+            tenant=call.sent.family.tenant,
             thread=match.thread,
             engine_key=self._engine_keys[0],
-            api=turn.request.incoming.api,
-            frame=turn.equipped_frame,
+            api=call.frame.api,
+            frame=call.frame.equipped,
             scope=match.scope,
-            sent=turn.request.pairs(),
-            history=turn.request.history,
-            budget=turn.budget(setup.options),
+            sent=call.sent.pairs(),
+            history=call.sent.history,
+            budget=call.budget(setup.options),
             tokens=order.tokens or self._prompt_tokens(order),
-            base=turn.used,
+            base=call.used,
             order=order,
-            account=turn.request.incoming.account,
+            account=call.frame.payer,
         )
 
     def _prompt_tokens(self, order: CompactionOrder) -> int:
         """Return the size to compact from: a prompt that was refused fills the window at least."""
-        tokens = self._services.sizer.tokens(self._turn, self._turn.used)
+        tokens = self._services.sizer.tokens(self._call, self._call.used)
         return (
-            max(tokens, self._turn.limit.window)
+            max(tokens, self._call.limit.window)
             if order.reason == "overflow"
             else tokens
         )
 
     def _summarizer_context(self) -> SummarizerContext:
-        turn = self._turn
-        thread = turn.match.thread
-        incoming = turn.request.incoming
+        call = self._call
+        thread = call.match.thread
         route = Route(
-            turn.request.model,
-            incoming.api,
-            turn.limit.window,
-            base_url=incoming.upstream,
+            call.model,
+            call.frame.api,
+            call.limit.window,
+            base_url=call.frame.upstream,
         )
-        payer = incoming.account
+        payer = call.frame.payer
 
         def report(kind: str, **details: Any) -> None:
             self.emit(events.engine_event(thread, kind, details))
@@ -353,12 +359,11 @@ class CallerContext:
         def lose(request: Request) -> None:
             self._services.accounting.lose(thread, request, payer)
 
-        authorize = turn.request.incoming.authorize
         return SummarizerContext(
             route,
-            TokenCounter(turn.request.model),
+            TokenCounter(call.model),
             lambda: None,
             events=report,
             lost=lose,
-            permit=None if authorize is None else spending_permit(authorize),
+            permit=call.frame.permit,
         )

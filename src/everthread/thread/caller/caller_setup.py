@@ -1,4 +1,4 @@
-"""Everything the managed side of the gateway needs from outside."""
+"""Everything that the threads of callers need from outside."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _ignore_event(event: Event) -> None:
 
 
 def never_alone() -> bool:
-    """Return False: other gateways may write to the store at any time."""
+    """Return False: other processes may write to the store at any time."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class ManagerSetup:
-    """Everything a manager needs from outside."""
+class CallerSetup:
+    """Everything that the threads of callers need from outside."""
 
     store: Store
     engine: Callable[[Services], ContextEngine]
@@ -40,20 +40,16 @@ class ManagerSetup:
     window: Callable[[Api, str, str, str], Awaitable[int]]
     """Return a model's window at an address: `window(api, model, upstream, betas)`; called once for each."""
     options: SessionOptions = field(default_factory=SessionOptions)
-    cache_markers: bool = True
-    """Set marks for Claude clients that set none."""
     is_built_in_engine: bool = False
     """Whether the engine plans and finishes in worker processes; any other runs in this process."""
     compaction_seconds: float = DEFAULT_COMPACTION_SECONDS
     """Time limit of one compaction, below that of a request. The request then continues without the compaction."""
     compaction_processes: int = PROCESSES
     """Number of compactions that may run in worker processes at the same time."""
-    recall: bool = True
-    """Offer our own tool `recall` to clients whose thread was compacted."""
     summary_key: bytes = b""
-    """The store's secret, which proves that a gateway made a summary; `key_of` derives each tenant's key."""
+    """The store's secret, which proves that we made a summary; `key_of` derives each tenant's key."""
     is_alone: Callable[[], bool] = never_alone
-    """Whether this process is the only gateway on the store now. Then a request can be stored with its answer."""
+    """Whether no other process extends these threads now. Then a call can be stored with its answer."""
     listener: Listener = _ignore_event
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock, in seconds."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from everthread.gateway.identify import names_thread
-from everthread.gateway.management.thread_match import Family, Point
 from everthread.store.records import ThreadLink, ThreadLinkMatch
+from everthread.thread.finding.thread_match import Family, Point
 from everthread.thread.history import History
 from everthread.thread.identity import (
     MIN_STRETCH,
     KnownPoint,
     end_skeletons,
     follows_stretch,
+    names_thread,
 )
 
 MAX_POINTS = 10_000

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from everthread.gateway.management.thread_match import Family, Point, ThreadMatch
+from everthread.thread.finding.thread_match import Family, Point, ThreadMatch
 from everthread.thread.history import History
 
 

@@ -19,25 +19,19 @@ from typing import Any
 
 from everthread.core.messages import text_of
 from everthread.errors import UnknownIdError
-from everthread.gateway.contracts import encode_messages
-from everthread.gateway.identify import (
-    derive_thread_id,
-    names_thread,
-    session_of_scope,
-)
-from everthread.gateway.management.pending_points import PendingPoint, PendingPoints
-from everthread.gateway.management.point_cache import MAX_POINTS, PointCache
-from everthread.gateway.management.thread_match import (
+from everthread.store.records import NewUsage, ThreadLinkMatch
+from everthread.store.store import Store
+from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.finding.pending_points import PendingPoint, PendingPoints
+from everthread.thread.finding.point_cache import MAX_POINTS, PointCache
+from everthread.thread.finding.thread_match import (
     Family,
     Point,
     ThreadMatch,
     ThreadStep,
-    WireMessages,
     opening_length,
 )
-from everthread.gateway.management.thread_roles import ThreadRoles
-from everthread.store.records import NewUsage, ThreadLinkMatch
-from everthread.store.store import Store
+from everthread.thread.finding.thread_roles import ThreadRoles
 from everthread.thread.history import (
     History,
     identify,
@@ -45,11 +39,14 @@ from everthread.thread.history import (
 from everthread.thread.identity import (
     MIN_REPEATED_RUNS,
     KnownPoint,
+    derive_thread_id,
     find_longest_point,
     is_at_point,
+    names_thread,
     opening_runs,
     relate_remainder,
     repeats_words,
+    session_of_scope,
 )
 from everthread.thread.reminders import (
     Reminder,
@@ -57,6 +54,7 @@ from everthread.thread.reminders import (
     list_reminders,
     with_reminder,
 )
+from everthread.thread.wire_messages import encode_messages
 
 PLATFORM = "gateway"
 _SUMMARY_SECONDS = 5.0
@@ -79,11 +77,18 @@ _MAX_REMINDER_CHARS = 20_000
 class _Question:
     """A history whose thread is looked for."""
 
-    family: Family
-    history: History
-    messages: WireMessages | None
+    sent: SentHistory
+    frame: CallFrame
     uses_memory: bool
     """Whether points that this process remembers count; else the store alone."""
+
+    @property
+    def family(self) -> Family:
+        return self.sent.family
+
+    @property
+    def history(self) -> History:
+        return self.sent.history
 
 
 class ThreadIndex:
@@ -105,26 +110,18 @@ class ThreadIndex:
     # Finding
 
     async def find_match(
-        self,
-        family: Family,
-        history: History,
-        messages: WireMessages | None = None,
-        *,
-        uses_memory: bool = True,
+        self, sent: SentHistory, frame: CallFrame, *, uses_memory: bool = True
     ) -> ThreadMatch:
         """Find the thread a history belongs to.
 
         Memory may be older than the store, which then refuses an append.
-        `messages`: the client's own, to compare with the stored ones if they seem to
-        continue differently.
         """
-        question = _Question(family, history, messages, uses_memory)
-        named = await self._named_thread(family)
+        question = _Question(sent, frame, uses_memory)
+        named = await self._named_thread(sent.family)
         if named is not None:
             return await self._match_named(question, named)
         match = await self._match_by_history(question)
-        if messages is not None and messages.frame is not None:
-            self._roles.remember(match.thread, messages.frame)
+        self._roles.remember(match.thread, frame.request)
         return match
 
     async def _match_by_history(self, question: _Question) -> ThreadMatch:
@@ -161,8 +158,7 @@ class ThreadIndex:
 
         `known`: the longest known point of the history as sent.
         """
-        messages = question.messages
-        replacement = messages.replacement if messages is not None else None
+        replacement = question.sent.replacement
         if replacement is None or (known and known.length > replacement.end):
             return None
         key = (*question.family, replacement.key)
@@ -192,12 +188,10 @@ class ThreadIndex:
         Clients send a conversation's history for side calls too: to get suggestions, or
         facts worth remembering.
         """
-        messages = question.messages
-        if messages is None or messages.frame is None:
+        if known.length <= opening_length(question.sent.values):
             return False
-        if known.length <= opening_length(messages.values):
-            return False
-        return not await self._roles.fits(known.point.link.thread, messages.frame)
+        thread = known.point.link.thread
+        return not await self._roles.fits(thread, question.frame.request)
 
     async def _match_side_call(
         self, question: _Question, match: ThreadMatch
@@ -213,8 +207,7 @@ class ThreadIndex:
         """Begin a thread; it may continue one that the client compacted itself."""
         family = question.family
         history = question.history
-        messages = question.messages
-        opening = len(history) if messages is None else opening_length(messages.values)
+        opening = opening_length(question.sent.values)
         thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
         continued = await self._find_continued(question)
         return ThreadMatch(family, thread, branch_of=continued)
@@ -226,10 +219,9 @@ class ThreadIndex:
         end of that conversation.
         """
         family = question.family
-        messages = question.messages
-        if not family.scope or messages is None or not messages.is_conversation:
+        if not family.scope or not question.sent.is_conversation:
             return None
-        runs = opening_runs(messages.values)
+        runs = opening_runs(question.sent.values)
         if len(runs) < MIN_REPEATED_RUNS:
             return None
         # The client has its summary, which may not be stored yet.
@@ -266,12 +258,10 @@ class ThreadIndex:
             else None
         )
         known = known or await self._find_stored_point(question)
-        if question.messages is None:
-            return known
         if known is None:
             known = self._cache.find_stretch(question.family, question.history)
         matched = known.length if known else 0
-        reminded = await self._match_reminder(question, question.messages, matched)
+        reminded = await self._match_reminder(question, matched)
         return reminded or known
 
     async def _find_stored_point(self, question: _Question) -> KnownPoint | None:
@@ -292,11 +282,10 @@ class ThreadIndex:
 
         `message`: the last stored message of the point. None if the two differ.
         """
-        messages = question.messages
         end = await self._store.last_link(match.thread)
-        if end is None or end.message is None or message is None or messages is None:
+        if end is None or end.message is None or message is None:
             return None
-        rest = messages.values[match.matched :]
+        rest = question.sent.values[match.matched :]
         most = None if message else 2 * len(rest) + _MORE_STORED
         loaded = await self._store.history(match.thread, limit=most)
         stored = [one.body for one in loaded if message < one.id <= end.message]
@@ -306,9 +295,9 @@ class ThreadIndex:
             return question.history.digest(match.matched + index + 1) in others
 
         relation, shared = relate_remainder(
-            messages.api,
+            question.frame.api,
             rest,
-            stored=_encode_stored(messages, stored),
+            stored=_encode_stored(question.frame, stored),
             is_given=is_given,
             is_whole=len(loaded) != most,
         )
@@ -326,7 +315,7 @@ class ThreadIndex:
     # Reminders
 
     async def _match_reminder(
-        self, question: _Question, messages: WireMessages, matched: int
+        self, question: _Question, matched: int
     ) -> KnownPoint | None:
         """Find a longer known beginning: all before the newest user message.
 
@@ -334,7 +323,7 @@ class ThreadIndex:
         one before it had such a reminder: the one that the newest has now, or one that
         was found this way before.
         """
-        values = messages.values
+        values = question.sent.values
         newest = last_spoken(values, matched + 1, len(values))
         before = last_spoken(values, 0, newest)
         if before < 0:
@@ -349,7 +338,9 @@ class ThreadIndex:
         between = question.history.pieces[before + 1 : newest]
         pasts = []
         for reminder in reminders:
-            reminded = identify(messages.api, with_reminder(values[before], reminder))
+            reminded = identify(
+                question.frame.api, with_reminder(values[before], reminder)
+            )
             pasts.append(past.extend((reminded, *between)))
         for point in await self._list_end_points(question, pasts):
             for reminder, same in zip(reminders, pasts, strict=True):
@@ -525,10 +516,10 @@ def _replacement_key(point: Point) -> str:
     return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
 
 
-def _encode_stored(messages: WireMessages, stored: Sequence[Any]) -> list[Any]:
+def _encode_stored(frame: CallFrame, stored: Sequence[Any]) -> list[Any]:
     """Return stored messages in the form of the client's protocol."""
     if not stored or stored[0]["role"] != "assistant":
-        return encode_messages(messages.api, stored, messages.model)
+        return encode_messages(frame.api, stored, frame.model)
     # No protocol lets a conversation begin with an assistant's message.
     begun = [{"role": "user", "content": "."}, *stored]
-    return encode_messages(messages.api, begun, messages.model)[1:]
+    return encode_messages(frame.api, begun, frame.model)[1:]

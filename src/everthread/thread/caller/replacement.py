@@ -11,9 +11,8 @@ from everthread.compaction.summary_message import reading_tools
 from everthread.core.messages import Message, kind_of
 from everthread.core.outputs import OPEN, name_reader
 from everthread.core.types import Api
-from everthread.gateway.contracts import encode_messages
-from everthread.gateway.json_slices import SlicedBody, encode_value
 from everthread.store.records import Rewrite
+from everthread.thread.wire_messages import encode_messages, encode_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +94,6 @@ def replacement_text(
         same = same and index < len(sent) and sent[index][0] == value
         texts.append(sent[index][1] if same else encode_value(value))
     return ",".join(texts)
-
-
-def replacement_change(
-    sliced: SlicedBody, first: int, covered: int, replacement: str
-) -> tuple[int, int, str]:
-    """Return the change that replaces the `covered` messages from `first` on."""
-    return (
-        sliced.elements[first].start,
-        sliced.elements[first + covered - 1].end,
-        replacement,
-    )
 
 
 def replacement_messages(rewrite: Rewrite) -> list[tuple[Any, str]]:

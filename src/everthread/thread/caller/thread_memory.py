@@ -6,16 +6,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everthread.core.tokens.budget import Budget
-from everthread.gateway.management.rewrites import RewriteDraft, RewriteKey
 from everthread.store.records import RewriteSearch
+from everthread.thread.caller.rewrites import RewriteDraft, RewriteKey
 from everthread.thread.managed import Preparation
 from everthread.thread.policy import ContextState
-
-if TYPE_CHECKING:
-    from everthread.gateway.management.forwarding import ForwardingTerms
 
 MAX_THREADS = 5_000
 
@@ -25,8 +22,6 @@ class ThreadMemory:
     """Memory of a thread in one process; none of it is needed to continue."""
 
     context: ContextState = field(default_factory=ContextState)
-    cache_marks: tuple[bytes, int] | None = None
-    """A digest of the last request's beginning, and the place of its last cache mark."""
     slim: bool = False
     """A request had too many bytes: its smaller form is used regardless of tokens."""
     rewrite: RewriteKey | None = None
@@ -45,8 +40,6 @@ class ThreadMemory:
     """Held by the request that decides about a compaction."""
     budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
     """The last budget, with its inputs."""
-    forwarding: ForwardingTerms | None = None
-    """When the next request can be forwarded before it is read; None if it cannot."""
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a request is matched with the thread, so that requests are matched in their order."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everthread.compaction.summary import Compaction
 from everthread.core.messages import Message, calls_of
@@ -18,32 +18,40 @@ from everthread.core.outputs import ToStore
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, Request
 from everthread.errors import EngineError
-from everthread.gateway.contracts import Account, decode_messages
-from everthread.gateway.management.compression_job import CompressionJob, PruningJob
-from everthread.gateway.management.gateway_events import Drifted, Slimmed
-from everthread.gateway.management.replacement import (
+from everthread.store.records import (
+    NewCompaction,
+    NewRewrite,
+    Rewrite,
+    RewriteSearch,
+)
+from everthread.store.store import Store
+from everthread.thread.accounting import Accounting, Payer
+from everthread.thread.caller.compression_job import CompressionJob, PruningJob
+from everthread.thread.caller.replacement import (
     cover,
     name_tool,
     protected_head,
     replacement_messages,
     replacement_text,
 )
-from everthread.store.records import NewCompaction, NewRewrite, Rewrite
-from everthread.store.store import Store
-from everthread.thread.accounting import Accounting
+from everthread.thread.caller.sent_history import SentHistory
 from everthread.thread.engine_jobs import (
     CompactionRunner,
     EngineSetup,
     SummarySource,
 )
-from everthread.thread.events import CompactionDone, CompactionVoid, Listener
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionVoid,
+    Drifted,
+    Listener,
+    Slimmed,
+)
 from everthread.thread.history import History
 from everthread.thread.managed import CompactionOrder
 from everthread.thread.policy import COLD
 from everthread.thread.recovery import slim_messages
-
-if TYPE_CHECKING:
-    from everthread.gateway.management.turn import ManagedTurn
+from everthread.thread.wire_messages import decode_messages
 
 SLIM = -1
 """The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
@@ -95,6 +103,17 @@ class RewriteDraft:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundRewrite:
+    """The result of a search for rewrites."""
+
+    rewrite: Rewrite | None
+    search: RewriteSearch | None
+    """Speeds up the next search of the thread."""
+    states: Sequence[Any | None]
+    """The stored states that were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteTask:
     """A history to be compacted, with all that the compaction needs."""
 
@@ -115,7 +134,7 @@ class RewriteTask:
     order: CompactionOrder
     base: Rewrite | None = None
     """The rewrite it continues."""
-    account: Account | None = None
+    account: Payer | None = None
     """Who pays for the summary."""
 
     @property
@@ -152,19 +171,20 @@ class RewriteStore:
 
     async def find(
         self,
-        turn: ManagedTurn,
+        sent: SentHistory,
         engines: Sequence[str],
+        last_search: RewriteSearch | None,
+        *,
         states: Sequence[tuple[str, str]] = (),
-    ) -> tuple[Rewrite | None, list[Any | None]]:
-        """Return the longest rewrite of a request's history, of the first engine that has any; and stored state."""
-        history = turn.request.history
-        memory = turn.memory
-        candidates, memory.search, stored = await self._store.match_rewrites(
-            turn.request.incoming.tenant,
+    ) -> FoundRewrite:
+        """Return the longest rewrite of a history, of the first engine that has any; and stored state."""
+        history = sent.history
+        candidates, search, stored = await self._store.match_rewrites(
+            sent.family.tenant,
             engines,
             history.digests,
             history.skeletons,
-            memory.search,
+            last_search,
             states=states,
         )
         for exact, similar in candidates:
@@ -172,8 +192,8 @@ class RewriteStore:
             drifted = await self._find_drifted(similar, history, longest)
             best = next(iter([*drifted, *exact]), None)
             if best is not None:
-                return best, stored
-        return None, stored
+                return FoundRewrite(best, search, stored)
+        return FoundRewrite(None, search, stored)
 
     async def _find_drifted(
         self, candidates: Sequence[Rewrite], history: History, longest: int
@@ -364,10 +384,6 @@ class RewriteStore:
             Slimmed(task.thread, new.length, before, len(text), len(to_store))
         )
         return await self._store.put_rewrite(new)
-
-    async def close(self, seconds: float) -> None:
-        """End the worker processes; cancelled compactions have this long to end."""
-        await self._runner.close(seconds)
 
     async def _store_outputs(
         self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]
