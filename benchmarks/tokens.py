@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.shared import half_of, shared
 from benchmarks.table import Row, absent, markdown
 from everthread.core.tokens import TokenCounter, estimate_request_tokens
-from everthread.core.tokens.budget import Calibration
+from everthread.core.tokens.calibration import Calibration
 from everthread.lab.importers.log import Log, LoggedMessage
 from everthread.lab.importers.read_logs import read_log
 

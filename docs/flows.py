@@ -46,15 +46,15 @@ GATEWAY = (
         "Reads the body and starts the exchange. If the manager fails, the client's bytes go.",
     ),
     Box(
-        "gateway/management/request_reader.py",
+        "gateway/request_reader.py",
         "The messages with their bytes. Only what is new is read; the rest is hashed.",
     ),
     Box(
-        "gateway/management/thread_index.py",
+        "thread/finding/thread_index.py",
         "Which thread it continues; its new messages go into the store.",
     ),
     Box(
-        "gateway/management/caller.py",
+        "thread/caller/caller_context.py",
         "The rewrite that stands for the beginning of this history, if there is one.",
     ),
     Box(
@@ -78,7 +78,7 @@ GATEWAY = (
         "Relays the answer through the features in gateway/filters/: usage, recall, charges.",
     ),
     Box(
-        "gateway/management/manager.py",
+        "thread/caller/caller_threads.py",
         "Records reply and usage. From 80 % on it prepares the next summary.",
     ),
 )
@@ -166,9 +166,10 @@ def _box(box: Box, number: int, left: int, top: int) -> str:
         f'<text x="{left + 14}" y="{top + 48 + 16 * place}">{escape(line)}</text>'
         for place, line in enumerate(wrap(box.text, 30))
     )
-    name = box.file.replace("gateway/management/", "…/management/").replace(
-        "compaction/summarizers/", "…/summarizers/"
-    )
+    name = box.file
+    for folder in ("thread/caller/", "thread/finding/", "compaction/summarizers/"):
+        short = folder.removesuffix("/").rpartition("/")[2]
+        name = name.replace(folder, f"…/{short}/")
     return (
         f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#f8fafc" stroke="{colour}"/>'
         f'<rect x="{left}" y="{top}" width="5" height="{HEIGHT}" rx="2" fill="{colour}"/>'

@@ -19,12 +19,11 @@ INTRO = """# Configuration
 *Generated from the schema by `docs/generate.py`.*
 
 All settings are in one file, `config.yaml`, in the Everthread home: the folder `EVERTHREAD_HOME`, or the platform's
-folder for a user's data (`everthread config path` prints it). Every key is optional. Everthread refuses unknown keys
-and values that are not allowed, and names the key, the value and what is allowed. Secrets are never in the file:
-`api_key_env` names the environment variable that has one.
+folder for user data. Every key is optional. An unknown key or value is refused with the reason. Secrets are never in
+the file: `api_key_env` names the environment variable that holds one.
 
+    everthread config path         # where the file is
     everthread config check        # check the file, and what would fail at start
-    everthread config show         # print all settings
     everthread config show --changed
     everthread config set compression.threshold 0.4   # keeps comments
 """
@@ -34,13 +33,17 @@ COMMANDS_INTRO = """# Commands
 
 *Generated from the command line by `docs/generate.py`.*
 
-Every command has `--help`. Exit codes: 0 done, 1 failed, 2 bad input. `--json` prints one JSON object for programs;
-`run` and `lab provider` print one per line.
+Exit codes: 0 done, 1 failed, 2 bad input. These options mean the same everywhere, and are not repeated below:
+
+- `--help`: Show the arguments and options.
+- `--json`: Print JSON for programs: one object, or one per line (`run`, `lab provider`).
+- `--store`: Another store: a URL or a SQLite file. Default: the configured one.
+- `--tenant`: Only what belongs to this tenant.
 """
 
 
 def settings_page() -> str:
-    """Every setting: key, default, what is allowed, meaning."""
+    """Every setting: key, default, meaning with the allowed values."""
     return "\n".join([INTRO, *_sections(Config, "")])
 
 
@@ -54,7 +57,7 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
             nested.append((f"{prefix}{name}", field.annotation))
         else:
             rows.append(
-                f"| `{prefix}{name}` | `{_default(field)}` | {_allowed(model, name)} | {field.description} |"
+                f"| `{prefix}{name}` | `{_default(field)}` | {_meaning(model, name)} |"
             )
     if rows:
         if prefix:
@@ -62,8 +65,8 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield (
             "\n".join(
                 [
-                    "| key | default | allowed | meaning |",
-                    "| --- | --- | --- | --- |",
+                    "| key | default | meaning |",
+                    "| --- | --- | --- |",
                     *rows,
                 ]
             )
@@ -77,25 +80,23 @@ def _default(field: FieldInfo) -> str:
     return json.dumps(field.get_default(call_default_factory=True))
 
 
-def _allowed(model: type[BaseModel], name: str) -> str:
+def _meaning(model: type[BaseModel], name: str) -> str:
+    """Return the description, with the values that are allowed if they are limited."""
     schema: dict[str, Any] = model.model_json_schema()["properties"][name]
     options = schema.get("anyOf", [schema])
-    return " or ".join(_words(option) for option in options)
+    limits = [words for option in options if (words := _limits(option))]
+    description = model.model_fields[name].description or ""
+    return f"{description} Allowed: {', '.join(limits)}." if limits else description
 
 
-def _words(schema: dict[str, Any]) -> str:
+def _limits(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     low = schema.get("minimum")
     high = schema.get("maximum")
-    bounds = (
-        f" {low} to {high}"
-        if high is not None
-        else f" ≥ {low}"
-        if low is not None
-        else ""
-    )
-    return f"{schema.get('type', 'any')}{bounds}"
+    if high is not None:
+        return f"{low} to {high}"
+    return "" if low is None else f"{low} or more"
 
 
 def commands_page() -> str:
@@ -109,24 +110,38 @@ def commands_page() -> str:
 
 
 def _command(command: Any, path: str) -> Iterator[str]:
-    arguments = " ".join(one.metavar or one.name.upper() for one in _arguments(command))
-    yield f"### everthread {path}\n"
-    yield f"{' '.join((command.help or '').split())}\n"
-    if arguments:
-        yield f"Takes `{arguments}`.\n"
-    options = [
-        one
-        for one in command.params
-        if one.param_type_name == "option" and not one.hidden
-    ]
+    children = sorted(getattr(command, "commands", {}).items())
+    arguments = " ".join(map(_argument, _arguments(command)))
+    summary = " ".join((command.help or "").split())
+    if " " in path:
+        yield f"**`{f'everthread {path} {arguments}'.strip()}`** {summary}\n"
+    else:
+        takes = f" Takes `{arguments}`." if arguments else ""
+        yield f"### everthread {path}\n\n{summary}{takes}\n"
+    options = [_option(one) for one in command.params if _is_special(one)]
     if options:
-        yield "| option | meaning |\n| --- | --- |"
-        for one in options:
-            names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-            yield f"| {names} | {' '.join((one.help or '').split()).replace('|', chr(92) + '|')} |"
-        yield ""
-    for name, child in sorted(getattr(command, "commands", {}).items()):
+        yield "\n".join([*options, ""])
+    for name, child in children:
         yield from _command(child, f"{path} {name}")
+
+
+def _is_special(parameter: Any) -> bool:
+    """Return whether this is an option that the page must explain here."""
+    if parameter.param_type_name != "option" or parameter.hidden:
+        return False
+    return "--json" not in parameter.opts and _option(parameter) not in COMMANDS_INTRO
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    return f"- {names}: {' '.join((option.help or '').split())}"
+
+
+def _argument(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    if argument.nargs == -1 and not name.endswith("..."):
+        name = f"{name}..."
+    return name if argument.required else f"[{name.strip('[]')}]"
 
 
 def _arguments(command: Any) -> list[Any]:

@@ -1,19 +1,19 @@
 """Everthread keeps a conversation with a language model going past the model's context window.
 
-The tree, each room importing only those below it (`docs/design/architecture.md` draws the two flows through it):
+The packages, each importing only those below it (`docs/design/architecture.md` draws the two flows through them):
 
     cli/           the `everthread` command
-    lab/           a provider that can be told what to do; replay and its report; logs of other tools
-    integrations/  inside agents of LangChain and other frameworks: their history in, what fits out
-    factory/       where the parts are put together; config/: config.yaml; testing: test doubles, pytest_plugin
-    gateway/       an HTTP service: a faithful proxy; management/: what goes upstream; api/, dashboard/, MCP
-    agent/         a conversation whose model can do things: the tool loop, tools, memory, slash commands
-    conversation/  prepare, send, record; recall, events
-    thread/        one managed conversation: policy, recovery, learnt limits, accounting, the worker of compactions
-    compaction/    what is kept and who writes it: the engine interface, compressor, lossless engine, summarizers
-    providers/     how a model is reached: the official clients, retry, fallback, windows, a local model
-    store/         where conversations live: SQLite, PostgreSQL
-    wire/          pure codecs: OpenAI chat, OpenAI responses, Anthropic, their streams
+    lab/           a simulated provider; replay, comparison and tuning on recorded conversations; importers
+    integrations/  adapters for LangChain and other frameworks: shorten their history before each call
+    factory/       builds the public objects from a configuration; config/: config.yaml; testing: test doubles
+    gateway/       an HTTP proxy that compacts; filters/, api/, dashboard/, MCP
+    agent/         a conversation with tools: the tool loop, tools, approval, memory, slash commands
+    conversation/  a thread and a model: send, stream
+    thread/        one managed conversation: policy, recovery, learnt limits, accounting, background work, recall
+    compaction/    the engine interface, the compressor, the lossless engine, summarizers
+    providers/     the official clients, retry, fallback, windows, a local model
+    store/         stored conversations: SQLite, PostgreSQL
+    wire/          pure codecs: OpenAI chat, OpenAI responses, Anthropic, Gemini, their streams
     core/          pure: messages, tokens, prices, budgets, cache breakpoints, search, redaction, provider errors
     errors         every exception
 

@@ -57,7 +57,7 @@ _START_CHARS = 40
 def assert_rules_survive(before: Any, after: Any, *, rules: Iterable[str] = ()) -> None:
     """Check that every message of the user is in the compacted conversation, word for word.
 
-    `before`: the original messages; `after`: what the model is sent now: messages, a request, the result of `compress`,
+    `before`: the original messages; `after`: the compacted conversation: messages, a request, the result of `compress`,
     or a text. `rules`: check these sentences instead of the messages.
     """
     __tracebackhide__ = True

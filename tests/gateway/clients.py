@@ -18,11 +18,12 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal_writer import JournalWriter
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.contracts import Incoming, Mode, Outcome, Outgoing, ProxyTurn
-from everthread.gateway.management.manager import ProxyManager
-from everthread.gateway.management.setup import ManagerSetup
+from everthread.gateway.contracts import Incoming, Mode, Outgoing, ProxyTurn
+from everthread.gateway.manager import ProxyManager
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
+from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.caller.sent_history import Outcome
 from everthread.thread.events import Event
 from everthread.thread.options import SessionOptions, SummarizerContext
 from everthread.thread.summary_wait import call_later
@@ -79,21 +80,21 @@ class Gate:
             return summarizer or JournalWriter(context.counter)
 
         made = ProxyManager(
-            ManagerSetup(
+            CallerSetup(
                 self.store,
                 engine,
                 engine_key="compressor",
                 summarizer=writer,
                 window=window,
                 options=SessionOptions(**options),
-                cache_markers=markers,
                 listener=self.events.append,
                 wall=wall,
                 clock=clock,
-                recall=recall,
                 is_alone=lambda: alone,
                 timer=timer,
-            )
+            ),
+            cache_markers=markers,
+            recall=recall,
         )
         self.managers.append(made)
         return made

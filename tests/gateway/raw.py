@@ -11,21 +11,15 @@ from everthread.core.types import Reply
 from everthread.factory.gateways import make_features
 from everthread.gateway.app import GatewayApp
 from everthread.gateway.auth import Authenticator
-from everthread.gateway.contracts import (
-    Incoming,
-    Limits,
-    Manager,
-    Mode,
-    Outcome,
-    Outgoing,
-)
+from everthread.gateway.contracts import Incoming, Limits, Manager, Mode, Outgoing
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import Telemetry
-from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
+from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
 from everthread.gateway.middleware import SitePolicy
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
+from everthread.thread.caller.sent_history import Outcome
 
 JSON = [(b"content-type", b"application/json")]
 

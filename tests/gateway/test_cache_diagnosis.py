@@ -6,8 +6,8 @@ from pathlib import Path
 
 from everthread.core.types import Reply
 from everthread.gateway.answer_reader import usage_of
-from everthread.gateway.contracts import Outcome
 from everthread.gateway.dashboard.views import calls_view
+from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.clients import Client, gate, words
 
 DIAGNOSED = {"diagnostics": {"cache_miss_reason": {"type": "system_changed"}}}

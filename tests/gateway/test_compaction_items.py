@@ -12,14 +12,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from everthread.gateway.management.compaction_items import (
+from everthread.gateway.compaction_items import (
     asks_compaction,
     expand_items,
     make_item,
     read_item,
 )
 from everthread.lab.provider import Provider, ServedModel
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 from tests.gateway.clients import words
 from tests.gateway.house import House, house
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from everthread.factory.gateways import make_features
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import NOTICE_HEADER, Outcome
+from everthread.gateway.contracts import NOTICE_HEADER
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.proxy import Proxy
@@ -18,6 +18,7 @@ from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import ResponseHeaders
+from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.raw import (
     JSON,
     STREAM,

@@ -17,7 +17,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.transcript import SUMMARY_START, seal_summary
 from everthread.core.types import Request
-from everthread.gateway.management.compression_job import CompressionJob
+from everthread.thread.caller.compression_job import CompressionJob
 from everthread.thread.engine_jobs import compress_job
 from tests.gateway.clients import words
 from tests.gateway.house import house

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import WireError
-from everthread.gateway.contracts import Outcome
 from everthread.gateway.json_slices import slice_body, splice
-from everthread.gateway.management.gateway_events import Branched
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import Branched
 from everthread.thread.history import build_history, identify, is_cleared
 from everthread.wire import openai_responses
 from tests.chains import canonical_chain
@@ -502,6 +502,73 @@ async def test_calls_that_come_back_as_text_are_the_same_answer(
             client.says(f"Observation: sunny, {number}")
         assert len(threads) == 1
         assert not place.of(Branched)
+
+    await running(tmp_path, run)
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+async def test_an_answer_in_two_parts_with_a_reminder_between_is_the_same(
+    remembered: bool, tmp_path: Path
+) -> None:
+    """As goose sends its newest answer; in the next request it is one message again."""
+
+    async def run(place: Gate) -> None:
+        manager = place.manager()
+        client = Client("openai_chat")
+        client.says("Read the files.")
+        threads = set()
+        for number in range(3):
+            turn = await (manager if remembered else place.manager()).prepare(
+                client.incoming()
+            )
+            threads.add(thread_of(turn))
+            function = {"name": "shell", "arguments": f'{{"in": {number}}}'}
+            call: Any = {"id": f"c{number}", "type": "function", "function": function}
+            text = f"Round {number}: next."
+            whole: Any = {"role": "assistant", "content": text, "tool_calls": [call]}
+            await turn.record(Outcome(200, Reply(whole, "tool_calls")))
+            note = f"<info-msg>\nIt is currently 12:0{number}\n</info-msg>"
+            parts: list[Any] = [
+                {"role": "assistant", "content": text},
+                {"role": "user", "content": note},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+            ]
+            merged = [
+                message
+                for message in client.messages
+                if not str(message["content"]).startswith("<info-msg>")
+            ]
+            for index in range(len(merged) - 1, 0, -1):
+                if merged[index]["role"] == merged[index - 1]["role"] == "assistant":
+                    rest = merged.pop(index)
+                    merged[index - 1] = {**rest, **merged[index - 1]}
+            result = {"role": "tool", "tool_call_id": f"c{number}", "content": "done"}
+            client.messages = [*merged, *parts, result]
+        assert len(threads) == 1
+        assert not place.of(Branched)
+
+    await running(tmp_path, run)
+
+
+async def test_other_words_before_the_same_calls_in_two_parts_are_a_branch(
+    tmp_path: Path,
+) -> None:
+    async def run(place: Gate) -> None:
+        client = Client("openai_chat")
+        client.says("Read the files.")
+        turn = await place.manager().prepare(client.incoming())
+        function = {"name": "shell", "arguments": "{}"}
+        call: Any = {"id": "c1", "type": "function", "function": function}
+        whole: Any = {"role": "assistant", "content": "Reading", "tool_calls": [call]}
+        await turn.record(Outcome(200, Reply(whole, "tool_calls")))
+        client.messages += [
+            {"role": "assistant", "content": "No, I refuse to."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        ]
+        assert thread_of(await place.manager().prepare(client.incoming())) != thread_of(
+            turn
+        )
 
     await running(tmp_path, run)
 

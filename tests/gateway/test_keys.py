@@ -20,8 +20,9 @@ from everthread.errors import ConfigError, InputError
 from everthread.factory import open_store
 from everthread.factory.gateways import upstreams_of, with_own_key
 from everthread.gateway import auth
-from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator, issue_key
+from everthread.gateway.auth import KEY_CACHE_SECONDS, KeyAuthenticator
 from everthread.gateway.contracts import Auth
+from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, SearchQuery
 from tests.gateway.house import (

@@ -13,10 +13,12 @@ from everthread.core.messages import text_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply, Request
-from everthread.gateway.contracts import ProxyTurn, decode_messages
-from everthread.gateway.management.rewrites import RewriteState
-from everthread.gateway.management.turn import ManagedTurn
+from everthread.gateway.contracts import ProxyTurn
+from everthread.gateway.managed_turn import ManagedTurn
+from everthread.thread.caller.replacement import replacement_messages
+from everthread.thread.caller.rewrites import RewriteState
 from everthread.thread.events import CompactionDone
+from everthread.thread.wire_messages import decode_messages
 from tests.gateway.clients import (
     APIS,
     CODECS,
@@ -188,11 +190,11 @@ async def test_a_rewrite_is_stored_with_its_tokens(tmp_path: Path) -> None:
     async with gate(tmp_path, script) as place:
         _, turn = await ask_after_a_compaction(place)
         assert isinstance(turn, ManagedTurn)
-        assert turn.used is not None
-        state = RewriteState.load(turn.used.state)
-        messages = decode_messages(
-            "openai_chat", turn.replacement_values(turn.used), turn.request.model
-        )
+        used = turn.call.used
+        assert used is not None
+        state = RewriteState.load(used.state)
+        values = [value for value, _ in replacement_messages(used)]
+        messages = decode_messages("openai_chat", values, turn.request.model)
         assert (state.model, state.tokens) == (
             turn.request.model,
             TokenCounter(turn.request.model).messages(messages),

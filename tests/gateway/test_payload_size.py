@@ -14,10 +14,10 @@ from everthread.compaction.summary import SummaryDraft
 from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Request
-from everthread.gateway.contracts import Outcome, Outgoing
-from everthread.gateway.management.gateway_events import Slimmed
+from everthread.gateway.contracts import Outgoing
 from everthread.lab.provider import Fault
-from everthread.thread.events import CompactionDone, Notice
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import CompactionDone, Notice, Slimmed
 from everthread.thread.policy import CompactionPause
 from tests.gateway.clients import (
     APIS,

@@ -19,9 +19,10 @@ import pytest
 from everthread.core.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Request
 from everthread.errors import StoreError, SummaryError
-from everthread.gateway.auth import KeyAuthenticator, issue_key
+from everthread.gateway.auth import KeyAuthenticator
 from everthread.gateway.contracts import Mode
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.issued_keys import issue_key
 from everthread.gateway.quotas import KeyLedger, spending_permit, utc_day
 from everthread.gateway.router import Upstream
 from everthread.store.records import KeyLimits, KeyUse

@@ -17,13 +17,14 @@ from everthread.core.messages import text_of
 from everthread.core.types import Api, Reply
 from everthread.errors import StoreError
 from everthread.factory.stores import open_store
-from everthread.gateway.contracts import THREAD_HEADER, Outcome
-from everthread.gateway.management import recorder
-from everthread.gateway.management.gateway_events import RecordFailed
-from everthread.gateway.management.manager import ProxyManager
-from everthread.gateway.management.turn import ManagedTurn
+from everthread.gateway.contracts import THREAD_HEADER
+from everthread.gateway.managed_turn import ManagedTurn
+from everthread.gateway.manager import ProxyManager
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
+from everthread.thread.caller import recorder
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import RecordFailed
 from tests.gateway.clients import Client, Gate, answer, running, thread_of
 
 
@@ -139,7 +140,7 @@ async def test_a_gateway_alone_stores_what_is_not_answered_soon(
         turn = await manager.prepare(client.incoming())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert cast("ManagedTurn", turn).storage.storing is not None
+        assert cast("ManagedTurn", turn).call.storage.storing is not None
         await turn.record(Outcome(500))
         assert store.written[0] == ["user"]
         assert len(await store.history(turn.thread)) == 3
@@ -156,7 +157,7 @@ async def test_a_branch_does_not_wait_for_the_answer_of_the_request_it_leaves(
         other.messages.append({"role": "assistant", "content": "In another window."})
         other.says("And on.")
         second = await manager.prepare(other.incoming())
-        await manager._recorder.store_request(cast("ManagedTurn", second))
+        await manager.threads.store(cast("ManagedTurn", second).call)
         assert store.written == [["user"], ["assistant", "user"]]
         await first.record(Outcome(500))
         await second.record(Outcome(500))

@@ -16,17 +16,17 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.outputs import persisted_block
 from everthread.core.transcript import SUMMARY_START
 from everthread.core.types import Api, Reply
-from everthread.gateway.contracts import Outcome
 from everthread.gateway.json_slices import slice_body
-from everthread.gateway.management.gateway_events import (
+from everthread.testing import ScriptedSummarizer
+from everthread.thread import events
+from everthread.thread.caller.replacement import Cover, name_tool
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import (
+    CompactionDone,
     CompactionReceipt,
     Drifted,
     Unmanaged,
 )
-from everthread.gateway.management.replacement import Cover, name_tool
-from everthread.testing import ScriptedSummarizer
-from everthread.thread import events
-from everthread.thread.events import CompactionDone
 from everthread.thread.history import build_history, identify
 from tests.gateway.clients import (
     APIS,

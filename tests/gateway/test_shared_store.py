@@ -11,9 +11,10 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
-from everthread.gateway.contracts import Outcome, ProxyTurn
-from everthread.gateway.management.manager import ProxyManager
+from everthread.gateway.contracts import ProxyTurn
+from everthread.gateway.manager import ProxyManager
 from everthread.store.store import Store
+from everthread.thread.caller.sent_history import Outcome
 from tests.gateway.clients import Client, Gate
 from tests.store.conftest import Clock, close_sound, open_at
 

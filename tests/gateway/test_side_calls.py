@@ -14,15 +14,10 @@ import pytest
 
 from everthread.core.messages import text_of
 from everthread.core.types import Reply, Request
-from everthread.gateway.contracts import Outcome
-from everthread.gateway.identify import (
-    ClientSession,
-    body_session,
-    read_client,
-    scope_of,
-)
+from everthread.gateway.identify import body_session, read_client, scope_of
 from everthread.store.records import ThreadLink
 from everthread.store.store import Store
+from everthread.thread.caller.sent_history import ClientSession, Outcome
 from tests.cli.conftest import everthread, home
 from tests.gateway.clients import Client, Gate, running
 from tests.gateway.house import CHAT, CLAUDE, house
@@ -235,6 +230,14 @@ def test_headers_come_before_fields() -> None:
     assert scope_of(headers, {"prompt_cache_key": "other"}) == "x-session-id:child"
     assert scope_of({}, {"prompt_cache_key": "other"}) == "body:other"
     assert scope_of({}) == ""
+
+
+def test_a_cache_key_of_copilot_names_no_session() -> None:
+    headers = {"user-agent": "OpenAI/JS 5.20.1", "x-initiator": "agent"}
+    fields = {"prompt_cache_key": "a15e188e5e21eb5d9703d9a85f826eed"}
+    assert scope_of(headers, fields) == ""
+    assert read_client(headers, fields).session == ""
+    assert scope_of({"agent-session-id": "20261118_1"}) == "agent-session-id:20261118_1"
 
 
 class HeldStore:

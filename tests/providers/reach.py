@@ -18,7 +18,7 @@ from everthread.providers.clients import (
     OpenAIResponsesModel,
 )
 from everthread.wire import anthropic, openai_chat, openai_responses
-from everthread.wire.common import encode_event
+from everthread.wire.sse import encode_event
 
 APIS: tuple[Api, ...] = ("openai_chat", "openai_responses", "anthropic")
 CLASSES: dict[Api, type[HttpModel]] = {

@@ -254,9 +254,10 @@ def test_a_program_goes_on_far_past_its_window(name: str, tmp_path: Path) -> Non
     )
     assert found["tokens_said"] >= 3 * program.window
     assert found["compactions"] >= 3
-    assert found["breaks"] <= found["compactions"], found["break_places"]
+    most_breaks = found["compactions"] + program.retells
+    assert found["breaks"] <= most_breaks, found["break_places"]
     if program.window >= 40_000:
-        assert found["cached"] >= 0.85
+        assert found["cached"] >= (0.8 if program.unsteady > 2 else 0.85)
     assert found["answered_by_recall"]
     assert found["has_recall"] is not bool(program.mcp), (
         "our MCP server stands in the place of recall"

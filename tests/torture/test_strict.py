@@ -38,7 +38,7 @@ def test_a_strict_provider_refuses_nothing(name: str, tmp_path: Path) -> None:
     assert len(found["too_long"]) <= 2, "limits are learnt from the first refusal"
     assert not any(found["codes"]), found["errors"]
     assert found["compactions"] >= 1
-    assert found["cached"] >= 0.85
+    assert found["cached"] >= (0.75 if PROGRAMS[name].unsteady > 2 else 0.85)
     assert FACT in found["said"][-1]
 
 

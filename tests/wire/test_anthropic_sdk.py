@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from everthread.core.messages import calls_of, results_of, text_of
 from everthread.core.types import Reply
 from everthread.wire import anthropic
-from everthread.wire.common import encode_event
+from everthread.wire.sse import encode_event
 from tests.wire.anthropic_sdk import sdk
 from tests.wire.openai_sdk import golden
 from tests.wire.recording import Recorded, json_reply, sse_reply

@@ -12,7 +12,7 @@ from everthread.core.messages import calls_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import anthropic
-from everthread.wire.common import SseEvent, SseParser, encode_event
+from everthread.wire.sse import SseEvent, SseParser, encode_event
 from tests.wire.anthropic_strategies import copy_of, replies
 
 START = {

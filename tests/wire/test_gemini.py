@@ -16,7 +16,7 @@ from everthread.core.validation import OPENING, validate_messages
 from everthread.errors import WireError
 from everthread.wire import gemini
 from everthread.wire.codecs import decode_any
-from everthread.wire.common import SseEvent
+from everthread.wire.sse import SseEvent
 from tests.wire.anthropic_strategies import chat_histories
 from tests.wire.gemini_strategies import replies, requests, wire_contents
 

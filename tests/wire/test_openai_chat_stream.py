@@ -13,8 +13,8 @@ from everthread.core.messages import Message
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_chat as chat
-from everthread.wire.common import SseEvent, SseParser, encode_event
 from everthread.wire.openai_chat import ChatStreamDecoder, encode_stream
+from everthread.wire.sse import SseEvent, SseParser, encode_event
 from tests.shared_data import shared
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk

@@ -13,8 +13,8 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
 from everthread.wire import openai_responses
-from everthread.wire.common import SseEvent, encode_event
 from everthread.wire.openai_responses import ResponsesStreamDecoder, encode_stream
+from everthread.wire.sse import SseEvent, encode_event
 from tests.wire import openai_strategies as made
 from tests.wire.openai_sdk import golden, sdk
 from tests.wire.recording import sse_reply

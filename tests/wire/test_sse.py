@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
+from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
 
 
 def parse(*chunks: bytes) -> list[SseEvent]:

@@ -3,7 +3,7 @@
     command: git status         this command, word for word
     command: pytest *           with any further words, or none
     command: cat docs/*.md      within a word `*` stops at a slash, `**/` does not
-    exactly: tar cf b.tar *     this command as it is written: nothing in it is a wildcard
+    exactly: tar cf b.tar *     this command literally: nothing in it is a wildcard
     write: src/**               files below src, as paths relative to the workspace
 
 An answer "always" is stored literally: a wildcard is one only in a rule that a person typed.
@@ -44,9 +44,9 @@ ApprovalAnswer = bool | Literal["always"] | Denial
 Ask = Callable[[Permission], Awaitable[ApprovalAnswer]]
 Kind = Literal["command", "exactly", "write"]
 
-_SHELL = frozenset(";&|<>()`${}!\n\r\0")
+_SHELL_CHARACTERS = frozenset(";&|<>()`${}!\n\r\0")
 """Characters that can make a command line more than one program and its arguments. Quoted ones count too."""
-_GLOB = frozenset("*?[")
+_GLOB_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule. `InputError` where it is not one, or would allow more than it says."""
+    """Read a rule. Raise `InputError` if it is not one, or would allow more than it says."""
     kind, colon, pattern = (part.strip() for part in text.partition(":"))
     if not colon or kind not in ("command", "exactly", "write") or not pattern:
         raise InputError(
@@ -92,7 +92,7 @@ def parse_rule(text: str) -> Rule:
             f"the rule {quote_name(text)!r} is no plain command: a rule allows one program, "
             "without ; & | < > ( ) $ and the like"
         )
-    if _GLOB & set(words[0]):
+    if _GLOB_CHARACTERS & set(words[0]):
         raise InputError(
             f"the rule {quote_name(text)!r} must name the program itself; to allow everything use --yes"
         )
@@ -124,9 +124,10 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 
 
 def plain_words(command: str) -> list[str] | None:
-    """The words of a command that is one program and its arguments; None for any other command line."""
+    """Return the words of a command that is one program and its arguments; None for any other command line."""
     if any(
-        char in _SHELL or not (char.isprintable() or char == "\t") for char in command
+        char in _SHELL_CHARACTERS or not (char.isprintable() or char == "\t")
+        for char in command
     ):
         return None
     try:
@@ -152,7 +153,7 @@ class Approvals:
         everything: bool = False,
         keep: Callable[[Rule], None] | None = None,
     ) -> None:
-        """`keep` stores the rule for an `always`."""
+        """`keep` stores the rule when the user answers `always`."""
         self.rules = tuple(
             parse_rule(rule) if isinstance(rule, str) else rule for rule in rules
         )
@@ -183,7 +184,7 @@ class Approvals:
             return bool(answer)
 
     def refusal(self, permission: Permission) -> str:
-        """The message for the model after a refusal: the reason, and how it can be allowed."""
+        """Return the message for the model after a refusal: the reason, and how it can be allowed."""
         what = f"{permission.kind} {quote_name(permission.what)!r}"
         if self._ask is not None:
             reason = self._reasons.pop(_identity(permission), "")
@@ -221,9 +222,10 @@ def rule_for(permission: Permission) -> Rule | None:
     kind: Kind = permission.kind
     if kind == "write":
         what = "".join(
-            f"\\{char}" if char in _GLOB or char == "\\" else char for char in what
+            f"\\{char}" if char in _GLOB_CHARACTERS or char == "\\" else char
+            for char in what
         )
-    elif _GLOB & set(what):
+    elif _GLOB_CHARACTERS & set(what):
         kind = "exactly"
     try:
         rule = parse_rule(f"{kind}: {what}")
@@ -233,7 +235,7 @@ def rule_for(permission: Permission) -> Rule | None:
 
 
 def how_to_allow(permission: Permission) -> str:
-    """How the user can allow it beforehand."""
+    """Say how the user can allow it beforehand."""
     what = permission.what
     rule = rule_for(permission)
     if rule is not None:
@@ -246,7 +248,7 @@ def how_to_allow(permission: Permission) -> str:
 
 
 def _identity(permission: Permission) -> tuple[str, str, str]:
-    """What an earlier answer holds for: a command in its folder, or a path whatever is written to it."""
+    """Return the key of an earlier answer: a command in its folder, or a path whatever is written to it."""
     return (
         permission.kind,
         permission.what,
@@ -265,13 +267,17 @@ def _word_matches(pattern: str, word: str) -> bool:
     """Match word for word; a pattern matches no word that the shell would expand."""
     if pattern == word:
         return True
-    if not _GLOB & set(pattern) or _GLOB & set(word) or word.startswith("~"):
+    if (
+        not _GLOB_CHARACTERS & set(pattern)
+        or _GLOB_CHARACTERS & set(word)
+        or word.startswith("~")
+    ):
         return False
     return _path_matches(pattern, word)
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """Return whether a pattern reaches into `.git`, whose hooks are run: only if it names it."""
+    """Return whether a pattern matches a path; inside `.git`, whose hooks are run, only if it names `.git`."""
     parts = path.lower().split("/")
     if ".." in parts or (".git" in parts and ".git" not in pattern.split("/")):
         return False

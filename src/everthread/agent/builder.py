@@ -72,10 +72,10 @@ class AgentBuilder(CompactionHooks):
             self.prompt.set_todo(await load_todo(self.store, thread))
 
     async def after_compaction(self, session: str, previous: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def on_event(self, event: Event) -> None:
-        """The conversation's listener."""
+        """Pass an event of the conversation to the agent."""
         if self.agent is not None:
             self.agent.on_event(event)
 
@@ -85,7 +85,7 @@ class AgentBuilder(CompactionHooks):
             self.agent.conversation.on_model_event(event)
 
     def _make_builtin_tools(self) -> list[Tool]:
-        """The built-in tools, in the order the model sees them."""
+        """Return the built-in tools, in the order the model sees them."""
         common: list[Tool] = [*file_tools(), Recall(), Todo(), MemoryTool(self.memory)]
         prompt = self._make_prompt("subagent", "tools")
         return [

@@ -1,4 +1,4 @@
-"""The tool loop: ask the model, run what it calls, give it the results, until it answers."""
+"""The tool loop: ask the model, run the tools it calls and return the results, until it answers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Progress:
 class Agent:
     """A conversation whose model can use tools.
 
-    `approve` decides on permissions. `listener` gets every event: the agent's own, and the conversation's where
+    `approve` decides on permissions. `listener` gets every event: the agent's own, and the conversation's if
     `on_event` is its listener. `routes` finds a model by its name.
     """
 
@@ -495,7 +495,7 @@ def _as_reply(tool: str, value: object) -> ToolReply:
 
 
 def as_result(call: Call, reply: ToolReply) -> Message:
-    """The tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
+    """Return the tool message for the model. Lone surrogates, which no protocol can carry, are replaced."""
     text = reply.text.encode("utf-8", "replace").decode("utf-8")
     message: Message = {
         "role": "tool",
@@ -524,7 +524,7 @@ def _parse_arguments(call: Call) -> dict[str, Any]:
 def _results(
     calls: Sequence[Call], tasks: Sequence[asyncio.Task[ToolReply]]
 ) -> list[Message]:
-    """The results in the order of the calls, one for each id."""
+    """Return the results in the order of the calls, one for each id."""
     results: dict[str, Message] = {}
     for call, task in zip(calls, tasks, strict=True):
         reply = (

@@ -38,7 +38,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 def memory_folder(home: Path, tenant: str) -> Path:
-    """The folder of a tenant's memory, always inside the home."""
+    """Return the folder of a tenant's memory, always inside the home."""
     if tenant == DEFAULT_TENANT:
         return home
     name = (
@@ -65,7 +65,7 @@ class MemoryFiles:
         self._writing = asyncio.Lock()
 
     def entries(self, shelf: Shelf) -> list[str]:
-        """The entries of a file, without secrets that the user may have written into it."""
+        """Return the entries of a file, without secrets that the user may have written into it."""
         return [
             redact(_entry_text(lines))
             for lines in _split_groups(self._read(shelf))
@@ -73,7 +73,7 @@ class MemoryFiles:
         ]
 
     def text(self, shelf: Shelf) -> str:
-        """The file as the system prompt shows it: without secrets, and no longer than its limit."""
+        """Return the file as the system prompt shows it: without secrets, and no longer than its limit."""
         content = redact(self._read(shelf)).strip()
         limit = LIMITS[shelf]
         if len(content) <= limit:
@@ -112,7 +112,7 @@ class MemoryFiles:
     # Inside
 
     async def _put_in_place(self, shelf: Shelf, old: str, new: Groups) -> str:
-        """Put other lines in the place of an entry; the text of that entry."""
+        """Replace an entry by other lines; return its text."""
         entries: list[str] = []
 
         def edit(groups: Groups) -> Groups:

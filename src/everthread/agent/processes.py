@@ -25,13 +25,13 @@ from everthread.core.redaction import redact
 from everthread.errors import InputError
 
 MARK = "EVERTHREAD_CHILD"
-GRACE = 0.5
+GRACE_SECONDS = 0.5
 """Seconds between SIGTERM and SIGKILL."""
-LINGER = 1.0
+LINGER_SECONDS = 1.0
 """Seconds to wait for output after the child has ended but a process it started has not."""
 OUTPUT_BYTES = 1_000_000
 """Bytes kept of an output's start, and of its end."""
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _TRIES = 5
 _KILL_SECONDS = 5.0
 """Seconds to wait after SIGKILL; a process that waits for a broken disk may stay."""
@@ -60,7 +60,7 @@ async def run(
         if not await _within(seconds, child.exited):
             await child.end()
             return ProcessExit(None, child.output.text())
-        await _within(LINGER, child.drained)
+        await _within(LINGER_SECONDS, child.drained)
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
@@ -93,7 +93,7 @@ class ProcessFamily:
     async def end(self) -> None:
         """Send SIGTERM to what still runs, then SIGKILL."""
         for number, seconds in (
-            (signal.SIGTERM, GRACE),
+            (signal.SIGTERM, GRACE_SECONDS),
             (signal.SIGKILL, _KILL_SECONDS),
         ):
             until = time.monotonic() + seconds
@@ -129,7 +129,8 @@ class ProcessOutput:
 
     def __init__(self, limit: int = OUTPUT_BYTES) -> None:
         self._limit = limit
-        self._head, self._tail = bytearray(), bytearray()
+        self._head = bytearray()
+        self._tail = bytearray()
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -171,7 +172,8 @@ class ChildProcess(ProcessFamily):
     ) -> None:
         super().__init__(environment)
         self.output = ProcessOutput()
-        self.exited, self.drained = asyncio.Event(), asyncio.Event()
+        self.exited = asyncio.Event()
+        self.drained = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         reading, writing = os.pipe()
         try:
@@ -197,7 +199,7 @@ class ChildProcess(ProcessFamily):
         ).start()
 
     def find_running(self) -> tuple[int, ...]:
-        """The processes it started that still run; its process group (negative) where /proc does not show them."""
+        """Return its processes that still run; without /proc, its process group as a negative number."""
         try:
             os.killpg(self.process.pid, 0)
         except (ProcessLookupError, PermissionError):
@@ -210,7 +212,7 @@ class ChildProcess(ProcessFamily):
         )
 
     def _has(self, folder: Path) -> bool:
-        """Whether it carries the mark or is in the child's session: a program that just starts shows no environment."""
+        """Return whether a process has the mark, or is in the child's session while it starts."""
         state, _, _, session = (
             (folder / "stat").read_bytes().rpartition(b")")[2].split()[:4]
         )
@@ -228,7 +230,7 @@ class ChildProcess(ProcessFamily):
         """Send SIGTERM to it and all it started, then SIGKILL."""
         try:
             self.signal(signal.SIGTERM)
-            await _within(GRACE, self.drained)
+            await _within(GRACE_SECONDS, self.drained)
         finally:
             for _ in range(
                 _TRIES
@@ -244,7 +246,7 @@ class ChildProcess(ProcessFamily):
     def _read(self, reading: int) -> None:
         """Read to the end even if no caller waits any more: a closed pipe would kill background processes."""
         try:
-            while chunk := os.read(reading, _CHUNK):
+            while chunk := os.read(reading, _CHUNK_BYTES):
                 self.output.feed(chunk)
         finally:
             os.close(reading)
@@ -279,19 +281,19 @@ _ALWAYS = frozenset(
         "TERM",
     }
 )
-_WORDS = re.compile(
+_SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|KEYFILE|PASS|PWD|PAT|JWT|COOKIES?|BEARER|DSN|CREDS?)(?:_|$)|CREDENTIAL|PASSWORD|PASSWD"
     r"|PASSPHRASE|SECRET|APIKEY|TOKEN(?!IZER|S)|ACCESS_?KEY|PRIVATE_?KEY|_AUTH$|^AUTH$|AUTHORIZATION"
 )
 _IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
-_SHORTEST = 8
+_MIN_KEY_CHARS = 8
 """Shortest value of a key that is looked for in other variables; shorter ones occur by chance."""
 
 
 def child_environment(
     source: Mapping[str, str], secrets: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The variables for a child process. `secrets` names those that hold configured keys.
+    """Return the variables for a child process. `secrets` names those that hold configured keys.
 
     Left out are those, variables that repeat their value, and variables whose name or value is that of a credential.
     """
@@ -299,7 +301,7 @@ def child_environment(
     values = {
         value
         for name, value in source.items()
-        if name.upper() in secret_names and len(value) >= _SHORTEST
+        if name.upper() in secret_names and len(value) >= _MIN_KEY_CHARS
     }
     variables = {
         name: value
@@ -312,8 +314,8 @@ def child_environment(
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a credential, by its name or its value."""
-    if _WORDS.search(name.upper()) or _IN_URL.search(value):
+    """Return whether a variable holds a credential, by its name or its value."""
+    if _SECRET_NAME.search(name.upper()) or _IN_URL.search(value):
         return True
     text = f"{name}={value}"
     return redact(text) != text
@@ -344,7 +346,7 @@ def hide_environment(public: Container[str]) -> int:
 
 
 def _environment_bounds() -> tuple[int, int]:
-    """The memory addresses of the environment this process was started with."""
+    """Return the memory addresses of the environment with which this process was started."""
     try:
         fields = (
             Path("/proc/self/stat")

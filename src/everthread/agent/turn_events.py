@@ -74,7 +74,7 @@ class TurnEnded(Event):
     kind = "turn_ended"
     reason: Ending
     rounds: int
-    """Of tool calls."""
+    """Rounds of tool calls."""
     calls: int
     seconds: float
     error: str = ""
@@ -86,7 +86,7 @@ class Delegated(Event):
 
     kind = "delegated"
     thread: str
-    """The subagent's."""
+    """The subagent's thread."""
     event: Event
 
     def as_dict(self) -> dict[str, Any]:

@@ -150,7 +150,8 @@ class JournalFold:
             start = self._part_start if span.start == self._turn_start else span.start
             self._turn_start = span.start
             while True:
-                self._part_start, end = start, self._part_end(start, span.stop)
+                self._part_start = start
+                end = self._part_end(start, span.stop)
                 part = _Part(
                     facts[start:end],
                     turns[start],

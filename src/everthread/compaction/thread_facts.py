@@ -518,10 +518,8 @@ def _answers(effect: Effect, key: str, failure: str) -> bool:
 
     A run that names fewer files is another one. A folder that is not named may be any.
     """
-    (command, _, folder), (failed, _, failed_in) = (
-        key.partition(_IN),
-        failure.partition(_IN),
-    )
+    command, _, folder = key.partition(_IN)
+    failed, _, failed_in = failure.partition(_IN)
     if effect.kind != "ran" or (folder and failed_in and folder != failed_in):
         return False
     words = command.split()

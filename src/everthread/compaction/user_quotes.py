@@ -16,9 +16,6 @@ from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-# --- sentences within a budget ----------------------------------------------------------------------------------------
-
-
 Count = Callable[[str], int]
 GAP = "[…]"
 """Marks a place with omitted text."""
@@ -190,10 +187,9 @@ def join_sentences(text: str, pieces: Sequence[Sentence], chosen: list[int]) -> 
         piece = text[pieces[number].start : pieces[number].end]
         between = text[pieces[before].end : pieces[number].start]
         if number > before + 1 or GAP in between:
-            parts[-1], piece = (
-                parts[-1].rstrip(),
-                piece if between.endswith("\n") else piece.lstrip(),
-            )
+            parts[-1] = parts[-1].rstrip()
+            if not between.endswith("\n"):
+                piece = piece.lstrip()
             between = f"\n{GAP}\n" if "\n" in between else f" {GAP} "
         parts += (between, piece)
     is_cut = chosen[-1] < len(pieces) - 1 or GAP in text[pieces[-1].end :]

@@ -1,6 +1,6 @@
 """The configuration: one `config.yaml` in the Everthread home, every key optional.
 
-Unknown keys and values out of range are refused at load, with the key's full path, the value and what is allowed;
+Unknown keys and values out of range are refused at load, with the key's full path, the value and the allowed values;
 nothing is clamped. Secrets come from the environment: the file names the variable (`api_key_env`).
 """
 
@@ -132,7 +132,7 @@ def _describe_problems(error: ValidationError) -> Iterator[str]:
 
 
 def _suggest_key(path: list[str]) -> str:
-    """The key that was probably meant, from the keys of that section."""
+    """Return the key that was probably meant, from the keys of that section."""
     if path[-1] in ("api_key", "key", "token", "password"):
         return "; secrets stay out of the file: name an environment variable with api_key_env"
     section: Any = Config

@@ -95,7 +95,7 @@ def _set_value(document: Any, steps: list[str], value: Any, path: Path) -> None:
 
 
 def _changes_unquoted(value: str) -> bool:
-    """Tell whether a text without quotes would be read as another value."""
+    """Return whether a text without quotes would be read as another value."""
     try:
         return bool(parse_yaml(value) != value)
     except ValueError:
@@ -120,7 +120,7 @@ def _load(text: str, path: Path) -> Any:
 
 
 def _dump(document: Any, old: str) -> str:
-    """The text of a document; a file with comments alone keeps them."""
+    """Return the text of a document; a file with comments alone keeps them."""
     written = io.StringIO()
     _make_yaml().dump(document, written)
     text = written.getvalue()

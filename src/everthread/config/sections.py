@@ -102,7 +102,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty_sections(cls, values: Any) -> Any:
-        """A section with nothing under it, or with comments only, sets nothing."""
+        """Remove sections without keys: a section with comments only sets nothing."""
         if not isinstance(values, dict):
             return values
         sections = {
@@ -122,7 +122,7 @@ def _is_section(annotation: Any) -> bool:
 
 
 class ModelEndpoint(Options):
-    """How a model is reached."""
+    """Access to a model: provider, address, key."""
 
     base_url: HttpUrl | None = Field(
         None,
@@ -178,7 +178,7 @@ class AuxiliaryOptions(Options):
 
 
 class EngineOptions(Options):
-    """Which engine decides what stays in the context."""
+    """The engine that decides what the context keeps."""
 
     engine: str = Field(
         "compressor",
@@ -188,7 +188,7 @@ class EngineOptions(Options):
 
 
 class ModelCompression(Options):
-    """When one model's history counts as too large; null values are those of every model."""
+    """When the history of one model is compacted; null: as for every model."""
 
     threshold: Annotated[float, within("compression.threshold")] | None = None
     threshold_tokens: Annotated[int, within("compression.threshold_tokens")] | None = (
@@ -198,7 +198,7 @@ class ModelCompression(Options):
 
 
 class CompressionOptions(Options):
-    """When the history counts as too large, and how much of it stays."""
+    """When the history is compacted, and how much of it is kept."""
 
     enabled: bool = Field(
         default=True,
@@ -334,7 +334,7 @@ class RecallSettings(Options):
 
 
 class StoreOptions(Options):
-    """Where conversations live."""
+    """The store of conversations."""
 
     url: Annotated[str, AfterValidator(store_url)] | None = Field(
         None,
@@ -343,7 +343,7 @@ class StoreOptions(Options):
 
 
 class UpstreamOptions(Options):
-    """A provider behind the gateway."""
+    """A provider to which the gateway forwards requests."""
 
     name: str = Field(
         min_length=1, description="What it is called in logs and figures."

@@ -68,7 +68,7 @@ def apply_cache_control(
     previous: int | None = None,
     wordless_results: bool = False,
 ) -> list[Message]:
-    """The messages with one mark on the last leading system message and three on the last three others.
+    """Return the messages with one mark on the last leading system message and three on the last three others.
 
     Outside Anthropic's own API a tool's result carries no mark, nor does a message of calls alone: the mark moves to
     the nearest earlier message with content, so that a tool loop keeps reading from the cache. With

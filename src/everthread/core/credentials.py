@@ -17,11 +17,25 @@ from typing import Any
 
 from everthread.core.randomness import (
     ALPHANUMERIC,
-    ENOUGH,
+    MAX_JUDGED_CHARS,
     is_random,
     is_sequence,
     shannon,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret's span in a text, and the kind it was recognised by."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def match_end(match: re.Match[str] | None, at: int) -> int:
+    """Return the end of a match that began at `at`; `at` itself if there is none."""
+    return match.end() if match else at
 
 
 class NameHint(IntEnum):
@@ -29,11 +43,11 @@ class NameHint(IntEnum):
 
     NOTHING = 0
     KEY = 1
-    """A key of some kind: a lookup key, perhaps. Only what is random and no hash or UUID is a secret."""
+    """A key of some kind, perhaps a lookup key: secret only if random, and neither a hash nor a UUID."""
     SECRET = 2
-    """A secret, token, API key: random values are."""
+    """A secret, token or API key: random values are secret."""
     PASSWORD = 3
-    """A person may have made it up: anything but a plain word."""
+    """A password, which a person may have made up: anything but a plain word is secret."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +72,16 @@ class CredentialForm:
         return re.compile(self.before_expression, re.A)
 
     def accepts(self, rest: str) -> bool:
-        """Whether what a match found looks as it must."""
+        """Return whether the matched text looks as the form requires."""
         return self.looks == "any" or (
-            is_random(rest) if self.looks == "random" else shannon(rest[:ENOUGH]) >= 2.0
+            is_random(rest)
+            if self.looks == "random"
+            else shannon(rest[:MAX_JUDGED_CHARS]) >= 2.0
         )
 
 
 class Rules:
-    """What `data/secrets.toml` says, as patterns and sets."""
+    """The rules of `data/secrets.toml`, as patterns and sets."""
 
     def __init__(self) -> None:
         file = resources.files("everthread.core").joinpath("data/secrets.toml")
@@ -85,7 +101,7 @@ class Rules:
         self.starts = _start_pattern(starts)
         """Finds the start of any of the tokens (group 1), which some character must precede."""
         self.tokens = _group_by_start(starts, forms)
-        """By the start that was found: the forms it may be."""
+        """The possible forms by the start that was found."""
         self.patterns = [
             _form(row, re.escape(row["has"]) + row["after"]) for row in data["pattern"]
         ]
@@ -157,7 +173,7 @@ def rules() -> Rules:
 
 
 def _first_beyond_ascii(stem: str) -> str:
-    """The first letter that ASCII does not have, in lower and upper case."""
+    """Return the first letter that ASCII does not have, in lower and upper case."""
     letter = next(letter for letter in stem if not letter.isascii())
     return letter + letter.upper()
 
@@ -189,7 +205,7 @@ def _form(row: dict[str, Any], pattern: str) -> CredentialForm:
 
 
 def trie(words: Iterable[str]) -> str:
-    """One pattern for many literals that looks at each character once, and takes the longest."""
+    """Return one pattern for many literals that looks at each character once, and takes the longest."""
     tree: dict[str, Any] = {}
     for word in words:
         node = tree
@@ -210,8 +226,8 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @lru_cache(4096)
-def says(name: str) -> NameHint:
-    """Return what a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`) announces, judged by its last words."""
+def hint_of_name(name: str) -> NameHint:
+    """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
     words = "_".join(_WORD.findall(name)).lower()
     if rules().harmless_name.search(words):
         return NameHint.NOTHING
@@ -243,8 +259,8 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _MARKED = re.compile(r"[@!][A-Za-z_.-]+")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
 _MIXED = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
-_DRAWN = re.compile(r"[a-z]{3,10}")
-"""As words are drawn from a list for a passphrase."""
+_LISTED_WORD = re.compile(r"[a-z]{3,10}")
+"""A word as lists for passphrases have it."""
 _BESIDE_FIGURES = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
 _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
@@ -252,7 +268,7 @@ _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 @lru_cache(1024)
 def is_placeholder(value: str) -> bool:
     """Return whether the value is a placeholder: `your-key`, `<token>`, `${VAR}`, `xxxx`, a path, a plain word."""
-    value = value[:ENOUGH]
+    value = value[:MAX_JUDGED_CHARS]
     return (
         _REFERENCE.match(value) is not None
         or shannon(value) < 1.5
@@ -271,7 +287,7 @@ def is_published(token: str) -> bool:
 
 def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
     """Return whether a value is a secret, given its name's strength. Unquoted values may be code."""
-    value = value[:ENOUGH]
+    value = value[:MAX_JUDGED_CHARS]
     if level is NameHint.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value):
         return False
     if not quoted and _is_code(value):
@@ -290,11 +306,10 @@ def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
 
 
 def is_passphrase(value: str, level: NameHint) -> bool:
-    """Whether quoted words after a password's name are one: one holds a figure or a sign, or they make no sentence.
+    """Return whether quoted words after a password's name are a passphrase.
 
-    Four words or more without one that makes a sentence are a passphrase if one is a figure or all could be drawn.
-
-    What names a password itself is a label or a message.
+    They are if one of them mixes letters with digits or signs, or if four or more of them contain no word of ordinary
+    sentences and look drawn from a word list. Words that name a password are a label or a message.
     """
     words = value.split()
     if (
@@ -311,16 +326,19 @@ def is_passphrase(value: str, level: NameHint) -> bool:
         for word, plain in zip(words, letters, strict=True)
         if plain not in rules().sentence_words
     ]
-    if any(4 <= len(word) <= ENOUGH and _MIXED.match(word) is not None for word in own):
+    if any(
+        4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED.match(word) is not None
+        for word in own
+    ):
         return True
     if len(own) < len(words) or len(words) < 4:
         return False
-    form = _DRAWN if all(letters) else _BESIDE_FIGURES
+    form = _LISTED_WORD if all(letters) else _BESIDE_FIGURES
     return all(form.fullmatch(word) for word in words)
 
 
 def _is_code(value: str) -> bool:
-    """`config.db_password2`, `@decorator`, `!tag`."""
+    """Return whether a value is code: `config.db_password2`, `@decorator`, `!tag`."""
     if _DOTTED.fullmatch(value):
         part = max(value.split("."), key=len)
         return len(part) < 16 or not is_random(part)
@@ -328,7 +346,7 @@ def _is_code(value: str) -> bool:
 
 
 def is_provider_key(value: str, provider: str) -> bool:
-    """Whether a value assigned beside a provider's name is of the kind the provider issues."""
+    """Return whether a value assigned beside a provider's name is of the kind the provider issues."""
     if is_placeholder(value) or _ID.match(value):
         return False
     if _UUID.fullmatch(value):

@@ -121,7 +121,7 @@ def kind_of(part: Any) -> str:
 
 
 def part_text(part: Any) -> str:
-    """The words in one part; reasoning, calls, results and media have none of their own."""
+    """Return the words in one part; reasoning, calls, results and media have none of their own."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or kind_of(part) in _WORDLESS_BLOCKS:
@@ -132,7 +132,7 @@ def part_text(part: Any) -> str:
 
 
 def content_text(content: Any) -> str:
-    """The text of any content shape: string, parts, null."""
+    """Return the text of any content shape: string, parts, null."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -146,7 +146,7 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def calls_of(message: Mapping[str, Any]) -> list[Call]:
-    """The tool calls of an assistant message, in order."""
+    """Return the tool calls of an assistant message, in order."""
     if message.get("role") != "assistant":
         return []
     content = message.get("content")
@@ -183,12 +183,12 @@ def calls_of(message: Mapping[str, Any]) -> list[Call]:
 
 
 def join_name(namespace: str, name: str) -> str:
-    """The name of a tool in a namespace, as clients spell tools of MCP servers."""
+    """Return the name of a tool in a namespace, as clients spell tools of MCP servers."""
     return f"{namespace}__{name}"
 
 
 def tool_names(tool: Mapping[str, Any]) -> list[str]:
-    """The names by which a tool is called; a namespace has several."""
+    """Return the names by which a tool is called; a namespace has several."""
     function = tool.get("function") or tool
     name = as_text(function.get("name")) if isinstance(function, Mapping) else ""
     if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
@@ -200,7 +200,7 @@ def tool_names(tool: Mapping[str, Any]) -> list[str]:
 
 
 def results_of(message: Mapping[str, Any]) -> list[Result]:
-    """The tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
+    """Return the tool results a message carries: itself (role `tool`), or its `tool_result` blocks."""
     if message.get("role") == "tool":
         name = as_text(message.get("name"))
         return [
@@ -216,7 +216,7 @@ def results_of(message: Mapping[str, Any]) -> list[Result]:
 
 
 def message_key(message: Any) -> Hashable:
-    """A cheap key that equal messages share, to find a message again. Two messages with one key may still differ."""
+    """Return a cheap key that equal messages share; different messages may share it too."""
     if not isinstance(message, dict):
         return None
     content = message.get("content")
@@ -242,7 +242,7 @@ def _part_key(part: Any) -> str | None:
 
 
 def as_text(value: Any) -> str:
-    """The value if it is text, else none."""
+    """Return the value if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
@@ -268,7 +268,7 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 def strings_in(value: Any, *, keys: bool = False) -> Iterator[str]:
-    """Every string in parsed JSON, in order; with `keys`, the names of an object before its values."""
+    """Yield every string in parsed JSON, in order; with `keys`, the names of an object before its values."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -282,21 +282,21 @@ def strings_in(value: Any, *, keys: bool = False) -> Iterator[str]:
 
 
 def json_text(value: Any) -> str:
-    """A call's arguments as text, whether they were written as text or as the value itself."""
+    """Return a call's arguments as text, whether they were written as text or as the value itself."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def with_content(message: Message, content: Content) -> Message:
-    """A copy with other content."""
+    """Return a copy with other content."""
     copy = off_the_wire(message)
     copy["content"] = content
     return copy
 
 
 def off_the_wire(message: Mapping[str, Any]) -> Message:
-    """A copy that is about to be changed: no longer what was on the wire, but still by the same author."""
+    """Return a copy to be changed: without its wire value, but with its author."""
     copy = {key: value for key, value in message.items() if key != "_native"}
     native = message.get("_native")
     if isinstance(native, dict):
@@ -326,7 +326,7 @@ def edit_results(
 
 
 def with_text(content: Any, text: str) -> Content:
-    """The content saying `text` instead: its first part with words carries it, parts without words stay."""
+    """Return the content saying `text` instead: its first part with words carries it, parts without words stay."""
     if not isinstance(content, list):
         return text
     parts: list[Any] = []
@@ -353,7 +353,7 @@ def _edit_block(part: Any, edit: Callable[[Result, Mapping[str, Any]], Any]) -> 
 
 
 def images_in(content: Any) -> Iterator[Part]:
-    """Every image part of a content value, tool results' included."""
+    """Yield every image part of a content value, tool results' included."""
     for part in content if isinstance(content, list) else []:
         if not isinstance(part, dict):
             continue
@@ -404,12 +404,12 @@ def typed_words(result: str, tool: str, *, failed: bool) -> str:
 
 
 def is_refused_call(result: str) -> bool:
-    """Whether a result says, as a client writes it, that the user refused the call."""
+    """Return whether a result says, as a client writes it, that the user refused the call."""
     return _client_patterns().find_refusal(result) is not None
 
 
 def strip_injected(text: str) -> str:
-    """The text without what clients inject around the user's words, trimmed. A tag never closed is text."""
+    """Return the text, trimmed, without elements that clients inject around it. An unclosed tag is text."""
     patterns = _client_patterns()
     text = _reveal_queued(text)
     if patterns.beginning.match(text.lstrip()):
@@ -426,7 +426,7 @@ def strip_injected(text: str) -> str:
 
 
 def strip_surroundings(text: str) -> str:
-    """The text without what may differ in the next request though the user said the same, trimmed."""
+    """Return the text, trimmed, without parts that a client may change in the next request."""
     return _remove_elements(text, _client_patterns().surroundings).strip()
 
 
@@ -459,7 +459,7 @@ class _Element(NamedTuple):
 def _remove_elements(
     text: str, opening: re.Pattern[str], *, content: bool = True
 ) -> str:
-    """The text without these elements; or only without their tags, with their content kept."""
+    """Return the text without these elements; or only without their tags, with their content kept."""
     parts: list[str] = []
     position = 0
     for element in _elements(text, opening):
@@ -487,7 +487,7 @@ def _elements(text: str, opening: re.Pattern[str]) -> Iterator[_Element]:
 
 
 def _read_envelopes(text: str) -> Iterator[str]:
-    """The texts inside envelopes. One without an end reaches to the end of the text."""
+    """Yield the texts inside envelopes. One without an end reaches to the end of the text."""
     for start, end in _client_patterns().envelopes:
         at = text.find(start)
         while at >= 0:
@@ -566,15 +566,12 @@ def _opening_pattern(tags: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"<({names})(?:\s[^<>]*)?>")
 
 
-# --- texts in one line ------------------------------------------------------------------------------------------------
-
-
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 
 def one_line(text: str) -> str:
-    """The start of a text as one line, without control characters."""
+    """Return the start of a text as one line, without control characters."""
     line = " ".join(text[:2_000].split())
     return (
         line
@@ -584,19 +581,19 @@ def one_line(text: str) -> str:
 
 
 def clip(text: str, room: int) -> str:
-    """The text in at most `room` characters."""
+    """Return the text in at most `room` characters."""
     if len(text) <= room:
         return text
     return text[: room - 1].rstrip() + "…" if room > 0 else ""
 
 
 def count_noun(count: int, noun: str) -> str:
-    """`1 message`, `2,000 messages`."""
+    """Return the count with its noun: `1 message`, `2,000 messages`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def excerpt(text: str, width: int = 60) -> str:
-    """The first words on one line, without what cannot be printed."""
+    """Return the first words on one line, without unprintable characters."""
     line = " ".join(
         "".join(
             char if char.isprintable() else " " for char in text[: 4 * width]

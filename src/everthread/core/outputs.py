@@ -19,7 +19,7 @@ from everthread.core.messages import (
 
 OPEN = "<persisted-output>"
 CLOSE = "</persisted-output>"
-UNLIMITED = frozenset({"read_file"})
+UNLIMITED_TOOLS = frozenset({"read_file"})
 """Tools whose single results are not limited: they may read a stored output, which must not be stored again."""
 
 _ID = re.compile(r"(?<![\w:])output:[0-9a-f]{16}(?!\w)")
@@ -44,8 +44,8 @@ class OutputLimits:
     per_tool: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, tool: str) -> float:
-        """The longest single result of a tool that is not stored."""
-        if tool in UNLIMITED and tool not in self.per_tool:
+        """Return the longest single result of a tool that is not stored."""
+        if tool in UNLIMITED_TOOLS and tool not in self.per_tool:
             return math.inf
         return min(self.per_tool.get(tool, self.result_chars), self.ceiling)
 
@@ -85,7 +85,7 @@ class Persisted:
 
 
 def output_id(text: str) -> str:
-    """The id under which a text is stored and cited."""
+    """Return the id under which a text is stored and cited."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return f"output:{digest[:16]}"
 
@@ -132,7 +132,7 @@ def is_persisted(text: str) -> bool:
 
 
 def reads_stored(call: Call) -> bool:
-    """Whether a call reads a stored output: one of its arguments is the id of one.
+    """Return whether a call reads a stored output: one of its arguments is the id of one.
 
     Such a result limits itself and is never stored, or the model would store, read and store for ever.
     """
@@ -143,7 +143,7 @@ def reads_stored(call: Call) -> bool:
 
 
 def plan_storage(results: Sequence[ToolOutput], limits: OutputLimits) -> list[ToStore]:
-    """Which results of one assistant turn are stored, in their order.
+    """Return which results of one assistant turn are stored, in their order.
 
     First each one over its own limit; then, while all together are over the turn's, the largest that is left. A block
     that would not be shorter is not made.
@@ -193,7 +193,7 @@ def _size(text: str) -> str:
 
 
 def line_count(text: str) -> int:
-    """How many lines a text has; a newline at the end begins no further one."""
+    """Return how many lines a text has; a newline at the end begins no further one."""
     return text.count("\n") + (not text.endswith("\n")) if text else 0
 
 
@@ -201,20 +201,20 @@ def _how_to_read(cited: str) -> str:
     return f'Stored as {cited}. To see a part of it, call read_file with path "{cited}", an offset and a limit.'
 
 
-_HOW = re.compile(
+_READ_HINT = re.compile(
     r'Stored as (output:[0-9a-f]{16})\. To see a part of it, call read_file with path "\1", an offset and a limit\.'
 )
 
 
 def name_reader(value: Any, tool: str | None) -> Any:
-    """The same value where every block in it names this tool instead of `read_file`; None: it names none."""
+    """Name this tool, instead of `read_file`, in the notes on stored outputs; None: name none."""
     if isinstance(value, str):
         how = (
             rf' To see a part of it, call {tool} with id "\1" and an offset.'
             if tool
             else ""
         )
-        return _HOW.sub(rf"Stored as \1.{how}", value) if OPEN in value else value
+        return _READ_HINT.sub(rf"Stored as \1.{how}", value) if OPEN in value else value
     if isinstance(value, Mapping):
         return {key: name_reader(part, tool) for key, part in value.items()}
     return (

@@ -41,8 +41,6 @@ class Counts:
         )
 
 
-# --- words -----------------------------------------------------------------------------------------------------
-
 _UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _NOISE = re.compile(
     r"</?[a-zA-Z!][^<>]{0,300}>|https?://\S+"
@@ -88,7 +86,7 @@ _SENTENCE = re.compile(r"(?<![.;!?…])[.;!?…]+(?=\s|$)|[。；！？]|\s\|\s"
 
 
 def plain(text: str) -> str:
-    """The text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
+    """Return the text in plain lower-case words: identifiers split, quotes, markup and digits inside names gone."""
     text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
     text = _FIELD.sub(" ; ", _NOISE.sub(" ", unicodedata.normalize("NFKC", text)))
     text = _GLUED.sub(lambda match: f"{match[0]} ", _CAP_NAME.sub(f" {CAP} ", text))
@@ -110,8 +108,6 @@ def _strip_digits(match: re.Match[str]) -> str:
         return word
     return re.sub(r"[^A-Za-z]+", " ", word) if re.search(r"[A-Za-z]", word) else word
 
-
-# --- numbers ---------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(
     r"(?<![a-z0-9.])(?P<whole>\d{1,3}(?:[, ]\d{3}){1,4}(?!\d) ?(?=tokens?)|\d{1,3}(?:,\d{3}){1,4}(?!\d)|\d++)"
@@ -213,7 +209,7 @@ class _Number:
 
 
 def read_counts(sentences: list[str]) -> Counts:
-    """The counts that these sentences state, taken together. Where only the output is spoken of, all is about it."""
+    """Return the counts that these sentences state together. If only the output is mentioned, all are about it."""
     only_output = set(_nouns(" ; ".join(sentences))) - {"total"} == {"output"}
     by_role: dict[str, list[_Number]] = {}
     for sentence in sentences:
@@ -382,7 +378,7 @@ def _role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
 
 
 def _bound(value: int, nouns: list[str]) -> _Number:
-    """A bound of the output alone is its cap; any other bounds the context."""
+    """Return the role of a bound: of the output alone it is the cap, else the limit of the context."""
     return (
         _Number(value, "cap")
         if set(nouns) == {"output"}
@@ -399,7 +395,7 @@ def _value(value: int, nouns: list[str]) -> _Number:
 
 
 def _nouns(text: str) -> list[str]:
-    """The nouns in the words, in order."""
+    """Return the nouns in the words, in order."""
     return [str(match.lastgroup) for match in _NOUN.finditer(text)]
 
 
@@ -539,7 +535,7 @@ _BYTES_OF_REQUEST = (
 
 
 def is_relevant(sentence: str) -> bool:
-    """Whether a sentence can be about the context: not about a file, a field, bytes, a guess, a cap too small."""
+    """Return whether a sentence may be about the context, not about a file, field, bytes, a guess or a small cap."""
     if _ASIDE.search(sentence) or (CAP in sentence and _CAP_OTHERWISE.search(sentence)):
         return False
     if _TOKENS.search(sentence):
@@ -761,7 +757,7 @@ _TOO_LONG_CODES = frozenset({"1261", "1039", "10907", "336007"})
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """Return the verdict, its reason, and the stated token figures: window, input, output that would fit."""
+    """The verdict, its reason, and the stated token figures: window, input, output that would fit."""
 
     kind: ErrorKind
     reason: str

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import log2
 
-ENOUGH = 128
+MAX_JUDGED_CHARS = 128
 """Characters of a string that are judged; more would cost time and add nothing."""
 
 _PAIRS = (
@@ -37,18 +37,18 @@ def shannon(text: str) -> float:
 
 
 def is_sequence(text: str) -> bool:
-    """Whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
+    """Return whether a third or more of the neighbours count up by one: the alphabet or the digits, written out."""
     steps = sum(ord(b) - ord(a) == 1 for a, b in pairwise(text))
     return steps >= 4 and steps * 3 >= len(text)
 
 
 @lru_cache(1024)
 def is_random(text: str) -> bool:
-    """Whether an identifier-like string of eight characters or more was drawn by chance: most of its pairs are odd.
+    """Return whether a string of eight characters or more looks random: most pairs of its letters are unusual.
 
     Letters alone must be many to convince, sixteen in a row; digits alone never do: they are counts, dates and ids.
     """
-    text = text[:ENOUGH]
+    text = text[:MAX_JUDGED_CHARS]
     parts: list[str] = ALPHANUMERIC.findall(text)
     joined = "".join(parts)
     if (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from everthread.core.credentials import is_issued, is_passphrase, says
+from everthread.core.credentials import hint_of_name, is_issued, is_passphrase
 from everthread.core.redaction import MARK, redact
 
 
 def redact_value(value: Any) -> Any:
-    """A JSON-like value with every string in it redacted, of any depth; what holds no secret is the same object.
+    """Return a JSON-like value with every string in it redacted, of any depth; the same object if it has no secret.
 
     A field's name counts as it does in text: `{"password": "…"}`. Names themselves stay.
     """
@@ -32,7 +32,7 @@ def redact_value(value: Any) -> Any:
 
 
 def _items(node: Any) -> list[Any]:
-    """The containers directly inside one."""
+    """Return the containers directly inside one."""
     inside = (
         node.values()
         if isinstance(node, dict)
@@ -64,7 +64,7 @@ def _field(name: Any, value: Any) -> Any:
     text = redact(value) if isinstance(value, str) else value
     if text is not value or not isinstance(value, str) or not isinstance(name, str):
         return text
-    level = says(name[-100:])
+    level = hint_of_name(name[-100:])
     issued = (
         is_passphrase(value, level)
         if _SPACE.search(value)

@@ -31,9 +31,6 @@ from everthread.core.messages import (
     with_content,
 )
 
-# --- Everthread's summaries -------------------------------------------------------------------------------------------
-
-
 SUMMARY_START = "[EVERTHREAD SUMMARY"
 """How the first line of a summary begins; the rest of that line is for the reader."""
 SUMMARY_END = "[END OF EVERTHREAD SUMMARY"
@@ -43,17 +40,17 @@ _END_LINE = re.compile(
     r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$",
     re.MULTILINE,
 )
-_OURS = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
+_SUMMARY_MARK = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
 
 
 def seal_summary(text: str, key: bytes = b"") -> str:
-    """The summary with its last line, which carries a tag over everything before it."""
+    """Return the summary with its last line, which carries a tag over everything before it."""
     return f"{text}\n\n{SUMMARY_END} {_tag(text, key)}]"
 
 
 def defuse(text: str) -> str:
-    """The text without anything that could pass for the first or last line of a summary."""
-    return _OURS.sub("(", text)
+    """Return the text without anything that could pass for the first or last line of a summary."""
+    return _SUMMARY_MARK.sub("(", text)
 
 
 def is_summary(message: Mapping[str, Any]) -> bool:
@@ -133,7 +130,7 @@ def recognize(messages: Sequence[Message], key: bytes = b"") -> list[Message]:
 
 
 def strip_marks(messages: Sequence[Message]) -> list[Message]:
-    """The messages without private marks, as other programs are given them."""
+    """Return the messages without private marks, as other programs are given them."""
     return [
         cast(
             "Message",
@@ -213,7 +210,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _find(message: Mapping[str, Any]) -> tuple[int, tuple[int, int]] | None:
-    """The summary in a marked message: which of its texts, and where in it. Others may begin like one."""
+    """Return the summary in a marked message: which of its texts, and where in it. Others may begin like one."""
     texts = _texts(message)
     places = [
         (number, span) for number, text in enumerate(texts) for span in _spans(text)
@@ -236,9 +233,6 @@ def _tag(text: str, key: bytes) -> str:
     return hmac.new(
         key, text.encode("utf-8", "surrogatepass"), hashlib.sha256
     ).hexdigest()[:16]
-
-
-# --- groups, turns, user messages -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +275,7 @@ class TurnSpan:
 
 
 def groups(messages: Messages) -> list[Group]:
-    """Every group, in order. A result belongs to the latest call of its id before it; a second one to none."""
+    """Return every group, in order. A result belongs to the latest call of its id before it; a second one to none."""
     waiting: dict[str, list[int]] = {}
     answered: dict[int, list[int]] = {}
     pending: dict[int, list[str]] = {}
@@ -338,7 +332,7 @@ def user_text(message: Mapping[str, Any]) -> str:
 
 
 def is_user_message(message: Mapping[str, Any]) -> bool:
-    """Whether a person speaks here: words of their own, or an image, a file or a recording without words."""
+    """Return whether a person speaks here: words of their own, or an image, a file or a recording without words."""
     if message.get("role") != "user":
         return False
     return bool(user_text(message)) or any(
@@ -355,7 +349,7 @@ def latest_user_index(messages: Messages) -> int | None:
 
 
 def turns(messages: Messages) -> list[TurnSpan]:
-    """The list as turns. Messages before the first user message form a turn without a user."""
+    """Return the list as turns. Messages before the first user message form a turn without a user."""
     starts = [
         index for index, message in enumerate(messages) if is_user_message(message)
     ]
@@ -407,14 +401,11 @@ _MEDIA = frozenset(
 )
 
 
-# --- lookups of earlier messages --------------------------------------------------------------------------------------
-
-
 _LOOKUP_TOOL = re.compile(
     r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
 )
-GIST = 200
-"""Characters that stay of an old answer."""
+GIST_CHARS = 200
+"""Characters kept of an old answer."""
 MAX_ANSWER_CHARS = 21_000
 """Our answers are shorter; a longer one comes from another tool of the same name."""
 
@@ -425,17 +416,17 @@ def is_lookup(tool: str) -> bool:
 
 
 def is_answer(tool: str, text: str) -> bool:
-    """Whether a result is a lookup's answer: it is never stored and cited, for it would have to be looked up again."""
+    """Return whether a result answers a lookup. Such a result is never stored and cited."""
     return len(text) <= MAX_ANSWER_CHARS and is_lookup(tool)
 
 
-def gist(answer: str, limit: int = GIST) -> str:
-    """What stays of an old answer: its first line, which names what was asked and the ids."""
+def gist(answer: str, limit: int = GIST_CHARS) -> str:
+    """Return the first line of an old answer, which names the question and the ids."""
     return clip(answer.lstrip().partition("\n")[0].rstrip(), limit)
 
 
 def lookup_tools(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of these tools by which a client can search and read here, as it calls them; `lcm_…` do the same."""
+    """Return the names of the tools with which a client can search and read here, without `lcm_…`."""
     ours = (name for name in names if is_lookup(name) and "lcm_" not in name.lower())
     return tuple(
         sorted(

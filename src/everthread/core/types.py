@@ -1,4 +1,4 @@
-"""What passes between rooms: requests, replies, pieces of a stream, models that answer, nodes of a summary graph."""
+"""Types that several packages share: requests, replies, pieces of a stream, models, nodes of a summary graph."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Model(Protocol):
 
     @property
     def window(self) -> int:
-        """How many tokens one request may have, in all."""
+        """The most tokens of one request, its answer included."""
         ...
 
     async def complete(self, request: Request) -> Reply: ...
@@ -98,7 +98,7 @@ class StreamingModel(Model, Protocol):
         ...
 
     def stream(self, request: Request) -> AsyncIterator[StreamDelta | Reply]:
-        """The pieces as they come, then the whole `Reply`, once and last.
+        """Yield the pieces as they come, then the whole `Reply`, once and last.
 
         A stream that breaks off raises `ModelError`, whose `partial` is what had been said.
         """

@@ -58,22 +58,22 @@ Check = Callable[[Sequence[Mapping[str, Any]]], Iterator[Problem]]
 def validate_messages(
     messages: Sequence[Mapping[str, Any]], *, api: str = "openai"
 ) -> list[Problem]:
-    """Every problem `api` would have with the list, in message order.
+    """Return every problem `api` would have with the list, in message order.
 
     `openai` (chat), `openai_responses` or `anthropic`. For Responses too the list is in the core's form, as a codec
     makes its items from it.
     """
     if api not in _CHECKS:
         raise InputError(f"api={api!r} is unknown; use one of: {', '.join(_CHECKS)}")
-    shapes = list(_shapes(messages))
+    shapes = list(_check_shapes(messages))
     if shapes:
         return shapes
     problems = [problem for check in _CHECKS[api] for problem in check(messages)]
     return sorted(problems, key=lambda problem: problem.index)
 
 
-def _shapes(messages: Sequence[Any]) -> Iterator[Problem]:
-    """What makes the list unreadable; the other checks rely on it."""
+def _check_shapes(messages: Sequence[Any]) -> Iterator[Problem]:
+    """Check that the list is readable; the other checks rely on it."""
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
             yield Problem(
@@ -114,7 +114,7 @@ def _content_shape(index: int, message: Mapping[str, Any]) -> Iterator[Problem]:
                 )
 
 
-def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         if "tool_calls" in message and (
             not isinstance(message["tool_calls"], list) or not message["tool_calls"]
@@ -143,8 +143,8 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
             ids.add(call.id)
 
 
-def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Each result directly after the message that made its call, one per call, none missing."""
+def _check_pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Check that each call has exactly one result, directly after the message that made the call."""
     waiting: dict[str, int] = {}
     answered: set[str] = set()
     made_before: set[str] = set()
@@ -189,7 +189,7 @@ def _report_unanswered(waiting: Mapping[str, int]) -> Iterator[Problem]:
         )
 
 
-def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for part in parts_of(message):
             if part["type"] in CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS:
@@ -219,7 +219,7 @@ def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                 )
 
 
-def _responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for call in calls_of(message):
             if len(call.id) > RESPONSES_CALL_ID:
@@ -250,7 +250,7 @@ def _is_compaction(message: Mapping[str, Any]) -> bool:
     return any(kind_of(part) == "compaction" for part in parts_of(message))
 
 
-def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     first = next(
         (i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None
     )
@@ -304,7 +304,7 @@ def _anthropic_blocks(index: int, message: Mapping[str, Any]) -> Iterator[Proble
 
 
 def is_empty(message: Mapping[str, Any]) -> bool:
-    """Whether a message says nothing at all: blank, without calls, results, media or reasoning."""
+    """Return whether a message says nothing at all: blank, without calls, results, media or reasoning."""
     if (
         message.get("role") in ("tool", "function")
         or calls_of(message)
@@ -312,16 +312,16 @@ def is_empty(message: Mapping[str, Any]) -> bool:
     ):
         return False
     return not any(
-        kind_of(part) not in _TEXT or content_text([part]).strip()
+        kind_of(part) not in _TEXT_KINDS or content_text([part]).strip()
         for part in parts_of(message)
     )
 
 
-_TEXT = frozenset({"text", "input_text", "output_text"})
+_TEXT_KINDS = frozenset({"text", "input_text", "output_text"})
 _CHECKS: dict[str, tuple[Check, ...]] = {
-    "openai": (_calls, _pairs, _openai),
-    "openai_responses": (_calls, _pairs, _openai, _responses),
-    "anthropic": (_calls, _pairs, _anthropic),
+    "openai": (_check_calls, _check_pairs, _check_openai),
+    "openai_responses": (_check_calls, _check_pairs, _check_openai, _check_responses),
+    "anthropic": (_check_calls, _check_pairs, _check_anthropic),
 }
 
 
@@ -350,7 +350,7 @@ class Repair:
 def repair_messages(
     messages: Sequence[Mapping[str, Any]], *, in_flight: bool = False
 ) -> list[Message]:
-    """A list every provider accepts. `in_flight`: calls still open at the end are left open."""
+    """Return a list every provider accepts. `in_flight`: calls still open at the end are left open."""
     return repair(messages, in_flight=in_flight).messages
 
 
@@ -501,7 +501,7 @@ class _Work:
     def pair_results(
         self, entries: Sequence[_Entry]
     ) -> dict[int, dict[int, tuple[Part, int]]]:
-        """For each message with calls: position of the call -> the first result for it, in the results' order."""
+        """Map the position of each call to its first result, for each message with calls, in the results' order."""
         answers: dict[int, dict[int, tuple[Part, int]]] = {}
         waiting: dict[str, list[tuple[int, int]]] = {}
         last_other = -1
@@ -534,7 +534,7 @@ class _Work:
         *,
         leave_open: bool,
     ) -> None:
-        """The message with its calls, then one result per call."""
+        """Append the message with its calls, then one result per call."""
         source = entry.source
         message = entry.message
         old = [call.id for call in entry.calls]
@@ -605,7 +605,7 @@ class _Work:
             self.put(with_content(entry.message, rest), entry.source)
 
     def open_with_user(self) -> None:
-        """Anthropic requires the user first; this opening is empty and not a user message."""
+        """Insert an empty opening if the list does not begin with the user, as Anthropic requires."""
         first = next(
             (i for i, m in enumerate(self.out) if m["role"] not in SYSTEM_ROLES), None
         )
@@ -622,7 +622,7 @@ class _Work:
 
 
 def _trailing_group(entries: Sequence[_Entry]) -> _Entry | None:
-    """The last message with calls, if nothing but results comes after it."""
+    """Return the last message with calls, if nothing but results comes after it."""
     for entry in entries[::-1]:
         if entry.calls:
             return entry
@@ -634,7 +634,7 @@ def _trailing_group(entries: Sequence[_Entry]) -> _Entry | None:
 
 
 def _correct_message(message: Mapping[str, Any], role: str) -> Message:
-    """The message itself when its shape is right, else a corrected copy."""
+    """Return the message itself if its shape is right, else a corrected copy."""
     changes: dict[str, Any] = {}
     content = message.get("content")
     calls = message.get("tool_calls")
@@ -702,12 +702,12 @@ def _is_name(value: Any) -> bool:
 
 
 def _block_id(call_id: str) -> str:
-    """Only what Anthropic accepts in the id of a call block."""
+    """Return the id with only those characters that Anthropic accepts in the id of a call block."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)
 
 
 def _result_blocks(message: Message) -> list[Part]:
-    """The results of a message as `tool_result` blocks; a tool message remembers itself in `_message`."""
+    """Return the results of a message as `tool_result` blocks; a tool message remembers itself in `_message`."""
     if message["role"] == "tool":
         return [
             {"tool_use_id": as_text(message.get("tool_call_id")), "_message": message}
@@ -724,7 +724,7 @@ def _result_blocks(message: Message) -> list[Part]:
 
 
 def _bare(block: Part) -> Part:
-    """A result as a `tool_result` block."""
+    """Return a result as a `tool_result` block."""
     source = block.get("_message")
     if source is None:
         return block
@@ -761,7 +761,7 @@ def _tool_message(block: Part) -> Message:
 
 
 def with_call_ids(message: Message, ids: Sequence[str]) -> Message:
-    """A copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
+    """Return a copy whose calls carry these ids: blocks first, then `tool_calls`, the order of `calls_of`."""
     remaining = iter(ids)
     copy: dict[str, Any] = dict(off_the_wire(message))
     if isinstance(message.get("content"), list):

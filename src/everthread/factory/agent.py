@@ -52,7 +52,7 @@ async def open_agent(
     `async with open_agent(…) as agent`, `agent = await open_agent(…)`, or in a script `with open_agent(…) as agent`.
     `approve` decides on permissions; without it only the rules of `approvals.txt` in the home allow anything; `yes`
     allows everything. `tools`: your own instead of the built-in ones; with `builtin_tools=True` it has both. `talks`:
-    a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. What is
+    a prompt for conversation, without a workspace. `window`: the window of the model, when you know better. Everything
     opened here is closed with the agent.
     """
     from everthread.agent.approval import Approvals, read_rules
@@ -78,14 +78,14 @@ async def open_agent(
         )
         builtin = tools is None if builtin_tools is None else builtin_tools
         builder = AgentBuilder(
-            opened_store,
-            directory,
-            memory,
-            allowed,
-            options.instructions_chars,
-            tuple(tools or ()),
-            builtin,
-            talks,
+            store=opened_store,
+            workspace=directory,
+            memory=memory,
+            approve=allowed,
+            instructions_chars=options.instructions_chars,
+            extra_tools=tuple(tools or ()),
+            builtin=builtin,
+            is_talk_only=talks,
         )
         conversation = await open_conversation(
             model,
@@ -175,14 +175,14 @@ def _resolve_workspace(path: str | Path | None) -> Path:
 async def _find_tenant(
     store: Store, resume: str | None, session: NewSession | None
 ) -> str:
-    """The tenant whose memory the agent uses."""
+    """Return the tenant whose memory the agent uses."""
     if session is not None or resume is None:
         return (session or NewSession()).tenant
     return (await store.resolve(resume)).tenant
 
 
 def _list_key_variables(config: Config) -> list[str]:
-    """The environment variables that any section of the configuration names for keys and secrets."""
+    """Return the environment variables that any section of the configuration names for keys and secrets."""
     names = []
     values = [config.model_dump()]
     for value in values:  # the list grows while it is read
@@ -222,7 +222,7 @@ def native_app(
 def agent_opener(
     config: Config, fixed_model: StreamingModel | None = None
 ) -> OpenAgent:
-    """A function that opens agents as configured. `fixed_model`: one model for every thread."""
+    """Return a function that opens agents as configured. `fixed_model`: one model for every thread."""
     from everthread.agent.memory import MemoryFiles, memory_folder
     from everthread.agent.tools.conversation_tools import MemoryTool, Recall, Todo
 
@@ -256,7 +256,7 @@ def agent_opener(
 
 
 def _make_tenant_workspace(config: Config, folder: Path) -> Path:
-    """The workspace of a tenant's tools: a folder of its own, unless one is configured."""
+    """Return the workspace of a tenant's tools: a folder of its own, unless one is configured."""
     configured = config.gateway.native.workspace
     if configured is not None:
         return Path(configured).expanduser()

@@ -1,4 +1,4 @@
-"""Builds a conversation from a configuration; also its form without `await`."""
+"""Build a conversation from a configuration; also its form without `await`."""
 
 from __future__ import annotations
 
@@ -189,10 +189,10 @@ async def open_conversation(
 
     `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
     `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None: as configured. `window`: its
-    window in tokens, when you know better. `own_client`: you send what `prepare` returns and pass the answer to
+    window in tokens, when you know better. `own_client`: you send the request of `prepare` and pass the answer to
     `record`; no key is needed here. `fallback`: models for when the first is out of service. `model_events` gets
-    retries instead of the conversation. `on_route` gets the route before the system prompt is written. What is opened
-    here is closed with the conversation.
+    retries instead of the conversation. `on_route` gets the route before the system prompt is written. Everything
+    opened here is closed with the conversation.
     """
     from everthread.conversation.conversation import Conversation
     from everthread.thread.options import CompactionHooks, Setup, ignore_event

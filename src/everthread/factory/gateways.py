@@ -1,4 +1,4 @@
-"""Builds a running gateway from a configuration, and the dashboard, within it or on a store alone."""
+"""Build a running gateway from a configuration, and the dashboard, within it or on a store alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from everthread.gateway.filters import Feature
     from everthread.gateway.filters.compaction_answers import MakeItem
     from everthread.gateway.filters.telemetry import Telemetry
-    from everthread.gateway.management.manager import ProxyManager
+    from everthread.gateway.manager import ProxyManager
     from everthread.gateway.middleware import SitePolicy
     from everthread.gateway.observability import StoreWatch
     from everthread.gateway.proxy import Proxy
@@ -88,7 +88,7 @@ async def make_dashboard(
 
 
 def page_reader(config: Config, store: Store) -> PageReader:
-    """Read what the pages show, and estimate savings by the same method."""
+    """Return the reader of the data that the pages show."""
     from everthread.gateway.dashboard.page_data import PageReader
 
     return PageReader(
@@ -97,7 +97,7 @@ def page_reader(config: Config, store: Store) -> PageReader:
 
 
 def window_source(config: Config) -> WindowSource:
-    """A function for a model's window and threshold without a network call: configured, learnt, or catalogued."""
+    """Return a function for a model's window and threshold, without network calls: configured, learnt or catalogued."""
     from everthread.gateway.dashboard.views import WindowSize
     from everthread.providers.catalog import catalogue_window
 
@@ -364,7 +364,7 @@ def _claim_sole_use(
     store: Store, stack: AsyncExitStack, workers: int
 ) -> Callable[[], bool]:
     """Claim to be the only gateway on the store; return how to ask whether that is still so."""
-    from everthread.gateway.management.setup import never_alone
+    from everthread.thread.caller.caller_setup import never_alone
 
     claim = store.database.claim_sole_use() if workers == 1 else None
     if claim is None:
@@ -374,7 +374,7 @@ def _claim_sole_use(
 
 
 async def preload() -> None:
-    """Load in a thread what the first request would wait for, then freeze the process's memory."""
+    """Load, in a thread, the modules that the first request needs, then freeze the process's memory."""
     from everthread.gateway.server import settle_process
 
     def load() -> None:
@@ -591,9 +591,9 @@ async def _make_manager(
     is_alone: Callable[[], bool],
 ) -> ProxyManager:
     from everthread.compaction.summarizers.chain import DeferredJournal
-    from everthread.gateway.management.manager import ProxyManager
-    from everthread.gateway.management.setup import ManagerSetup
+    from everthread.gateway.manager import ProxyManager
     from everthread.providers.catalog import ask_endpoint, resolve_window
+    from everthread.thread.caller.caller_setup import CallerSetup
 
     engine = EngineChoice.of(config)
     engine.check()
@@ -624,7 +624,7 @@ async def _make_manager(
         json.dumps(settings, sort_keys=True, default=str).encode()
     ).hexdigest()[:16]
     return ProxyManager(
-        ManagerSetup(
+        CallerSetup(
             store,
             engine,
             engine_key=f"{engine.name} {digest}",
@@ -635,11 +635,11 @@ async def _make_manager(
             is_built_in_engine=engine.is_built_in,
             compaction_seconds=COMPACTION_SHARE * seconds,
             compaction_processes=processes,
-            recall=config.gateway.recall,
-            cache_markers=config.gateway.cache_marks,
             is_alone=is_alone,
             summary_key=await store.shared_secret(SUMMARY_KEY),
-        )
+        ),
+        recall=config.gateway.recall,
+        cache_markers=config.gateway.cache_marks,
     )
 
 
@@ -655,7 +655,7 @@ def _make_telemetry() -> Telemetry | None:
 
 
 def _make_watch(store: Store) -> StoreWatch | None:
-    """The watch of a database server; None for a file, which is always there."""
+    """Return the watch of a database server; None for a file, which is always there."""
     from everthread.gateway.observability import StoreWatch
 
     if store.database.dialect.name != "postgresql":
@@ -682,7 +682,7 @@ async def _find_store_trouble(store: Store) -> str | None:
 
 
 async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
-    """Once the gateway ends: a database that hangs does not keep it from ending."""
+    """Give up on a hanging database when the gateway ends, so that it can end."""
     await ending.wait()
     while True:
         await asyncio.sleep(STORE_END_SECONDS)
@@ -698,7 +698,7 @@ async def _give_up_when_away(store: Store, ending: asyncio.Event) -> None:
 async def _open_access(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
-    """The authenticator; None for `auth: none`, which only a loopback address allows."""
+    """Return the authenticator; None for `auth: none`, which only a loopback address allows."""
     from everthread.gateway.auth import (
         SECRET,
         AcceptedCredentials,
@@ -739,7 +739,7 @@ def is_local(url: str) -> bool:
 async def with_local(
     upstreams: Sequence[Upstream], config: Config, stack: AsyncExitStack
 ) -> list[Upstream]:
-    """The upstreams, with a local model started for each that names one; it ends with the stack."""
+    """Return the upstreams, with a local model started for each that names one; it ends with the stack."""
     return [
         await _start_local_model(one, config, stack) if is_local(one.url) else one
         for one in upstreams

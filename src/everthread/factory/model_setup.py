@@ -30,7 +30,7 @@ Closing = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def closing_of(model: StreamingModel) -> Closing:
-    """A callback that closes a model."""
+    """Return a callback that closes a model."""
     from everthread.providers.resilience import close_model
 
     return functools.partial(close_model, model)
@@ -85,7 +85,7 @@ def check_choice(
 
 
 def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointReport]]:
-    """A function that asks the model's server for its window."""
+    """Return a function that asks the model's server for its window."""
     from everthread.providers.catalog import ask_endpoint
 
     key = os.environ.get(choice.key_env or "", "").strip() or None
@@ -97,7 +97,7 @@ def endpoint_of(choice: Choice) -> Callable[[], Coroutine[Any, Any, EndpointRepo
 async def load_window(
     choice: Choice, setting: int | None, store: Store | None, *, offline: bool = False
 ) -> Window:
-    """A model's window as it would be used: configured, learnt, as its server says, or catalogued."""
+    """Return a model's window as it would be used: configured, learnt, as its server says, or catalogued."""
     from everthread.providers.catalog import LearntLimit, Window, resolve_window
     from everthread.providers.local import DEFAULT_WINDOW
 
@@ -275,13 +275,13 @@ def _choose_auxiliary(
 
 @dataclass(frozen=True, slots=True)
 class _SharedRoutes:
-    """What all summarisers of a process share."""
+    """State that all summarisers of a process share."""
 
     floor: Summarizer | None
     """Writes if no model can; None: the journal."""
     rest_until: dict[str, float]
     windows: dict[str, int]
-    """What models stated of their windows."""
+    """Windows that models stated, by name."""
 
 
 def _make_chain(

@@ -1,4 +1,4 @@
-"""Opens a store by its URL."""
+"""Open a store by its URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUMMARY_KEY = "summary"
 
 
 def store_url(config: Config) -> str:
-    """The URL of the configured store."""
+    """Return the URL of the configured store."""
     return config.store.url or "sqlite:///" + str(
         home_directory() / STORE_FILE
     ).replace("%", "%25")

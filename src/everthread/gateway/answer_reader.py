@@ -14,7 +14,7 @@ from everthread.errors import WireError
 from everthread.gateway.encoding import UNREADABLE, decoder
 from everthread.gateway.error_answers import Refused
 from everthread.wire.codecs import CODECS
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 
 _LOG = logging.getLogger("everthread.gateway")
 MAX_DECODED_BYTES = 64 * 1024 * 1024

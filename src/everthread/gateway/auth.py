@@ -9,34 +9,20 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import re
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
-from hashlib import sha256
 from typing import Protocol, TypeVar, cast
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.errors import EverthreadError, InputError
+from everthread.errors import EverthreadError
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
 from everthread.gateway.error_answers import Refused
+from everthread.gateway.issued_keys import digest_of, is_key
 from everthread.gateway.quotas import KeyAccount, KeyLedger
-from everthread.gateway.request_head import KEY, KEY_PREFIX
-from everthread.store.records import DEFAULT_TENANT, KeyLimits, NewKey, StoredKey
+from everthread.store.records import DEFAULT_TENANT, StoredKey
 from everthread.store.store import Store
-
-SCOPES = {
-    "proxy": "the providers' endpoints",
-    "threads": "the conversations under /api",
-    "tools": "terminal and files in these conversations",
-}
-"""Scopes of a key."""
-_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
-_MOST = 10**15
-_MAX_DOLLARS = Decimal(1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +35,7 @@ class Caller:
     passthrough: bool = False
     """Its credential is the upstream's own and goes there; a gateway key never leaves the gateway."""
     mode: Mode | None = None
-    """What its key says; None leaves it to the upstream's setting."""
+    """The mode of its key; None: as the upstream is configured."""
     account: Account | None = field(default=None, compare=False, repr=False)
     """The remaining allowance of its key; None: no limit."""
     credential: PassthroughCredential | None = field(
@@ -89,7 +75,7 @@ class Caller:
 
 
 class Authenticator(Protocol):
-    """Decides who a request comes from. Raises `Refused`."""
+    """Authenticates requests; raises `Refused`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """`headers`: those that show a credential (`CREDENTIAL_HEADERS`), by their lower-case names."""
@@ -97,7 +83,7 @@ class Authenticator(Protocol):
 
 
 class OpenAuthenticator:
-    """A personal gateway: every request is of one owner, whatever credential it carries for the upstream."""
+    """Accept every request as the one owner's, whatever credential it carries for the upstream."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:  # noqa: ARG002  nothing in them matters
         return Caller(passthrough=True)
@@ -136,7 +122,7 @@ KEY_CACHE_SECONDS = 3.0
 """Seconds for which a looked-up key is cached; a revoked key may be accepted this long."""
 SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
 _LOOKUP_SECONDS = 1.0
-_LATE = 1.1
+_LATE_FACTOR = 1.1
 """A wait that overran by this factor: the loop was busy, so the store is not to blame."""
 _MAX_KNOWN = 10_000
 _ACCEPTED = "gateway.accepted"
@@ -156,8 +142,8 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _keep(cache: OrderedDict[str, T], key: str, value: T) -> T:
-    """Put it in as the newest; the oldest beyond the limit go."""
+def _add_newest(cache: OrderedDict[str, T], key: str, value: T) -> T:
+    """Add a value as the newest; drop the oldest beyond the limit."""
     cache[key] = value
     cache.move_to_end(key)
     while len(cache) > _MAX_KNOWN:
@@ -172,13 +158,13 @@ async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
         done, _ = await asyncio.wait({asked}, timeout=_LOOKUP_SECONDS)
         if done:
             return asked.result()
-        if time.monotonic() - begun < _LATE * _LOOKUP_SECONDS:
+        if time.monotonic() - begun < _LATE_FACTOR * _LOOKUP_SECONDS:
             break
     raise TimeoutError
 
 
 class KeyAuthenticator:
-    """Lets in who shows a key that is stored and not revoked. The key stays here: it never goes upstream."""
+    """Accept requests with a key that is stored and not revoked. The key is never sent upstream."""
 
     def __init__(
         self,
@@ -237,7 +223,9 @@ class KeyAuthenticator:
         lookup = self._lookups.get(digest)
         if lookup is None or self._clock() >= lookup[1]:
             task = asyncio.get_running_loop().create_task(self._read(digest))
-            lookup = _keep(self._lookups, digest, (task, self._clock() + self._ttl))
+            lookup = _add_newest(
+                self._lookups, digest, (task, self._clock() + self._ttl)
+            )
         try:
             return await _wait_for_answer(lookup[0])
         except (EverthreadError, TimeoutError) as error:
@@ -266,7 +254,7 @@ class AcceptedCredentials:
         self._store = store
         self._wall = wall
         self._accepted_until: OrderedDict[str, float] = OrderedDict()
-        """Until when."""
+        """The expiry of each accepted credential, by its digest."""
         self._storing: set[asyncio.Task[None]] = set()
 
     async def has(self, digest: str) -> bool:
@@ -281,17 +269,17 @@ class AcceptedCredentials:
                 return False
             until = float(stored) if isinstance(stored, int | float) else 0.0
             if until > self._wall():
-                _keep(self._accepted_until, digest, until)
+                _add_newest(self._accepted_until, digest, until)
         return until > self._wall()
 
     def is_known(self, digest: str) -> bool:
-        """Whether it is known here without asking the store."""
+        """Return whether a credential is known in this process, without asking the store."""
         return self._accepted_until.get(digest, 0.0) > self._wall()
 
     def add(self, digest: str) -> None:
-        """It holds here at once; the client does not wait until it is stored."""
+        """Accept a credential at once in this process; store it without making the client wait."""
         until = self._wall() + _ACCEPTED_SECONDS
-        _keep(self._accepted_until, digest, until)
+        _add_newest(self._accepted_until, digest, until)
         task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
@@ -349,75 +337,3 @@ class PassthroughAuthenticator:
             passthrough=True,
             credential=credential,
         )
-
-
-# --- keys -------------------------------------------------------------------------------------------------------------
-
-
-def issue_key(
-    *,
-    tenant: str = DEFAULT_TENANT,
-    scopes: Iterable[str] = ("proxy",),
-    limits: KeyLimits | None = None,
-    name: str = "",
-    mode: Mode | None = None,
-) -> tuple[str, NewKey]:
-    """Create a key; return it and the record to store."""
-    chosen = frozenset(scopes)
-    if unknown := sorted(chosen - SCOPES.keys()):
-        raise InputError(
-            f"there is no scope {', '.join(unknown)}; there are {', '.join(SCOPES)}"
-        )
-    if not chosen:
-        raise InputError(
-            f"a key without a scope is good for nothing; there are {', '.join(SCOPES)}"
-        )
-    if not _TENANT.fullmatch(tenant):
-        raise InputError(
-            f"{tenant!r} cannot be a tenant: up to 100 letters, digits and . _ @ -, a letter or digit first"
-        )
-    if len(name) > 200 or not name.isprintable():
-        raise InputError(
-            f"{name[:50]!r} cannot be a key's name: up to 200 characters on one line"
-        )
-    _check_limits(limits or KeyLimits())
-    key_id = secrets.token_hex(6)
-    token = f"{KEY_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
-    return token, NewKey(
-        key_id,
-        digest_of(token),
-        tenant=tenant,
-        scopes=chosen,
-        limits=limits or KeyLimits(),
-        name=name,
-        mode=mode,
-    )
-
-
-def digest_of(token: str) -> str:
-    return sha256(token.encode()).hexdigest()
-
-
-def is_key(text: str) -> bool:
-    """Whether it has the form of a key of a gateway."""
-    return KEY.fullmatch(text) is not None
-
-
-def key_id_in(text: str) -> str:
-    """The id in what a person writes for a key: the id, with `et_` or without, or the whole key."""
-    match = KEY.fullmatch(text)
-    return match[1] if match else text.removeprefix(KEY_PREFIX)
-
-
-def _check_limits(limits: KeyLimits) -> None:
-    for what, most in (
-        ("requests", _MOST),
-        ("tokens", _MOST),
-        ("dollars", _MAX_DOLLARS),
-    ):
-        limit: int | Decimal | None = getattr(limits, what)
-        finite = not isinstance(limit, Decimal) or limit.is_finite()
-        if limit is not None and not (finite and 0 <= limit <= most):
-            raise InputError(
-                f"{limit} {what} per day cannot be a limit; it is between 0 and {most:,}"
-            )

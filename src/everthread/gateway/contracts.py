@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from everthread.core.canonical_usage import CanonicalUsage
-from everthread.core.messages import Message
 from everthread.core.types import Api, Reply
-from everthread.wire.codecs import CODECS
+from everthread.thread.caller.sent_history import Outcome, Replacement
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.management.request_reader import BodyOutline
+    from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request_reader import BodyOutline
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"
@@ -82,16 +81,6 @@ Authorize = Callable[[CanonicalUsage, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
-    """Messages at the start of a request that replace earlier ones: a compaction."""
-
-    key: str
-    """Names the compaction."""
-    end: int
-    """How many messages lead through it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Incoming:
     """One request of a client to a provider's protocol."""
 
@@ -133,19 +122,6 @@ class Outgoing:
     """An overflow is likely, so hold a stream's first events until one shows success."""
     recall: bool = False
     """It offers our own tool: its calls are answered here and never reach the client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a request ended, as far as the answer was read."""
-
-    status: int
-    reply: Reply | None = None
-    usage: CanonicalUsage | None = None
-    """The usage of the last round."""
-    estimated: bool = False
-    hidden: tuple[CanonicalUsage, ...] = ()
-    """The usage of the earlier rounds, whose calls were answered here."""
 
 
 class ProxyTurn(Protocol):
@@ -228,15 +204,3 @@ class UnmanagedTurn:
 
     async def record(self, outcome: Outcome) -> None:
         """Nothing is kept."""
-
-
-def decode_messages(
-    api: Api, values: Sequence[Any], model: str, *, after: Any = None
-) -> list[Message]:
-    """Return wire messages in core form. `after`: the message before them, which Gemini's results are paired with."""
-    context = {"after": after} if api == "gemini" and after is not None else {}
-    return CODECS[api].decode_messages(list(values), model=model, **context)
-
-
-def encode_messages(api: Api, messages: Sequence[Message], model: str) -> list[Any]:
-    return CODECS[api].encode_messages(list(messages), model=model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from everthread.core.types import Api
-from everthread.gateway.contracts import Incoming, Limits, Outcome
+from everthread.gateway.contracts import Incoming, Limits
 from everthread.gateway.encoding import decode_body
 from everthread.gateway.error_answers import Refused
 from everthread.gateway.fail_open import FailOpenManager
@@ -26,6 +26,7 @@ from everthread.gateway.upstream import (
     for_client,
     for_upstream,
 )
+from everthread.thread.caller.sent_history import Outcome
 
 MAX_ERROR_BYTES = 1024 * 1024
 """A longer error of an upstream is passed on unread."""

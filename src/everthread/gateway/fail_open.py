@@ -16,7 +16,6 @@ from everthread.gateway.contracts import (
     NOTICE_HEADER,
     Incoming,
     Manager,
-    Outcome,
     Outgoing,
     ProxyTurn,
     UnmanagedTurn,
@@ -29,10 +28,11 @@ from everthread.gateway.observability import (
     StoreWatch,
     printable,
 )
+from everthread.thread.caller.sent_history import Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.known_bodies import BodyMatch, BodyOrigin
-    from everthread.gateway.management.request_reader import BodyOutline
+    from everthread.gateway.known_bodies import BodyMatch, BodyOrigin
+    from everthread.gateway.request_reader import BodyOutline
 
 _LOG = logging.getLogger("everthread.gateway")
 T = TypeVar("T")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import Any
 
 from everthread.core.messages import SYSTEM_ROLES, json_value, kind_of
+from everthread.gateway.compaction_items import TRIGGER
 from everthread.gateway.json_slices import Element
-from everthread.gateway.management.compaction_items import TRIGGER
 from everthread.store.records import SessionKind
+from everthread.thread.caller.sent_history import ClientSession
+from everthread.thread.identity import derive_thread_id
 
 SESSION_HEADER = "x-everthread-session"
 SCOPE_HEADERS = (
@@ -24,6 +25,7 @@ SCOPE_HEADERS = (
     "x-session-affinity",
     "session_id",
     "session-id",
+    "agent-session-id",
     "x-conversation-id",
     "conversation_id",
 )
@@ -33,32 +35,21 @@ _PARENT_HEADERS = ("x-parent-session-id", "x-codex-parent-thread-id")
 """Headers in which a subagent names the session it works for."""
 _SUBAGENT_HEADERS = ("x-openai-subagent", *_PARENT_HEADERS)
 _METADATA_FIELDS = ("session_id", "sessionId", "conversation_id", "thread_id")
+_CACHE_KEY = "prompt_cache_key"
+_COPILOT_HEADER = "x-initiator"
+"""A header of Copilot CLI, whose cache key is a digest that changes when a session is resumed."""
 _CLAUDE_SESSION = "_session_"
 _PRODUCT = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 _MAX_NAME_CHARS = 200
 BODY_SCOPE = "body:"
 """Prefix of the scope of a session that is named in the request's fields."""
-_NAMED_SCOPE = f"{SESSION_HEADER}:"
-"""Prefix of the scope of a thread that the client names itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSession:
-    """Whose request it is, as the client says."""
-
-    client: str = ""
-    """The first product of its `User-Agent`, without the version."""
-    session: str = ""
-    parent: str = ""
-    """The session it works for, if it names one."""
-    is_subagent: bool = False
 
 
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
     """Read the client's name and session from the headers, else from the fields."""
     product = _PRODUCT.match(headers.get("user-agent", ""))
     named = _first_header(headers, (SESSION_HEADER, *SCOPE_HEADERS))
-    session = named or body_session(fields)
+    session = named or _session_in_body(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:_MAX_NAME_CHARS],
@@ -81,9 +72,16 @@ def body_session(fields: Mapping[str, Any]) -> str:
     stated = [
         *(values.get(name) for name in _METADATA_FIELDS),
         fields.get("session_id"),
-        fields.get("prompt_cache_key"),
+        fields.get(_CACHE_KEY),
     ]
     return next((value for value in stated if isinstance(value, str) and value), "")
+
+
+def _session_in_body(headers: Mapping[str, str], fields: Mapping[str, Any]) -> str:
+    """Return the session that the fields name, without a cache key that is no name."""
+    if headers.get(_COPILOT_HEADER):
+        fields = {name: fields[name] for name in fields if name != _CACHE_KEY}
+    return body_session(fields)
 
 
 def _claude_session(user: Any) -> str:
@@ -109,7 +107,7 @@ def scope_of(
     for name in (SESSION_HEADER, *SCOPE_HEADERS):
         if headers.get(name):
             return f"{name}:{_short_name(headers[name])}"
-    inner = "" if fields is None else body_session(fields)
+    inner = "" if fields is None else _session_in_body(headers, fields)
     return f"{BODY_SCOPE}{_short_name(inner)}" if inner else ""
 
 
@@ -120,27 +118,10 @@ def _short_name(name: str) -> str:
     return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def session_of_scope(scope: str) -> str:
-    """Return the client's name for its session; empty if it names none."""
-    return scope.partition(":")[2]
-
-
-def names_thread(scope: str) -> bool:
-    """Return whether the client names the thread itself."""
-    return scope.startswith(_NAMED_SCOPE)
-
-
 def named_thread_id(tenant: str, name: str) -> str:
     """Return the id of the thread that a client calls by a name of its own."""
-    return derive_thread_id(tenant, scope_of({SESSION_HEADER: name}), "", "")
-
-
-def derive_thread_id(tenant: str, scope: str, previous: str, digest: str) -> str:
-    """Return the id of a new thread: two processes that see one request choose the same."""
-    text = "\0".join([tenant, scope, previous, digest])
-    return blake2b(
-        text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway"
-    ).hexdigest()
+    scope = scope_of({SESSION_HEADER: name})
+    return derive_thread_id(tenant, scope, previous="", digest="")
 
 
 def thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:

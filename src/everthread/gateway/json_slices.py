@@ -265,19 +265,6 @@ def splice(body: bytes, changes: Sequence[Change]) -> bytes:
     return b"".join(pieces)
 
 
-_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-
-def encode_value(value: Any) -> str:
-    """Return a value as text for a body; escaped only if it holds half a character."""
-    text = _JSON.encode(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text
-
-
 def decode_value(raw: bytes) -> Any:
     """Decode a value. Fall back to Python's `json` for lone surrogates, which some clients send and msgspec refuses."""
     try:

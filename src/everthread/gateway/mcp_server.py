@@ -85,7 +85,7 @@ class LookupReach:
 
 
 async def find_thread(store: Store, reach: LookupReach, named: str) -> str | None:
-    """The thread a call is about; None if none is named. `UnknownIdError` for another tenant's thread too."""
+    """Return the thread of a call; None if none is named. Raise `UnknownIdError` for another tenant's thread too."""
     if reach.thread is None:
         return await _resolve_thread(store, reach.tenant, named) if named else None
     own = await _resolve_thread(store, reach.tenant, reach.thread)
@@ -115,9 +115,9 @@ async def _resolve_thread(store: Store, tenant: str | None, name: str) -> str:
     )
 
 
-PLACES = 8
+MAX_HITS = 8
 MAX_PLACES = 20
-CHARS = 8_000
+PASSAGE_CHARS = 8_000
 MAX_CHARS = 20_000
 
 _THREAD = {
@@ -214,7 +214,7 @@ STATE = build_schema(
 
 
 def _in_any_thread(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """One of the lossless engine's tools, here with the thread it is about."""
+    """Return a tool of the lossless engine with an argument for the thread."""
     function = tool["function"]
     parameters = tool["function"]["parameters"]
     return build_schema(
@@ -235,7 +235,7 @@ MAX_LISTED_THREADS = 10
 
 
 async def status_text(store: Store, thread: str) -> str:
-    """One thread."""
+    """Describe one thread."""
     tip = await store.session(await store.get_compression_tip(thread))
     history = await store.history(thread)
     context = await store.messages(tip.id)
@@ -271,7 +271,7 @@ async def status_text(store: Store, thread: str) -> str:
 
 
 async def latest_text(store: Store, tenant: str | None) -> str:
-    """The latest threads of a tenant, or of all."""
+    """List the latest threads of a tenant, or of all."""
     rows = await store.list_threads(tenant=tenant, limit=MAX_LISTED_THREADS)
     if not rows:
         return "Nothing was said yet: there is no thread."
@@ -291,7 +291,7 @@ def _tokens(count: int) -> str:
 
 _LOG = logging.getLogger("everthread.mcp")
 
-_FINAL = "That is final: asking again gives the same answer."
+_FINAL_NOTE = "That is final: asking again gives the same answer."
 
 
 class LookupTools:
@@ -324,7 +324,7 @@ class LookupTools:
             argument.check_names(arguments, SCHEMAS[name])
             return _tool_result(await tool(reach, arguments))
         except UnknownIdError as error:
-            words = redact(f"{_sentence(error)} {_FINAL}")
+            words = redact(f"{_sentence(error)} {_FINAL_NOTE}")
         except InputError as error:
             words = redact(_sentence(error))
         except EverthreadError as error:
@@ -341,7 +341,7 @@ class LookupTools:
             SearchScope, _one_of(arguments, "scope", ("thread", "all"), default)
         )
         limit = argument.read_int(
-            arguments, "limit", default=PLACES, minimum=1, maximum=MAX_PLACES
+            arguments, "limit", default=MAX_HITS, minimum=1, maximum=MAX_PLACES
         )
         offset = argument.read_int(arguments, "offset", default=0)
         role, tool = (
@@ -383,7 +383,7 @@ class LookupTools:
         wanted = argument.read_text(arguments, "id", max_chars=200)
         offset = argument.read_int(arguments, "offset", default=0)
         limit = argument.read_int(
-            arguments, "limit", default=CHARS, minimum=1, maximum=MAX_CHARS
+            arguments, "limit", default=PASSAGE_CHARS, minimum=1, maximum=MAX_CHARS
         )
         thread = await self._thread(reach, arguments)
         passage = await self._lookup(reach, thread).expand(
@@ -437,7 +437,7 @@ class LookupTools:
     async def _lossless(
         self, name: str, reach: LookupReach, arguments: Mapping[str, Any]
     ) -> str:
-        """A tool of the lossless engine, with the engine's own answers. Without a thread it searches them all."""
+        """Call a tool of the lossless engine. Without a thread, search all threads."""
         thread = await self._thread(reach, arguments)
         rest = {key: value for key, value in arguments.items() if key != "thread"}
         if name == GREP and thread is None and rest.get("scope") is None:
@@ -491,7 +491,7 @@ def _sentence(error: Exception) -> str:
 
 PATH = "/mcp"
 ALWAYS_LOAD = "anthropic/alwaysLoad"
-_FIRST = ("search", "expand")
+_ALWAYS_LOADED = ("search", "expand")
 """Claude Code keeps these in the prompt; the others it lists by name and loads when they are searched for."""
 INSTRUCTIONS = (
     "Everything said in the conversations that Everthread keeps, also what was summarised away. `search` finds words "
@@ -502,7 +502,7 @@ INSTRUCTIONS = (
 
 
 def make_server(tools: LookupTools, fixed: LookupReach | None = None) -> Server[Any]:
-    """The MCP server. `fixed`: what every call may see; None: the tenant of the gateway's caller."""
+    """Make the MCP server. `fixed`: the reach of every call; None: the tenant of the gateway's caller."""
 
     async def list_tools(
         _context: Any, _params: PaginatedRequestParams | None
@@ -525,13 +525,13 @@ def make_server(tools: LookupTools, fixed: LookupReach | None = None) -> Server[
 
 
 async def serve_streams(server: Server[Any]) -> None:
-    """Until the client closes its end. Standard output belongs to the protocol."""
+    """Serve until the client closes its end. Only the protocol may write to standard output."""
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
 _BODY_BYTES = 1024 * 1024
-"""A call of a tool has a query or an id; the SDK reads bodies of any size."""
+"""The largest body: a tool call has only a query or an id, but the SDK reads bodies of any size."""
 
 
 @asynccontextmanager
@@ -587,7 +587,7 @@ async def application(
 
 @asynccontextmanager
 async def serve_http(server: Server[Any], host: str, port: int) -> AsyncIterator[str]:
-    """The application alone, listening on an address of this machine; its URL."""
+    """Serve the application on an address of this machine; yield its URL."""
     listener = listen(port, host)
     url = http_url(host, listener.getsockname()[1])
     others = [
@@ -630,5 +630,5 @@ def _tool(name: str, function: Mapping[str, Any]) -> Tool:
         description=function["description"],
         input_schema=function["parameters"],
         annotations=hints,
-        _meta={ALWAYS_LOAD: True} if name in _FIRST else None,
+        _meta={ALWAYS_LOAD: True} if name in _ALWAYS_LOADED else None,
     )

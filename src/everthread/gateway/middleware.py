@@ -16,13 +16,13 @@ from everthread.gateway.observability import printable
 Headers = list[tuple[bytes, bytes]]
 
 _FETCH_SITES = frozenset({"same-origin", "none"})
-"""What `Sec-Fetch-Site` says of a request that no other site's page made."""
+"""Values of `Sec-Fetch-Site` for requests that no other site's page made."""
 _PREFLIGHT_SECONDS = b"600"
 
 
 @dataclass(frozen=True, slots=True)
 class SitePolicy:
-    """Guards against web pages: their requests carry the browser's reach to this machine, not the user's will."""
+    """Guard against web pages, which reach this machine through the user's browser without the user's consent."""
 
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may call, such as `https://app.example`; `null`; `chrome-extension://*` for any of a scheme
@@ -33,7 +33,7 @@ class SitePolicy:
     """Clients show a gateway key, which no page has, so the host name does not matter on proxy paths."""
 
     def check(self, headers: Headers, *, checks_host: bool) -> str | None:
-        """The listed origin of a page that calls. `Refused` for foreign pages, foreign names and WebSockets."""
+        """Return the listed origin of a page that calls. `Refused` for foreign pages, foreign names and WebSockets."""
         fields = _site_fields(headers)
         origin = self._check_origin(fields)
         if checks_host:
@@ -47,7 +47,7 @@ class SitePolicy:
         return origin
 
     def check_page(self, headers: Headers, *, is_change: bool) -> None:
-        """For the dashboard: a link to it may be followed from anywhere, a change comes from its own pages."""
+        """Check a request to the dashboard: links work from anywhere, changes only from its own pages."""
         fields = _site_fields(headers)
         self._check_host(fields[b"host"])
         if is_change:
@@ -64,7 +64,7 @@ class SitePolicy:
             raise Refused(403, "unknown_host", words)
 
     def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
-        """The listed origin that the request comes from; None: from no other site's page. Else `Refused`."""
+        """Return the listed origin that the request comes from; None: from no other site's page. Else `Refused`."""
         origins = fields[b"origin"]
         sites = fields[b"sec-fetch-site"]
         foreign = [
@@ -108,7 +108,7 @@ class SitePolicy:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Return whether only this machine reaches the address."""
     if host == "localhost":
         return True
     try:
@@ -118,14 +118,14 @@ def is_loopback(host: str) -> bool:
 
 
 def is_preflight(scope: Scope) -> bool:
-    """Whether a browser asks what a page may send (CORS)."""
+    """Return whether a browser asks what a page may send (CORS)."""
     return scope["method"] == "OPTIONS" and any(
         name == b"access-control-request-method" for name, _ in scope["headers"]
     )
 
 
 def preflight_headers(scope: Scope) -> Headers:
-    """The answer to it for a listed origin: every method, and the headers it asks for."""
+    """Return the answer to a preflight of a listed origin: every method, and the requested headers."""
     answer = [
         (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
         (b"content-length", b"0"),
@@ -140,7 +140,7 @@ def preflight_headers(scope: Scope) -> Headers:
 
 
 def add_cors(send: Send, origin: str) -> Send:
-    """Answers say that pages of a listed origin may read them."""
+    """Add the headers that let pages of a listed origin read the answer."""
     ours = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", b"*"),
@@ -156,7 +156,7 @@ def add_cors(send: Send, origin: str) -> Send:
 
 
 def _is_same_origin(origin: str, hosts: list[str]) -> bool:
-    """Whether it is the gateway's own page; TLS may end before the gateway, so that its scheme is not known here."""
+    """Return whether it is the gateway's own page. The scheme is ignored: TLS may end before the gateway."""
     return len(hosts) == 1 and origin.lower() in (
         f"http://{hosts[0].lower()}",
         f"https://{hosts[0].lower()}",
@@ -235,7 +235,7 @@ class Reservation:
     admission: Admission
     tenant: str | None
     number: int
-    """Of places, from the start on."""
+    """The number of places it holds."""
 
     def __enter__(self) -> Callable[[int], None]:
         self.admission.take(self.tenant, self.number)

@@ -29,21 +29,22 @@ from everthread.core.prices import unpriced_text
 from everthread.core.redaction import redact
 from everthread.errors import EverthreadError, StoreUnreachableError
 from everthread.gateway.deadlines import run_beside
-from everthread.gateway.management.gateway_events import RecordFailed, Unmanaged
 from everthread.thread.events import (
     CompactionDone,
     CompactionFailed,
     CompactionVoid,
     Event,
+    RecordFailed,
+    Unmanaged,
     UsageRecorded,
 )
 
 LogForm = Literal["text", "json"]
 REQUEST_HEADER = b"x-everthread-request"
-_THEIRS = b"x-request-id"
+_UPSTREAM_ID_HEADER = b"x-request-id"
 _REQUEST: ContextVar[str] = ContextVar("request", default="")
 _THREAD: ContextVar[str] = ContextVar("thread", default="")
-_NAMES = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
+_ID_SOURCE = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
 
 
 def add_request_id(send: Send) -> Send:
@@ -51,7 +52,7 @@ def add_request_id(send: Send) -> Send:
 
     An upstream's `x-request-id` is kept; an answer without one gets this id.
     """
-    name = f"req_{_NAMES.getrandbits(96):024x}"
+    name = f"req_{_ID_SOURCE.getrandbits(96):024x}"
     _REQUEST.set(name)
     _THREAD.set("")
 
@@ -59,8 +60,8 @@ def add_request_id(send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             value = name.encode()
-            if _THEIRS not in [field.lower() for field, _ in headers]:
-                headers.append((_THEIRS, value))
+            if _UPSTREAM_ID_HEADER not in [field.lower() for field, _ in headers]:
+                headers.append((_UPSTREAM_ID_HEADER, value))
             headers.append((REQUEST_HEADER, value))
             message = {**message, "headers": headers}
         await send(message)
@@ -81,12 +82,12 @@ def about_thread(thread: str) -> None:
 def log_fields(
     logger: logging.Logger, level: int, words: str, fields: Mapping[str, Any]
 ) -> None:
-    """A line with fields of its own; they are for machines, `words` say the same to a person."""
+    """Log a line: `words` for people, and the same as fields for machines."""
     logger.log(level, "%s", words, extra={"fields": dict(fields)})
 
 
 def printable(text: str) -> str:
-    """One line that moves no cursor, whatever it was made from."""
+    """Return the text as one line without control characters."""
     return (
         text
         if text.isprintable()
@@ -117,13 +118,13 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A line for a person; the request's name at its end."""
+    """Lines for people, with the request's id at the end."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name in the standard library
-        """Without control characters, which a client could forge lines with, and without keys."""
+        """Remove keys, and control characters with which a client could forge lines."""
         record.message = printable(redact(record.message))
         return super().formatMessage(record)
 
@@ -134,7 +135,7 @@ class TextLines(logging.Formatter):
 
 
 class TerminalLines(logging.Formatter):
-    """One short line for each request and each compaction, for who watches `everthread serve`."""
+    """One short line for each request and each compaction, on the terminal of `everthread serve`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
@@ -190,9 +191,9 @@ def _is_for_terminal(record: logging.LogRecord) -> bool:
 def set_up_logs(
     form: LogForm, *, verbose: bool, quiet: bool = True, file: Path | None = None
 ) -> None:
-    """For a process that is nothing but a gateway. Not `quiet`: a short line for each request and compaction.
+    """Configure logging for a process that is only a gateway.
 
-    `file` gets all of it as JSON, whatever the terminal shows.
+    Unless `quiet`, log a short line for each request and compaction. `file` gets everything as JSON.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
@@ -218,7 +219,7 @@ STORE_SECONDS = 1.0
 """The longest that a request waits for a store that is away."""
 T = TypeVar("T")
 Clock = Callable[[], float]
-_BOUNDS = (
+_BUCKETS = (
     0.005,
     0.01,
     0.025,
@@ -339,7 +340,8 @@ class StoreWatch:
                 "the store does not answer (%s); requests go through unmanaged",
                 type(error).__name__,
             )
-        self._away, self._until = away, self._clock() + 1.0
+        self._away = away
+        self._until = self._clock() + 1.0
         return away
 
 
@@ -371,7 +373,7 @@ class Metrics:
         self._first_byte = Histogram(
             "everthread_first_byte_seconds",
             "Time until the first byte of an answer, upstream included.",
-            buckets=_BOUNDS,
+            buckets=_BUCKETS,
             registry=self._registry,
         )
 
@@ -410,15 +412,15 @@ class Metrics:
         self._in_flight.set(number)
 
     def observe_first_byte(self, seconds: float) -> None:
-        """Until the first byte of an answer went to the client."""
+        """Record the seconds until the first byte of an answer was sent."""
         self._first_byte.observe(seconds)
 
     def text(self) -> str:
-        """In the form that Prometheus reads."""
+        """Return the metrics in the text format of Prometheus."""
         return generate_latest(self._all() if self._folder else self._registry).decode()
 
     def _all(self) -> CollectorRegistry:
-        """What all workers wrote down."""
+        """Return the metrics of all workers."""
         shared = CollectorRegistry()
         MultiProcessCollector(shared, path=self._folder)  # type: ignore[no-untyped-call]
         return shared
@@ -434,7 +436,7 @@ REFUSED = "an upstream answered with an error"
 
 
 class FailureLog:
-    """Counts what failed and was passed through, by tenant and day, in the store: the pages show it.
+    """Count failures that were passed through, by tenant and day, in the store; the dashboard shows them.
 
     What cannot be stored now is kept and stored with the next one.
     """
@@ -471,7 +473,7 @@ class FailureLog:
 
 
 MAX_UNPRICED_MODELS = 100
-"""Models that are logged for lack of a price: clients name them."""
+"""The most models for which a missing price is logged: clients choose their names."""
 
 
 class EventReporter:

@@ -32,7 +32,7 @@ FLUSH_SECONDS = 0.1
 RETRY_SECONDS = 5.0
 """Seconds until another attempt, when the store did not take it."""
 BYTES_PER_TOKEN = 4
-"""For estimates."""
+"""Bytes of text per token, for estimates."""
 
 
 def utc_day(seconds: float) -> str:
@@ -46,10 +46,10 @@ class KeyLedger:
         self._store = store
         self._wall = wall
         self._stored: dict[str, KeyUse] = {}
-        """As the store had them last, by key, of `_stored_day`."""
+        """The usage last read from the store, by key, of `_stored_day`."""
         self._stored_day = ""
         self._writing: dict[tuple[str, str], KeyUse] = {}
-        """On their way there, by day and key."""
+        """The usage that is being written, by day and key."""
         self._waiting: dict[tuple[str, str], KeyUse] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bool] | None = None
@@ -70,7 +70,7 @@ class KeyLedger:
             )
 
     def admit(self, key: NewKey) -> None:
-        """Count a request; `Refused` where a limit is reached."""
+        """Count a request. Raise `Refused` if a limit is reached."""
         self._check(key, NO_USE)
         self._add((self.day, key.id), KeyUse(requests=1))
 
@@ -94,7 +94,7 @@ class KeyLedger:
                 raise self._limit_error(key, what, limit, spent)
 
     def spend(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
-        """Count what a call used. A model without a price adds no dollars; where those are limited, this is logged."""
+        """Count the usage of a call. A model without a price adds no dollars; this is logged if dollars are limited."""
         cost = cost_of(usage, model, at=datetime.fromtimestamp(self._wall(), UTC))
         if cost is None and key.limits.dollars is not None:
             _LOG.warning(
@@ -186,7 +186,7 @@ class KeyLedger:
 
 @dataclass(frozen=True, slots=True)
 class KeyAccount:
-    """`gateway.base.Account` of one key."""
+    """The account of one key; see `gateway.contracts.Account`."""
 
     ledger: KeyLedger
     key: NewKey
@@ -202,7 +202,7 @@ class KeyAccount:
 
 
 def spending_permit(authorize: Authorize) -> Permit:
-    """Return the check before each call for a summary: who asks, and about what the call costs."""
+    """Return the check that each summary call passes first: whether its caller may spend its estimated usage."""
 
     async def permit(request: Request) -> None:
         chars = sum(len(text_of(message)) for message in request.messages)

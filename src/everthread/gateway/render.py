@@ -2,105 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from everthread.core.cache_control import MIN_CACHED
 from everthread.core.types import Api
-from everthread.gateway.contracts import (
-    COMPACTIONS_HEADER,
-    NOTICE_HEADER,
-    PLAN_HEADER,
-    TOKENS_HEADER,
-    Outgoing,
+from everthread.gateway.client_request import ClientRequest
+from everthread.gateway.filters.cache_marks import (
+    MarkMemory,
+    breakpoint_changes,
+    mark_changes,
 )
-from everthread.gateway.filters.cache_marks import breakpoint_changes, mark_changes
-from everthread.gateway.json_slices import (
-    Change,
-    SlicedBody,
-    encode_value,
-    slice_body,
-    splice,
-)
-from everthread.gateway.management.recall_offer import recall_changes
-from everthread.gateway.management.replacement import replacement_change
-from everthread.gateway.management.rewrites import RewriteState
-from everthread.gateway.management.system_note import note_change, takes_blocks
+from everthread.gateway.json_slices import Change, SlicedBody, slice_body, splice
+from everthread.gateway.recall_offer import tool_change
+from everthread.gateway.system_note import note_change, takes_blocks
 from everthread.providers.catalog import FIELDS, cap_field
-from everthread.store.records import Rewrite
-from everthread.thread.policy import FADING, fading_text
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.wire_messages import encode_value
 from everthread.wire.gemini.fields import name_of, object_of
 
-if TYPE_CHECKING:
-    from everthread.gateway.management.turn import ManagedTurn
 
-HOLD_SHARE = 0.70
-"""From this share of the window on an overflow is likely."""
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How a prepared call is rendered, apart from its messages."""
+
+    offers_recall: bool = False
+    """Whether our own tool is among the tools."""
+    mark_ttl: str | None = None
+    """The lifetime of the cache marks to set; None: set none."""
+    marks: MarkMemory = field(default_factory=MarkMemory)
 
 
-def send_untouched(turn: ManagedTurn) -> Outgoing:
-    """Send the client's bytes unchanged."""
-    if turn.request.unmanaged_reason:
-        turn.headers[NOTICE_HEADER] = (
-            f"passed on unmanaged: {turn.request.unmanaged_reason}"
+def render_request(
+    request: ClientRequest, call: PreparedCall, how: Rendering
+) -> bytes | None:
+    """Return the body to send; None if the client's own bytes need no change."""
+    body = request.sliced.body
+    is_plain = call.used is None and call.rounds.is_empty and call.output_cap is None
+    if is_plain:
+        tool = (
+            [tool_change(call.frame.api, request.sliced)] if how.offers_recall else []
         )
-    return Outgoing(
-        turn.request.incoming.raw, rewritten=turn.is_expanded, headers=turn.headers
-    )
-
-
-def receipt_text(used: Rewrite, before: int, after: int, *, recall: bool) -> str:
-    """Return the effect of a compaction in one line."""
-    back = "; the model gets it back with recall" if recall else ""
-    return f"compaction {used.depth}: {before} -> {after} tokens, {used.length} messages covered{back}"
-
-
-def build_outgoing(
-    turn: ManagedTurn, before: int, after: int, *, ttl: str | None
-) -> Outgoing:
-    """The request to send; `before` and `after` are its tokens without and with the rewrite."""
-    headers = turn.headers
-    depth = turn.used.depth if turn.used else 0
-    headers[COMPACTIONS_HEADER] = str(depth)
-    headers[TOKENS_HEADER] = f"{before}/{after}"
-    if depth >= FADING:
-        headers[NOTICE_HEADER] = fading_text(depth)
-    if turn.plan:
-        headers[PLAN_HEADER] = turn.plan
-    outgoing = Outgoing(
-        turn.request.incoming.raw,
-        headers=headers,
-        compactions=depth,
-        tokens=after,
-        hold=after > HOLD_SHARE * turn.limit.window,
-        recall=turn.recall.offered,
-    )
-    mark_ttl = ttl if after >= MIN_CACHED else None
-    if turn.used is None and not turn.recall.has_rounds and turn.output_cap is None:
-        body = turn.request.sliced.body
-        tool = recall_changes(turn) if turn.recall.offered else []
-        changes = [*tool, *_cache_changes(turn, body, mark_ttl)]
-        if not changes:
-            return outgoing
-        return replace(outgoing, body=splice(body, changes), rewritten=True)
-    body = render_body(turn)
-    if turn.output_cap is not None:
+        changes = [*tool, *_cache_changes(request, call, body, how)]
+        return splice(body, changes) if changes else None
+    body = render_messages(request, call, offers_recall=how.offers_recall)
+    if call.output_cap is not None:
         body = _set_output_cap(
-            turn.request.incoming.api,
-            turn.request.incoming.upstream,
-            body,
-            cap=turn.output_cap,
+            call.frame.api, call.frame.upstream, body, cap=call.output_cap
         )
-    marks = _cache_changes(turn, body, mark_ttl)
-    rendered = splice(body, marks) if marks else body
-    return replace(outgoing, body=rendered, rewritten=True)
+    marks = _cache_changes(request, call, body, how)
+    return splice(body, marks) if marks else body
 
 
-def _cache_changes(turn: ManagedTurn, body: bytes, ttl: str | None) -> list[Change]:
+def render_messages(
+    request: ClientRequest, call: PreparedCall, *, offers_recall: bool
+) -> bytes:
+    """Return the body with our text in place of the messages it replaces, our note and our tool."""
+    sliced = request.sliced
+    api = call.frame.api
+    elements = request.elements
+    changes: list[Change] = [
+        (elements[edit.start].start, elements[edit.end - 1].end, edit.text)
+        for edit in call.edits()
+    ]
+    if call.note:
+        blocks = takes_blocks(api, call.model, call.frame.upstream)
+        noted = note_change(api, sliced, request.first, call.note, blocks=blocks)
+        changes += [noted] if noted else []
+    texts = call.rounds.texts
+    if texts:
+        last = sliced.elements[-1]
+        changes.append((last.end, last.end, "".join(f",{text}" for text in texts)))
+    if offers_recall:
+        changes.append(tool_change(api, sliced))
+    elif texts and not sliced.fields.get("tools"):
+        # Calls in a history need a tool that is described.
+        changes.append(tool_change(api, sliced, final=True))
+    return splice(sliced.body, changes)
+
+
+def _cache_changes(
+    request: ClientRequest, call: PreparedCall, body: bytes, how: Rendering
+) -> list[Change]:
     """Return what marks a body for the provider's cache, if the client does not do so."""
-    if ttl is None:
+    if how.mark_ttl is None:
         return []
-    return mark_changes(turn, body, ttl) or breakpoint_changes(turn, body)
+    marks = mark_changes(request, call, body, how.marks, ttl=how.mark_ttl)
+    return marks or breakpoint_changes(request, call, body)
 
 
 def _set_output_cap(api: Api, upstream: str, body: bytes, *, cap: int) -> bytes:
@@ -125,30 +111,3 @@ def _set_gemini_cap(sliced: SlicedBody, cap: int) -> bytes:
         return splice(sliced.body, [(*sliced.spans[name], encode_value(settings))])
     start = sliced.body.index(b"{") + 1
     return splice(sliced.body, [(start, start, f'"{name}":{encode_value(settings)},')])
-
-
-def render_body(turn: ManagedTurn) -> bytes:
-    """Return the body with the rewrite in place of the messages it covers."""
-    request = turn.request
-    sliced = request.sliced
-    used = turn.used
-    if used is None:
-        return splice(sliced.body, recall_changes(turn))
-    changes = [
-        replacement_change(
-            sliced, request.first, used.length, used.replacement.decode()
-        )
-    ]
-    note = RewriteState.load(used.state).note
-    if note:
-        incoming = request.incoming
-        blocks = takes_blocks(incoming.api, request.model, incoming.upstream)
-        noted = note_change(incoming.api, sliced, request.first, note, blocks=blocks)
-        changes += [noted] if noted else []
-    changes += recall_changes(turn)
-    taken = {start for start, _, _ in changes}
-    for index, value in turn.restored(used.length).items():
-        element = request.elements[index]
-        if element.start not in taken:
-            changes.append((element.start, element.end, encode_value(value)))
-    return splice(sliced.body, changes)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 KEY_PREFIX = "et_"
 KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-"""A key of this gateway; see `auth`."""
+"""A key of this gateway; see `issued_keys`."""
 _CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
-_LINE = rb"(?:_|%5[Ff])"
+_UNDERSCORE = rb"(?:_|%5[Ff])"
 _KEY_BYTES = re.compile(
     rb"(?:e|%65)(?:t|%74)"
-    + _LINE
+    + _UNDERSCORE
     + _CHARACTER
     + rb"{12}"
-    + _LINE
+    + _UNDERSCORE
     + _CHARACTER
     + rb"{43}"
 )
@@ -41,7 +41,7 @@ _KEY_BYTES = re.compile(
 
 _MODELS = "/v1/models/"
 _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
-_FORWARDED = frozenset({"forwarded", "via"})
+_FORWARDED_HEADERS = frozenset({"forwarded", "via"})
 _FORWARDED_PREFIX = "x-forwarded-"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 DISCONNECT = "everthread.disconnect"
@@ -65,14 +65,14 @@ class DisconnectWatchers:
         self._watchers.discard(watcher)
 
     def end(self) -> None:
-        """The client has left."""
+        """Report that the client has left."""
         self._is_ended = True
         while self._watchers:
             self._watchers.pop()()
 
 
 class ClientGone(Exception):  # noqa: N818  not an error: a client may leave
-    """The client left before it had said everything."""
+    """The client left before its request was complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class RequestHead:
     headers: Mapping[str, str]
     """With lower-case names; of several of one name, the last."""
     caller: Caller
-    """Who sent it: a client without any rights until it was let in."""
+    """The sender; without any rights until it is authenticated."""
 
     @classmethod
     def unchecked(cls, scope: Scope, caller: Caller) -> RequestHead:
-        """Read a head whatever it is, for the answer that refuses it."""
+        """Read a head without checks, for the answer that refuses it."""
         return cls(
             method=scope["method"],
             path=scope["path"],
@@ -143,7 +143,7 @@ class RequestHead:
     def is_forwarded(self) -> bool:
         """Whether another server forwarded the request, and says so."""
         return any(
-            name in _FORWARDED or name.startswith(_FORWARDED_PREFIX)
+            name in _FORWARDED_HEADERS or name.startswith(_FORWARDED_PREFIX)
             for name in self.headers
         )
 
@@ -184,7 +184,7 @@ def conversation_at(path: str) -> Api | None:
 
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raise `Refused` if a header for credentials is there twice: here and upstream another one might count."""
+    """Raise `Refused` if a credential header occurs twice: the upstream might use the other one."""
     shown: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and shown.setdefault(name, value) != value:
@@ -225,7 +225,7 @@ def client_protocol(path: str, headers: Mapping[str, str]) -> Api:
 
 
 def header_map(scope: Scope) -> dict[str, str]:
-    """A request's headers by their names, which a server gives in lower case."""
+    """Return a request's headers by their names, which a server gives in lower case."""
     return {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
@@ -269,7 +269,7 @@ async def collect_body(
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """What an application receives that reads the body itself, after it was read here."""
+    """Return a `receive` that gives an application a body that was already read here."""
     is_given = False
 
     async def receive_again() -> Message:
@@ -308,13 +308,13 @@ class Upload:
         self._receive = receive
         self._seconds = seconds
         self.size = 0
-        """Bytes that came so far."""
+        """Bytes received so far."""
         self.is_there = (
             "content-length" in call.headers or "transfer-encoding" in call.headers
         )
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Piece by piece. `Refused` where the next one does not come in time: who stalls holds a place."""
+        """Yield the body piece by piece. Raise `Refused` if the next piece does not come in time."""
         source = body_pieces(self._receive)
         while True:
             try:

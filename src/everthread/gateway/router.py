@@ -1,4 +1,4 @@
-"""Which paths are a protocol's, and which upstream a model's requests go to."""
+"""Choose the protocol of a path, and the upstream for a model."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PATHS: dict[str, Api] = {
     "/v1/responses": "openai_responses",
     "/v1/messages": "anthropic",
 }
-"""Where a conversation is sent, whole, to be answered."""
+"""Paths that answer a whole conversation."""
 
 
-_OWN = frozenset({b"api", b"mcp", b"metrics", b"healthz", b"readyz"})
-"""Where the gateway answers itself."""
-_V1 = frozenset(
+_OWN_PATHS = frozenset({b"api", b"mcp", b"metrics", b"healthz", b"readyz"})
+"""Paths that the gateway answers itself."""
+_V1_PATHS = frozenset(
     b"assistants audio batches chat completions conversations embeddings files fine_tuning images messages models "
     b"moderations responses threads uploads vector_stores".split()
 )
-"""Where a provider's paths begin below `/v1`."""
+"""First parts of providers' paths below `/v1`."""
 _USUAL_PATHS = frozenset(path.encode() for path in PATHS)
-"""Nothing is to be done for the paths of nearly every request."""
+"""Paths that are canonical already, those of nearly every request."""
 
 
 _LOGIN_PARTS = [b"backend-api", b"codex"]
@@ -52,15 +52,15 @@ def normalize_path(raw: bytes) -> bytes:
             del parts[-1:]
         elif plain not in (b"", b"."):
             parts.append(part)
-    if parts[:2] == _LOGIN_PARTS and parts[2:3] and parts[2] in _V1:
+    if parts[:2] == _LOGIN_PARTS and parts[2:3] and parts[2] in _V1_PATHS:
         del parts[:2]
     first = unquote_to_bytes(parts[0]).lower() if parts else b""
-    if first in _OWN:
+    if first in _OWN_PATHS:
         parts[0] = first
     else:
         while parts[:2] == [b"v1", b"v1"]:
             del parts[0]
-        if first in _V1:
+        if first in _V1_PATHS:
             parts.insert(0, b"v1")
     return b"/" + b"/".join(parts) + (b"/" if parts and raw.endswith(b"/") else b"")
 
@@ -118,7 +118,7 @@ class Upstream:
         return self.url.endswith(LOGIN_PATH)
 
     def own_target(self, target: bytes) -> bytes:
-        """Path and query as this provider spells them."""
+        """Return path and query as this provider spells them."""
         return target.removeprefix(b"/v1") if self.serves_logins else target
 
 
@@ -136,7 +136,7 @@ class Routes:
             if len({one.mode for one in upstreams}) == 1
             else "managed"
         )
-        """The mode of all of them; `managed` where they differ."""
+        """The mode of all upstreams; `managed` if they differ."""
         self._by_login = {
             login: [one for one in upstreams if one.serves_logins is login]
             or self.upstreams
@@ -150,7 +150,7 @@ class Routes:
     def choose(
         self, model: str | None, family: Family, *, login: bool = False
     ) -> Upstream:
-        """By the model's name, else by the protocol, else the first; of those that serve such a login or key."""
+        """Choose by the model's name, else by the protocol, else the first, of those that serve such a login or key."""
         upstreams = self._by_login[login]
         if model:
             for upstream in upstreams:

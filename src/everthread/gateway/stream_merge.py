@@ -14,8 +14,8 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api, Reply
 from everthread.wire import gemini
 from everthread.wire.codecs import CODECS
-from everthread.wire.common import SseEvent, SseParser, SseSplitter, encode_event
 from everthread.wire.gemini.fields import object_of
+from everthread.wire.sse import SseEvent, SseParser, SseSplitter, encode_event
 
 RECALL = "recall"
 _GAP = "\n\n"

@@ -56,7 +56,8 @@ class PortSockets:
         probe = listen(
             port, host
         )  # who else has the port is found out without sharing it
-        self._family, self._address = probe.family, probe.getsockname()
+        self._family = probe.family
+        self._address = probe.getsockname()
         self.port = int(self._address[1])
         self.is_shared = sys.platform != "linux"
         if self.is_shared:

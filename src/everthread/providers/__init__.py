@@ -1,9 +1,9 @@
-"""How a model is reached.
+"""Reach a model.
 
-clients.py     the three protocols through their own SDKs: OpenAI's chat and responses, Anthropic's messages
-errors.py      what went wrong, as one `ModelError` with a sentence
-resilience.py  events, and wrappers: once more, another model, in time, a cap that fits
-catalog.py     windows, output caps and cache rules: known beforehand, or said by a server
-resolve.py     from settings and environment to a model
-local.py       a small model on this machine, and its file
+clients.py       three protocols through their own SDKs: OpenAI's chat and responses, Anthropic's messages
+model_errors.py  failures as one `ModelError` with a sentence
+resilience.py    wrappers around a model: retry, time limits, fallback, an output cap that fits
+catalog.py       windows, output caps and cache rules, from a table or from the server
+resolve.py       from settings and environment to a model
+local.py         a small model on this machine, and its file
 """

@@ -38,13 +38,13 @@ class KnownModel:
     """An entry of the catalogue; a field is None if it is unknown."""
 
     family: str
-    """The name that was found: how far the model's own name was recognised."""
+    """The longest part of the model's name that is in the table."""
     window: int | None = None
     max_output: int | None = None
     cache: Caching | None = None
     cache_min: int | None = None
     exact: bool = False
-    """The name is the one in the table, dates and the like aside; else it is only of that family."""
+    """The name is in the table, apart from dates and stages; else only its family is."""
 
 
 def known_model(name: str) -> KnownModel | None:
@@ -63,7 +63,7 @@ def known_model(name: str) -> KnownModel | None:
 
 
 def plain_name(name: str) -> str:
-    """A model's name without vendor, variant and punctuation: `openrouter/anthropic/claude-3.5-haiku:beta` is
+    """Return a model's name without vendor, variant and punctuation: `openrouter/anthropic/claude-3.5-haiku:beta` is
     `claude-3-5-haiku`, as are Bedrock's and Vertex's forms of it."""
     text = name.strip().lower().rsplit("/", 1)[-1]
     text = _BEDROCK.sub("", text).split(":", 1)[0]
@@ -71,7 +71,7 @@ def plain_name(name: str) -> str:
 
 
 def families() -> list[KnownModel]:
-    """Every family of our table, by name."""
+    """Return every family of our table, by name."""
     return [_families()[name] for name in sorted(_families())]
 
 
@@ -121,8 +121,8 @@ _WINDOW_FIELDS = (
 )
 _NESTED = ("meta", "top_provider", "model_info", "limits")
 _SILENT_HOSTS = ("api.openai.com",)
-"""Those known to list their models without a word about windows: asking costs time and brings nothing."""
-_PLAUSIBLE = range(256, 1_000_000_000)
+"""Hosts whose model lists state no windows; they are not asked."""
+_PLAUSIBLE_WINDOWS = range(256, 1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _urls(base_url: str, model: str, api: Api) -> Iterator[str]:
 
 
 def models_url(base_url: str, api: Api) -> str:
-    """Where a server lists its models."""
+    """Return where a server lists its models."""
     if api == "gemini":
         return f"{_root(base_url)}/v1beta/models"
     return (
@@ -224,7 +224,7 @@ def _root(base_url: str) -> str:
 
 
 def endpoint_headers(api: Api, api_key: str | None) -> dict[str, str]:
-    """How a request is authorised."""
+    """Return the headers that authorise a request."""
     if api == "anthropic":
         return {"x-api-key": api_key or NO_KEY, "anthropic-version": "2023-06-01"}
     if api == "gemini":
@@ -284,7 +284,7 @@ def _size(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and value in _PLAUSIBLE else None
+    return value if is_number and value in _PLAUSIBLE_WINDOWS else None
 
 
 DEFAULT_WINDOW = 128_000
@@ -361,7 +361,7 @@ async def resolve_window(
 
 
 def catalogue_window(model: str, *, note: str = "") -> Window:
-    """The window from the catalogue, without a request."""
+    """Return the window from the catalogue, without a request."""
     known = known_model(model)
     if known is None or known.window is None:
         sentence = (
@@ -378,7 +378,7 @@ def catalogue_window(model: str, *, note: str = "") -> Window:
 
 
 def window_headers(headers: Mapping[str, str] | None) -> str:
-    """The part of the headers that changes the window, in one form: a learnt limit is kept for it."""
+    """Return the part of the headers that changes the window, in one form: a learnt limit is kept for it."""
     header = next(
         (
             value
@@ -402,7 +402,7 @@ FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def output_cap(request: Request) -> int | None:
-    """The cap the request states, by whichever name."""
+    """Return the output cap of a request, under any of its names."""
     stated = (request.params.get(field) for field in FIELDS)
     return next(
         (
@@ -417,7 +417,7 @@ def output_cap(request: Request) -> int | None:
 def with_output_cap(
     request: Request, tokens: int, *, api: Api, base_url: str = ""
 ) -> Request:
-    """The request with this cap and no other, under the name this server knows. It keeps the place it had."""
+    """Return the request with this output cap only, under the name that this server knows, at its old place."""
     old = next((field for field in FIELDS if field in request.params), None)
     name = cap_field(api, base_url)
     params = {
@@ -437,7 +437,7 @@ def host_of(base_url: str) -> str:
 
 
 def cap_field(api: Api, base_url: str = "") -> str:
-    """OpenAI's own chat refuses `max_tokens` for reasoning models; those who imitate it often know no other."""
+    """Return the field for the output cap. OpenAI refuses `max_tokens` for reasoning models; others know only that."""
     if api == "openai_responses":
         return "max_output_tokens"
     host = host_of(base_url)

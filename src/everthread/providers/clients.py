@@ -25,7 +25,7 @@ from everthread.providers.catalog import (
 )
 from everthread.providers.model_errors import ModelAddress
 from everthread.wire.codecs import CODECS, StreamDecoder
-from everthread.wire.common import SseEvent, SseParser
+from everthread.wire.sse import SseEvent, SseParser
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,16 +41,16 @@ READ_SECONDS = 600.0
 """How long a model may be silent: reasoning models think for minutes before the first word."""
 _DRAIN_SECONDS = 0.2
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
-_REASONS = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
+_REASONING_NAME = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
 
 
 def is_reasoning_model(name: str) -> bool:
-    """Whether OpenAI's model of this name reasons, so that its reasoning can be asked for and sent back."""
-    return _REASONS.search(name.lower()) is not None
+    """Return whether OpenAI's model of this name reasons, so that its reasoning can be asked for and sent back."""
+    return _REASONING_NAME.search(name.lower()) is not None
 
 
 class HttpModel(ABC):
-    """One model at one address. `window` may be set anew when more is learnt about it."""
+    """One model at one address. `window` may be changed when more is learnt about it."""
 
     api: ClassVar[Api]
     path: ClassVar[str]
@@ -95,7 +95,7 @@ class HttpModel(ABC):
     async def stream(
         self, request: Request
     ) -> AsyncGenerator[StreamDelta | Reply, None]:
-        """Pieces as they come, then the whole. Leaving it early, or being cancelled, closes the connection."""
+        """Yield pieces as they come, then the whole reply. Leaving early, or being cancelled, closes the connection."""
         response = await self._send(request, stream=True)
         reading = _StreamReader(
             CODECS[self.api].stream_decoder(model=request.model), self._route(request)
@@ -127,7 +127,7 @@ class HttpModel(ABC):
             await opened.close()
 
     def _read(self, content: bytes, request: Request) -> Reply:
-        """An answer that came whole; an error inside it, as proxies send it with status 200, is an error."""
+        """Decode a whole answer. Raise the error that proxies send inside one with status 200."""
         body = errors.read_body(content)
         route = self._route(request)
         try:
@@ -142,7 +142,7 @@ class HttpModel(ABC):
 
     @abstractmethod
     def _open(self, sdk: Any, timeout: httpx2.Timeout) -> AsyncOpenAI | AsyncAnthropic:
-        """The SDK's client."""
+        """Return the SDK's client."""
 
     def _encode(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the body. The output cap is the request's, else the configured one; Anthropic requires one."""
@@ -228,7 +228,7 @@ class _StreamReader:
         return deltas
 
     def whole(self) -> Reply:
-        """The reply. Some servers leave out the mark of the end, but none the reason why the model stopped."""
+        """Return the reply. Some servers omit the end mark, but none the stop reason."""
         if not self._events:
             raise errors.empty_stream_error(self._route)
         reply = self.partial()
@@ -270,7 +270,7 @@ async def _events(
 
 
 async def _drain(events: AsyncGenerator[SseEvent, None]) -> None:
-    """Read on to the end, which comes at once, so that the connection can be used again. Nothing depends on it."""
+    """Read to the end, which comes at once, so that the connection can be used again. Failures do not matter."""
     with contextlib.suppress(ModelError, TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in events:
@@ -284,7 +284,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def json_bytes(body: Mapping[str, Any]) -> bytes:
-    """The body on the wire. Half a surrogate pair, which a model's text may hold, has no form but an escape."""
+    """Return the body as bytes. A lone surrogate, which a model may write, is escaped."""
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
@@ -292,7 +292,7 @@ def json_bytes(body: Mapping[str, Any]) -> bytes:
 
 
 def _error_within(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The error of an answer that has status 200 all the same; none where words came, too."""
+    """Return the error in an answer with status 200; None if it has an answer too."""
     error = body.get("error")
     if not error or body.get("choices") or body.get("content"):
         return None
@@ -386,4 +386,4 @@ CLIENTS: Mapping[Api, type[HttpModel]] = {
     "openai_responses": OpenAIResponsesModel,
     "anthropic": AnthropicModel,
 }
-"""Which class speaks which protocol."""
+"""The client class of each protocol."""

@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 
 def find_model(name: str | None, home: Path) -> Path:
-    """The file for a name: a path to a GGUF file, or our small model, fetched before."""
+    """Return the file for a name: a path to a GGUF file, or our small model, fetched before."""
     if name and name.lower().endswith(".gguf"):
         path = Path(name).expanduser()
         if path.is_file():
@@ -78,7 +78,7 @@ def find_model(name: str | None, home: Path) -> Path:
 
 
 def is_intact(path: Path, wanted: LocalFile = SMOLLM2) -> bool:
-    """Whether the file is there and is the one that was pinned."""
+    """Return whether the file is there and is the one that was pinned."""
     return (
         path.is_file()
         and path.stat().st_size == wanted.size
@@ -87,7 +87,7 @@ def is_intact(path: Path, wanted: LocalFile = SMOLLM2) -> bool:
 
 
 def pull(home: Path, *, say: Say, wanted: LocalFile = SMOLLM2) -> Path:
-    """Fetch the model's file into the home, unless it is there. It appears under its name only when it is right."""
+    """Fetch the model's file into the home, unless it is there. It gets its name only after it was verified."""
     target = wanted.path(home)
     if is_intact(target, wanted):
         say(f"{target}: is there already")
@@ -154,7 +154,7 @@ DEFAULT_WINDOW = SMOLLM2.trained_window
 
 
 class LocalModel:
-    """A GGUF file, served in this process. `window` is how much it is given to hold; memory grows with it."""
+    """A GGUF file, served in this process. `window`: its context in tokens; memory grows with it."""
 
     def __init__(  # noqa: PLR0913 - a file and how it is served
         self,
@@ -180,7 +180,7 @@ class LocalModel:
 
     @property
     def base_url(self) -> str:
-        """A stable address: the port is another one each time."""
+        """A stable address in place of the real one, whose port changes."""
         return f"local:{self.path.name}"
 
     async def complete(self, request: Request) -> Reply:
@@ -269,5 +269,5 @@ class LocalModel:
         )
 
     def _stop(self) -> None:
-        """The server ends with the last reference to it, waiting for its threads."""
+        """Drop the last reference to the server, which ends it and waits for its threads."""
         self._server = None

@@ -23,7 +23,7 @@ from everthread.wire.common import error_text
 
 _MIN_KEY = 8
 """Shorter keys are not redacted: they could be part of any word."""
-_SHOWN = 500
+_MAX_QUOTED_CHARS = 500
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -38,7 +38,7 @@ _STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The status an error inside a stream would have had as an answer of its own."""
+"""The HTTP status of an error that came inside a stream, by its type."""
 _ADVICE = {
     402: "The account must be topped up at the provider.",
     403: "The key may not use this model.",
@@ -47,7 +47,7 @@ _ADVICE = {
 _EMPTY_ACCOUNT = re.compile(
     r"insufficient_quota|billing_not_active|insufficient.?balance", re.IGNORECASE
 )
-"""Said with status 429, as if it would pass."""
+"""Codes for an empty account, which come with status 429 but do not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class ModelAddress:
     key: str | None = field(default=None, repr=False)
 
     def clean_words(self, words: str) -> str:
-        """A provider's words on one line, without secrets and without the key that was sent."""
+        """Return a provider's words on one line, without secrets and without the key that was sent."""
         if self.key and len(self.key) >= _MIN_KEY:
             words = words.replace(self.key, "[REDACTED]")
-        return clip(redact(one_line(words)), _SHOWN)
+        return clip(redact(one_line(words)), _MAX_QUOTED_CHARS)
 
     def __str__(self) -> str:
         return f"{self.model} at {self.base_url}"
@@ -72,7 +72,7 @@ class ModelAddress:
 def refusal_error(
     route: ModelAddress, status: int, headers: Mapping[str, str], content: bytes
 ) -> ModelError:
-    """An answer with an error's status."""
+    """Return the exception for an answer with an error status."""
     body = read_body(content)
     wait = retry_after(headers, body)
     text = _describe(route, f"answered with status {status}", body, status, wait)
@@ -82,7 +82,7 @@ def refusal_error(
 def answer_error(
     route: ModelAddress, error: Mapping[str, Any], body: Any, partial: Reply | None
 ) -> ModelError:
-    """An error inside an answer that had begun with status 200."""
+    """Return the exception for an error inside an answer with status 200."""
     status = _status_within(error)
     wait = retry_after({}, error)
     text = _describe(route, "broke off", error, status, wait)
@@ -92,7 +92,7 @@ def answer_error(
 def _describe(
     route: ModelAddress, what: str, error: Any, status: int | None, wait: float | None
 ) -> str:
-    """What happened, the provider's words, and what to do."""
+    """Describe the failure, quote the provider, and say what to do."""
     if isinstance(error, list) and error:
         error = error[0]  # Google wraps its errors once more
     words = error_text(error) or (
@@ -112,7 +112,7 @@ def _describe(
 
 
 def truncation_error(route: ModelAddress, partial: Reply | None) -> ModelError:
-    """A stream that ended in the middle of the answer."""
+    """Return the exception for a stream that ended in the middle of the answer."""
     return ModelUnreachableError(
         f"{route} closed the connection in the middle of its answer. Ask again.",
         status=None,
@@ -121,7 +121,7 @@ def truncation_error(route: ModelAddress, partial: Reply | None) -> ModelError:
 
 
 def empty_stream_error(route: ModelAddress) -> ModelError:
-    """A stream without a single event: so a local server says that it could not take the prompt in."""
+    """Return the exception for a stream without events, with which local servers refuse a prompt."""
     return ModelError(
         f"{route} answered with an empty stream, as servers do when the prompt is too long.",
         status=200,
@@ -132,7 +132,7 @@ def empty_stream_error(route: ModelAddress) -> ModelError:
 def unreadable_error(
     route: ModelAddress, reason: object, body: Any, partial: Reply | None = None
 ) -> ModelError:
-    """An answer that is not of the protocol, as of a proxy's login page or a wrong base_url."""
+    """Return the exception for an answer in no known protocol, such as a proxy's login page."""
     detail = route.clean_words(str(reason))
     sentence = (
         f"{route} sent something that cannot be read: {detail}. Check the base_url."
@@ -165,7 +165,7 @@ def connection_error(
 
 
 def read_body(content: bytes) -> Any:
-    """A body as JSON, else as the text it is."""
+    """Return a body as parsed JSON, else as text."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -175,7 +175,7 @@ def read_body(content: bytes) -> Any:
 def retry_after(
     headers: Mapping[str, str], body: Any = None, *, now: datetime | None = None
 ) -> float | None:
-    """The seconds the provider asks to wait: in milliseconds, in seconds, as a date, or in Google's error details."""
+    """Return the seconds to wait, stated in milliseconds, in seconds, as a date, or in Google's error details."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -227,7 +227,7 @@ def _status_within(error: Mapping[str, Any]) -> int | None:
 
 
 def is_passing(error: ModelError) -> bool:
-    """Whether the same request may succeed a little later.
+    """Return whether the same request may succeed a little later.
 
     A prompt too long stays too long, and an empty account stays empty, whatever status they come with.
     """
@@ -244,7 +244,7 @@ def is_passing(error: ModelError) -> bool:
 
 
 def is_out_of_service(error: ModelError) -> bool:
-    """Whether another model should be asked: this one will not answer soon, and the request is not to blame."""
+    """Return whether another model should be asked: this one will not answer soon, and the request is not to blame."""
     if is_passing(error):
         return True
     kind = classify_error(error).kind

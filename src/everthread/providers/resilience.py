@@ -43,16 +43,16 @@ class ModelEvent:
     model: str
     text: str
     error: ModelError | None = None
-    """What failed. Its `partial` holds usage that was spent all the same."""
+    """The failure. Its `partial` holds the usage that was spent."""
     seconds: float = 0.0
-    """How long will be waited."""
+    """Seconds until the next attempt."""
 
 
 Events = Callable[[ModelEvent], None]
 
 
 def ignore_event(event: ModelEvent) -> None:
-    """The default: events are dropped."""
+    """Drop an event (the default)."""
 
 
 async def close_model(model: object) -> None:
@@ -64,7 +64,7 @@ async def close_model(model: object) -> None:
 
 @asynccontextmanager
 async def closing(pieces: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
-    """The stream, closed at the end whatever happens: its connection must not outlive the reader's interest."""
+    """Yield the stream and close it at the end, so that its connection does not outlive the reader."""
     try:
         yield pieces
     finally:
@@ -117,7 +117,7 @@ class ModelWrapper:
 async def ask_model(
     model: StreamingModel, request: Request, *, stream: bool
 ) -> AsyncGenerator[Piece, None]:
-    """The pieces of a stream, or the whole answer as one."""
+    """Yield the pieces of a stream, or the whole answer as one."""
     if not stream:
         yield await model.complete(request)
         return
@@ -153,21 +153,21 @@ async def ask_from_first_word(
 
 @dataclass(frozen=True, slots=True)
 class RetryOptions:
-    """`attempts` in all, the first included; seconds else."""
+    """Limits of retries: `attempts` includes the first; the others are in seconds."""
 
     attempts: int = 4
     first_wait: float = 0.5
     longest_wait: float = 30.0
     """Limit for waits that the provider does not set."""
     patience: float = 300.0
-    """From the first attempt on; a provider that asks to wait beyond is not waited for."""
+    """Total time from the first attempt; do not wait for a provider that asks for more."""
     rate_limit_attempts: int = 12
     rate_limit_wait: float = 4.0
     """First wait after a rate limit if the provider names none: such limits last minutes."""
 
 
 class RetryingModel(ModelWrapper):
-    """The model, asked again when it fails for a while."""
+    """Retry a model after passing failures."""
 
     def __init__(  # noqa: PLR0913 - time and chance are injected
         self,
@@ -251,7 +251,7 @@ class RetryingModel(ModelWrapper):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """Seconds; None means no limit. A model that reasons in silence needs a long first one."""
+    """Seconds; None means no limit. A model that reasons silently needs a long first limit."""
 
     first: float | None = 300.0
     between: float | None = 120.0
@@ -259,7 +259,7 @@ class TimeLimits:
 
 
 class TimeLimitedModel(ModelWrapper):
-    """The model, left when it takes too long. Leaving closes the connection."""
+    """Abort a model that takes too long, and close its connection."""
 
     def __init__(self, model: StreamingModel, limits: TimeLimits | None = None) -> None:
         super().__init__(model)
@@ -332,12 +332,12 @@ REST_SECONDS = 60.0
 
 
 def keep_request(request: Request, _model: StreamingModel) -> Request:
-    """The default: models with windows of about the same size."""
+    """Return the request unchanged: for models with windows of about the same size."""
     return request
 
 
 class FallbackModel(ModelWrapper):
-    """The first of several models that is in service; `inner`, name and window are those of the one asked next."""
+    """Ask the first of several models that is in service. `inner`, name and window are those of the next one to ask."""
 
     def __init__(
         self,
@@ -383,7 +383,7 @@ class FallbackModel(ModelWrapper):
             await close_model(model)
 
     def _order(self) -> Iterator[tuple[int, bool]]:
-        """Those in service in their order, then those at rest: better a tired model than none."""
+        """Yield the models in service in their order, then those at rest."""
         now = self._clock()
         rested = [
             at for at in range(len(self._models)) if self._resting.get(at, now) <= now
@@ -435,7 +435,7 @@ MIN_OUTPUT_TOKENS = 256
 
 
 class FittingModel(ModelWrapper):
-    """The model, its output cap lowered where prompt and cap together would not fit."""
+    """Lower the output cap of a model if prompt and cap together would not fit."""
 
     def __init__(
         self, model: StreamingModel, counter: TokenCounter | None = None

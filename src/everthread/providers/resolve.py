@@ -32,7 +32,7 @@ OPENROUTER_HEADERS = {"X-Title": "Everthread"}
 
 @dataclass(frozen=True, slots=True)
 class ProviderEntry:
-    """Who serves models: where, under which key, and how the names of its models begin."""
+    """A provider: its address, the variable of its key, and how the names of its models begin."""
 
     name: str
     base_url: str
@@ -94,7 +94,7 @@ OTHERS = (
     ProviderEntry("xai", "https://api.x.ai/v1", "XAI_API_KEY", r"grok"),
     ProviderEntry("zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", r"glm"),
 )
-"""Reached by `auto` when their key is present; by name they are `custom`, with a base_url."""
+"""Providers that `auto` uses if their key is present; by name they are `custom`, with a base_url."""
 _WITH_DEFAULT = (OPENAI, ANTHROPIC, OPENROUTER, GEMINI)
 _NAMED = {provider.name: provider for provider in _WITH_DEFAULT}
 
@@ -121,7 +121,7 @@ def create_model(
     context_length: int | None = None,
     max_tokens: int | None = None,
 ) -> StreamingModel:
-    """The chosen model, its window from the setting or the catalogue. Nothing is opened or asked yet."""
+    """Return the chosen model, its window from the setting or the catalogue. Nothing is opened or asked yet."""
     if choice.provider == "local":
         path = find_model(choice.model, home)
         window = context_length or LOCAL_WINDOW
@@ -162,7 +162,7 @@ def choose(  # noqa: PLR0913 - the settings of a model, one by one
     api_key_env: str | None = None,
     api: Api | None = None,
 ) -> Choice:
-    """Who serves the model of this name."""
+    """Choose the provider for the model of this name."""
     if provider == "local" or (
         provider == "auto" and base_url is None and _is_local(name or "")
     ):
@@ -198,7 +198,7 @@ def _choose_default(
     api_key_env: str | None,
     api: Api | None,
 ) -> Choice:
-    """The model of the first provider whose key is present."""
+    """Return the model of the first provider whose key is present."""
     elsewhere: list[str] = []
     for candidate in _WITH_DEFAULT if base_url is None else ():
         if provider in ("auto", candidate.name) and _has_key(candidate, environment):
@@ -220,9 +220,7 @@ def _choose_default(
             f"no model is named: set model.default or give --model. {' and '.join(elsewhere)} "
             f"name{'s' if len(elsewhere) == 1 else ''} a server whose models are not known here."
         )
-    raise ConfigError(
-        "no model is named: give --model or set model.default, such as gpt-5 or claude-sonnet-4-5, with its key."
-    )
+    raise ConfigError("no model is named, and no key of a provider is set")
 
 
 def _find_provider(

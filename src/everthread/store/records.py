@@ -108,7 +108,7 @@ class ThreadRow:
     messages: int
     """Messages said in the thread, through all compactions."""
     tokens: int
-    """Tokens of these messages, as far as they were counted."""
+    """Tokens of those messages that were counted."""
     active: float
     """When its last message was said; if there is none, when the thread began."""
     compactions: int

@@ -188,7 +188,12 @@ class Store:
     ) -> Session:
         """A real end. A session that was continued meanwhile ends at its tip."""
         return await self._change(
-            session_id, sessions.end_session, session_id, reason, self._clock(), lease
+            session_id,
+            sessions.end_session,
+            session_id,
+            reason,
+            now=self._clock(),
+            lease=lease,
         )
 
     get_compression_tip = reads(sessions.find_tip)
@@ -263,9 +268,9 @@ class Store:
             compaction_sql.branch_thread,
             session_id,
             at_message,
-            new,
-            new_id(),
-            self._clock(),
+            new=new,
+            fresh_id=new_id(),
+            now=self._clock(),
         )
 
     async def delete_thread(self, thread: str) -> int:
@@ -526,7 +531,12 @@ class Store:
     ) -> LearntLimits:
         """What holds for a tenant: its own limits, and those that a second credential met too."""
         return await self._read(
-            state.limits_for, base_url, model, headers, tenant, self._clock()
+            state.limits_for,
+            base_url,
+            model,
+            headers=headers,
+            tenant=tenant,
+            now=self._clock(),
         )
 
     async def limits(self) -> list[ModelLimit]:
@@ -562,7 +572,7 @@ class Store:
     async def put_pin(self, thread: str, text: str, *, most: int = 50) -> Pin:
         """Pin a text; a text that is already pinned is not changed."""
         return await self._change(
-            thread, state.put_pin, thread, text, most, self._clock()
+            thread, state.put_pin, thread, text, most=most, now=self._clock()
         )
 
     pins = reads(state.list_pins)
@@ -606,7 +616,7 @@ class Store:
         return max(self._readers.answered_at, self._writer.answered_at)
 
     def listen(self, tell: Callable[[str], None]) -> None:
-        """Call `tell`, in this event loop, with each thread whose queue another process changed, until `close`.
+        """Until `close`, call `tell` in this event loop with each thread whose queue another process changed.
 
         An empty text: anything may have changed. It only saves polling: it may miss a change, and
         SQLite reports none.
@@ -774,9 +784,9 @@ class Store:
             turn_sql.end_turn,
             turn_id,
             state,
-            result,
-            lease,
-            self._clock(),
+            result=result,
+            lease=lease,
+            now=self._clock(),
         )
 
     async def cancel_turn(self, turn_id: str, *, tenant: str) -> QueuedTurn:

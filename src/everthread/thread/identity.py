@@ -40,6 +40,8 @@ Conversations of one project share at most 0.12 of the word runs of their first 
 sessions).
 """
 _WORD = re.compile(r"\w+")
+NAMED_SCOPE = "x-everthread-session:"
+"""Prefix of the scope of a thread that the client names itself."""
 
 
 def relate(shared: int, *, given: int, is_end: bool) -> Relation:
@@ -52,6 +54,27 @@ def relate(shared: int, *, given: int, is_end: bool) -> Relation:
     if is_end:
         return "continues"
     return "repeats" if shared == given else "branches"
+
+
+# Names of threads
+
+
+def session_of_scope(scope: str) -> str:
+    """Return the client's name for its session; empty if it names none."""
+    return scope.partition(":")[2]
+
+
+def names_thread(scope: str) -> bool:
+    """Return whether the client names the thread itself."""
+    return scope.startswith(NAMED_SCOPE)
+
+
+def derive_thread_id(tenant: str, scope: str, previous: str, digest: str) -> str:
+    """Return the id of a new thread: two processes that see one request choose the same."""
+    text = "\0".join([tenant, scope, previous, digest])
+    return blake2b(
+        text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"gateway"
+    ).hexdigest()
 
 
 # Points of stored threads

@@ -20,7 +20,8 @@ from everthread.core.canonical_usage import CanonicalUsage
 from everthread.core.economics import EARLIEST, CompactionCase, Decision, Rates, weigh
 from everthread.core.prices import prices_for
 from everthread.core.tokens import budget as defaults
-from everthread.core.tokens.budget import Budget, Calibration
+from everthread.core.tokens.budget import Budget
+from everthread.core.tokens.calibration import Calibration
 
 COLD = "cold-cache"
 """The reason of an early compaction, because the provider no longer caches the prompt."""

@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from everthread.core.messages import SYSTEM_ROLES, calls_of, text_of
+from everthread.core.messages import (
+    SYSTEM_ROLES,
+    calls_of,
+    part_text,
+    parts_of,
+    strip_surroundings,
+    text_of,
+)
 from everthread.core.types import Api
 from everthread.thread.history import identify, parse_arguments
 
@@ -39,6 +46,12 @@ def align(
         if mine == len(values) or theirs == len(stored):
             return mine, theirs
         agrees = _agree(api, values[mine], stored[theirs])
+        if not agrees:
+            my_parts, their_parts = _count_parts(api, values[mine:], stored[theirs:])
+            if my_parts:
+                mine += my_parts
+                theirs += their_parts
+                continue
         if not agrees and (
             is_given(mine) or not _is_other_wording(api, values[mine:], stored[theirs:])
         ):
@@ -50,7 +63,17 @@ def align(
 def _is_passed_over(api: Api, value: Any) -> bool:
     if isinstance(value, dict) and value.get("role") in SYSTEM_ROLES:
         return True
-    return not identify(api, value).skeleton
+    return _is_reminder(value) or not identify(api, value).skeleton
+
+
+def _is_reminder(value: Any) -> bool:
+    """Return whether a message has nothing but a client's reminders."""
+    if not isinstance(value, dict) or value.get("role") != "user":
+        return False
+    text = text_of(value)
+    if not text.lstrip().startswith("<") or strip_surroundings(text).strip():
+        return False
+    return all(map(part_text, parts_of(value)))
 
 
 def _agree(api: Api, mine: Any, stored: Any) -> bool:
@@ -64,6 +87,42 @@ def _agree(api: Api, mine: Any, stored: Any) -> bool:
     return _is_reworded(mine, stored)
 
 
+def _count_parts(
+    api: Api, values: Sequence[Any], stored: Sequence[Any]
+) -> tuple[int, int]:
+    """Return how many messages an answer is that only one side has in two parts.
+
+    Goose sends the newest answer's text and calls with a reminder between them. (0, 0)
+    if the two sides do not begin so.
+    """
+    if parts := _count_split(api, stored[0], values):
+        return parts, 1
+    if parts := _count_split(api, values[0], stored):
+        return 1, parts
+    return 0, 0
+
+
+def _count_split(api: Api, whole: Any, parts: Sequence[Any]) -> int:
+    """Return how many messages say what `whole` says: its text first, then its calls."""
+    text = parts[0]
+    if not _is_answer(whole) or not _is_answer(text):
+        return 0
+    if calls_of(text) or not text_of(text) or text_of(text) != text_of(whole):
+        return 0
+    for index, message in enumerate(parts[1:], start=1):
+        if _is_passed_over(api, message):
+            continue
+        is_rest = _is_answer(message) and not text_of(message)
+        if is_rest and calls_of(message) and _is_reworded(message, whole):
+            return index + 1
+        return 0
+    return 0
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("role") == "assistant"
+
+
 def _is_other_wording(api: Api, values: Sequence[Any], stored: Sequence[Any]) -> bool:
     """Return whether both begin with the same answer in different words.
 
@@ -72,10 +131,7 @@ def _is_other_wording(api: Api, values: Sequence[Any], stored: Sequence[Any]) ->
     """
     mine = values[0]
     theirs = stored[0]
-    if not all(
-        isinstance(value, dict) and value.get("role") == "assistant"
-        for value in (mine, theirs)
-    ):
+    if not _is_answer(mine) or not _is_answer(theirs):
         return False
     if (
         calls_of(mine)
@@ -102,10 +158,7 @@ def _is_reworded(mine: Any, stored: Any) -> bool:
     It may have other words around the same calls, its calls as text, or be shortened. A different answer to the same
     question does not count.
     """
-    if not all(
-        isinstance(value, dict) and value.get("role") == "assistant"
-        for value in (mine, stored)
-    ):
+    if not _is_answer(mine) or not _is_answer(stored):
         return False
     calls = calls_of(mine)
     stored_calls = calls_of(stored)

@@ -9,11 +9,11 @@ from everthread.core.messages import Message, kind_of
 from everthread.core.types import Api, Reply, Request, StreamDelta
 from everthread.errors import TranscriptError
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
-from everthread.wire.common import SseEvent
+from everthread.wire.sse import SseEvent
 
 
 class StreamDecoder(Protocol):
-    """What each codec's decoder offers."""
+    """The interface of each codec's stream decoder."""
 
     def feed(self, event: SseEvent | Mapping[str, Any]) -> list[StreamDelta]: ...
 
@@ -49,7 +49,7 @@ _ANTHROPIC_BLOCKS = frozenset(
 
 
 def decode_any(value: Any) -> tuple[str, Request]:
-    """The API it was written for, and the request. Takes a list of messages, or an object that holds one."""
+    """Return the API it was written for, and the request. Takes a list of messages, or an object that holds one."""
     body: Mapping[str, Any]
     if isinstance(value, list):
         body = {"messages": value}
@@ -86,7 +86,7 @@ def _check(messages: Sequence[Any]) -> None:
 def _is_anthropic(
     body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
+    """Return whether something in it exists in Anthropic's protocol only. Tool messages exist in OpenAI's only."""
     if any(
         message.get("role") == "tool" or message.get("tool_calls")
         for message in messages

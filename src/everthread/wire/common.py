@@ -1,127 +1,17 @@
-"""What every codec needs: a first look at a payload, the native value a decoded message keeps, server-sent events.
-
-The parser of events is incremental: however the bytes are cut, also inside a character or between CR and LF, the same
-events come out. `id` and `retry` mean nothing to a model's stream and are ignored, as comments are.
-"""
+"""Helpers that every codec needs: checks of a payload, the native value of a decoded message, errors and usage."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol, TypeVar, cast
 
 from everthread.core.canonical_usage import normalize_usage
 from everthread.core.messages import Message, Native
 from everthread.core.types import Reply, StreamDelta
 from everthread.errors import WireError
-
-# --- server-sent events -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SseEvent:
-    event: str | None
-    """Its name; None if the stream gave none."""
-    data: str
-
-
-class SseSplitter:
-    """Cuts a stream into its events, as bytes. The beginning of one waits for its end."""
-
-    def __init__(self) -> None:
-        self.rest = b""
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The events that are complete with this chunk, each with the blank line that ends it."""
-        data = self.rest + chunk
-        ends = [0, *(match.end() for match in _EVENT_END.finditer(data))]
-        self.rest = data[ends[-1] :]
-        return [data[start:end] for start, end in pairwise(ends)]
-
-    def end(self) -> bytes:
-        """The unread rest of the stream."""
-        rest = self.rest
-        self.rest = b""
-        return rest
-
-
-class SseParser:
-    """Split bytes into events as soon as each is complete."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._rest: list[str] = []
-        self._event = ""
-        self._data: list[str] = []
-        self._started = False
-        self._skip_newline = False
-
-    def feed(self, chunk: bytes) -> list[SseEvent]:
-        """The events this chunk completes."""
-        return self._take(self._decoder.decode(chunk))
-
-    def close(self) -> list[SseEvent]:
-        """Return the last event if the stream ended without its closing blank line."""
-        events = self._take(self._decoder.decode(b"", final=True))
-        self._line("".join(self._rest))
-        self._rest = []
-        return events + self._dispatch()
-
-    def _take(self, text: str) -> list[SseEvent]:
-        if text and not self._started:
-            self._started = True
-            text = text.removeprefix("\ufeff")
-        if text and self._skip_newline:
-            self._skip_newline = False
-            text = text.removeprefix("\n")
-        self._skip_newline = self._skip_newline or text.endswith("\r")
-        *lines, rest = _LINE_END.split(text)
-        events: list[SseEvent] = []
-        for line in lines:
-            full_line = "".join((*self._rest, line))
-            self._rest = []
-            if full_line:
-                self._line(full_line)
-            else:
-                events += self._dispatch()
-        if rest:
-            self._rest.append(rest)
-        return events
-
-    def _line(self, line: str) -> None:
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            self._data.append(value)
-        elif name == "event":
-            self._event = value
-
-    def _dispatch(self) -> list[SseEvent]:
-        """An event without data is none: that is how a stream of comments keeps a connection alive."""
-        event = self._event
-        data = self._data
-        self._event = ""
-        self._data = []
-        return [SseEvent(event or None, "\n".join(data))] if data else []
-
-
-def encode_event(event: SseEvent) -> bytes:
-    """The bytes of one event, ready to be sent."""
-    head = f"event: {event.event}\n" if event.event else ""
-    return (
-        head + "".join(f"data: {line}\n" for line in _LINE_END.split(event.data)) + "\n"
-    ).encode("utf-8", "replace")
-
-
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_LINE_END = re.compile(r"\r\n|\r|\n")
-
-
-# --- payloads and native values ---------------------------------------------------------------------------------------
+from everthread.wire.sse import SseEvent
 
 
 def require_object(value: Any, where: str) -> Mapping[str, Any]:
@@ -143,7 +33,7 @@ def require_text(value: Any, where: str) -> str:
 
 
 def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What an event of a stream says; None for the mark that ends it."""
+    """Return the JSON object of a stream event; None for the mark that ends the stream."""
     if not isinstance(event, SseEvent):
         return require_object(event, "the event")
     if event.data.strip() == "[DONE]":
@@ -152,7 +42,7 @@ def event_object(event: SseEvent | Mapping[str, Any]) -> Mapping[str, Any] | Non
         value = json.loads(event.data)
     except (ValueError, RecursionError):
         raise WireError(
-            f"an event of the stream is no JSON: {event.data[:80]!r}"
+            f"an event of the stream is not JSON: {event.data[:80]!r}"
         ) from None
     return require_object(value, "the event")
 
@@ -206,7 +96,7 @@ def write_reply_fields(
 
 
 def error_delta(error: Any) -> StreamDelta:
-    """An error that came in a stream."""
+    """Return the delta for an error in a stream."""
     raw = (
         error
         if isinstance(error, dict)
@@ -216,7 +106,7 @@ def error_delta(error: Any) -> StreamDelta:
 
 
 def error_text(error: Any) -> str:
-    """The words in a provider's error, whichever way it was wrapped."""
+    """Return the words in a provider's error, whichever way it was wrapped."""
     if isinstance(error, Mapping):
         return next(
             (
@@ -234,7 +124,7 @@ def _kind(value: Any) -> str:
 
 
 def native_of(message: Mapping[str, Any], api: str) -> Native | None:
-    """The whole native record, if the message came from this API."""
+    """Return the whole native record, if the message came from this API."""
     record = message.get("_native")
     if isinstance(record, dict) and record.get("api") == api and "value" in record:
         return cast("Native", record)
@@ -255,7 +145,7 @@ def with_native(
     model: str | None = None,
     joined: bool = False,
 ) -> Message:
-    """A copy that remembers what it was on the wire, who wrote it, whether it is part of the message before."""
+    """Return a copy that remembers what it was on the wire, who wrote it, whether it is part of the message before."""
     record: Native = {"api": api, "value": value}
     if model:
         record["model"] = model
@@ -265,12 +155,12 @@ def with_native(
 
 
 def public_message(message: Message) -> Message:
-    """The message without what is our own; itself when there is none."""
+    """Return the message without our own fields; the same object if it has none."""
     return cast("Message", without_private_fields(message))
 
 
 def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> bool:
-    """Whether the message's reasoning means anything to `model`: same API, and the same model where both are known."""
+    """Return whether `model` can use the message's reasoning: same API, and the same model if both are known."""
     record = message.get("_native")
     if not isinstance(record, dict) or record.get("api") != api:
         return False
@@ -279,7 +169,7 @@ def keep_reasoning(message: Mapping[str, Any], api: str, model: str | None) -> b
 
 
 def same_model(one: str, other: str) -> bool:
-    """Whether two names are one model: an alias is answered under its dated name, routers add a prefix or variant."""
+    """Return whether two names are one model. Providers answer with dated names, routers add a prefix or variant."""
     return _family(one) == _family(other)
 
 

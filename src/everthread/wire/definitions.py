@@ -76,7 +76,7 @@ def standing_parts(message: Message) -> list[StandingPart]:
 
 
 def loads_tools(message: Message) -> bool:
-    """Whether a message is, or holds, a tool's result that loads tools: cutting it would unload them."""
+    """Return whether a message is, or holds, a tool's result that loads tools: cutting it would unload them."""
     if message.get("role") == "tool":
         return _item_keys(message) is not None
     content = message.get("content")
@@ -135,7 +135,7 @@ def keep_parts(
 
 
 def needs_place(message: Message) -> bool:
-    """Whether a system message is one that only goes between the user's side and an answer, as with Anthropic."""
+    """Return whether a system message is Anthropic's own, which may only come between the user and an answer."""
     return native_value(message, anthropic.API) is not None
 
 
@@ -175,7 +175,7 @@ def _is_standing(role: object, part: Mapping[str, Any]) -> bool:
 
 
 def has_reference(content: Any) -> bool:
-    """Whether the content of a result loads tools."""
+    """Return whether the content of a result loads tools."""
     return isinstance(content, list) and any(
         kind_of(part) == "tool_reference" for part in content
     )

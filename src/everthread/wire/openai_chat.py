@@ -27,7 +27,6 @@ from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.anthropic.message_codec import part_from, source_url
 from everthread.wire.common import (
-    SseEvent,
     error_delta,
     error_text,
     event_object,
@@ -42,10 +41,11 @@ from everthread.wire.common import (
     without_private_fields,
     write_reply_fields,
 )
+from everthread.wire.sse import SseEvent
 
 
 def chat_form(message: Message) -> list[Message]:
-    """A message in chat form: one or several. A message that has that form already is returned itself."""
+    """Return a message in chat form: one or several. A message that has that form already is returned itself."""
     content = message.get("content")
     if content == []:
         return [with_content(message, None if tool_calls_of(message) else "")]
@@ -65,7 +65,7 @@ def chat_form(message: Message) -> list[Message]:
 
 
 def chat_parts(content: list[Part]) -> list[Part]:
-    """The parts as chat has them, without calls, results and reasoning."""
+    """Return the parts as chat has them, without calls, results and reasoning."""
     return [
         new
         for part in content
@@ -76,13 +76,13 @@ def chat_parts(content: list[Part]) -> list[Part]:
 
 
 def tool_calls_of(message: Message) -> list[Any]:
-    """The calls in chat's own field, whatever they are."""
+    """Return the calls in chat's own field, whatever they are."""
     calls: Any = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
 def placeholder(part: Mapping[str, Any]) -> list[Part]:
-    """A text in the place of a part that chat cannot carry."""
+    """Return a text in the place of a part that chat cannot carry."""
     name = part.get("title") or part.get("filename") or part.get("name")
     return [_text(f"[{part.get('type')}: {name}]" if name else f"[{part.get('type')}]")]
 
@@ -216,12 +216,12 @@ REASONING_FIELDS = frozenset(
         "thinking_blocks",
     }
 )
-"""Where the dialects of chat keep reasoning: DeepSeek, OpenRouter, Copilot, LiteLLM."""
+"""Fields for reasoning in the dialects of chat: DeepSeek, OpenRouter, Copilot, LiteLLM."""
 
 _SYSTEM_ROLE = "_system_role"
 _CORE_FIELDS = ("model", "messages", "tools")
 _FIELDS_CHAT_LACKS = frozenset({"cache_control", "is_error"})
-"""Fields of a message that chat has no word for."""
+"""Fields of a message that chat does not have."""
 _MEDIA = frozenset({"image_url", "file", "input_audio", "video_url"})
 _STOP_BY_FINISH_REASON = {
     "stop": "stop",
@@ -233,7 +233,7 @@ _STOP_BY_FINISH_REASON = {
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """A request in core form. The first message is the system prompt if it holds nothing but the prompt."""
+    """Return a request in core form. The first message is the system prompt if it holds nothing but the prompt."""
     body = without_private_fields(require_object(body, "the request"))
     model = require_text(body.get("model"), "model")
     wire = require_list(body.get("messages"), "messages")
@@ -289,7 +289,7 @@ def decode_messages(
 def encode_messages(
     messages: Messages, *, model: str | None = None
 ) -> list[dict[str, Any]]:
-    """Chat messages for `model`, without reasoning that another model or API wrote.
+    """Return chat messages for `model`, without reasoning that another model or API wrote.
 
     Chat takes media from the user only: those in tool results follow in a user message, after the last result.
     """
@@ -307,7 +307,7 @@ def encode_messages(
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Chat tools are core tools."""
+    """Return core tools, which have the form of chat tools."""
     return [
         without_private_fields(require_object(tool, f"tools[{index}]"))
         for index, tool in enumerate(require_list(wire, "tools"))
@@ -324,7 +324,7 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """A reply in core form.
+    """Return a reply in core form.
 
     `model` is the name under which it was asked for: the reply often gives another name for the same model, and
     reasoning is kept by name.
@@ -374,7 +374,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 
 def stop_of(finish_reason: Any, message: Message) -> str | None:
-    """Our name for a finish reason. A `stop` with a refusal text is a `refusal`."""
+    """Return our name for a finish reason. A `stop` with a refusal text is a `refusal`."""
     if finish_reason is None:
         return None
     stop = _STOP_BY_FINISH_REASON.get(str(finish_reason), "other")
@@ -382,8 +382,10 @@ def stop_of(finish_reason: Any, message: Message) -> str | None:
 
 
 def _for_client(message: Message) -> Message:
-    """Another API's message as chat clients expect an answer: one text. They may show its reasoning; should it come
-    back in a request, it is stripped there."""
+    """Return another API's message as chat clients expect an answer: one text.
+
+    They may show its reasoning; if it comes back in a request, it is stripped there.
+    """
     body = chat_form(public_message(message))[0]
     content = body.get("content")
     return (
@@ -392,7 +394,7 @@ def _for_client(message: Message) -> Message:
 
 
 def _is_system_prompt(message: Any) -> bool:
-    """Whether role and content are all it has, so that both alone restore it."""
+    """Return whether role and content are all it has, so that both alone restore it."""
     if not isinstance(message, Mapping) or message.keys() != {"role", "content"}:
         return False
     content = message["content"]
@@ -426,7 +428,7 @@ def _decode(wire: Any, where: str, model: str | None) -> Message:
 def _encode(
     message: Message, model: str | None
 ) -> list[tuple[dict[str, Any], list[Part]]]:
-    """The message on the wire, each with the media that must go into a message of the user."""
+    """Return the message on the wire, each with the media that must go into a message of the user."""
     body = public_message(message)
     if "_native" in message and not keep_reasoning(message, API, model):
         body = _without_reasoning(body)
@@ -481,7 +483,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _finish_reason(reply: Reply) -> str | None:
-    """Chat's name for why the reply ended. For a refusal without a text its clients expect `content_filter`."""
+    """Return chat's finish reason. For a refusal without a text, clients expect `content_filter`."""
     if reply.stop == "refusal" and not reply.message.get("refusal"):
         return "content_filter"
     if reply.stop is None:
@@ -500,12 +502,12 @@ _FIELDS_IN_PIECES = _TEXT_FIELDS | {
     "text",
     "summary",
 }
-"""Strings that come in pieces. Any other string is said whole, and the last one counts."""
+"""Strings that come in pieces. Any other string comes whole, and the last one counts."""
 _FIELDS_OF_A_CHUNK = frozenset({"choices", "usage", "error", "object", "obfuscation"})
 
 
 class ChatStreamDecoder:
-    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
 
     `model` is the name under which the reply was asked for (see `openai_chat.decode_reply`).
     """
@@ -659,7 +661,7 @@ stream_decoder = ChatStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """The chunks of a stream that sends the reply."""
+    """Yield the chunks of a stream that sends the reply."""
     body = encode_reply(reply)
     choice = body["choices"][0]
     message = choice["message"]
@@ -718,7 +720,7 @@ def _event(chunk: Mapping[str, Any]) -> SseEvent:
 
 
 def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
-    """Reasoning may come twice in one chunk, as text and as details: it is said once."""
+    """Yield the texts of a chunk. Reasoning that comes twice, as text and as details, is yielded once."""
     details = delta.get("reasoning_details")
     thoughts = [
         delta.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text")
@@ -742,7 +744,7 @@ def _words(delta: Mapping[str, Any]) -> Iterator[StreamDelta]:
 
 
 def _fold_fields(fragments: list[Any]) -> dict[str, Any]:
-    """Objects of one kind that came one after the other, as one."""
+    """Merge the pieces of one object."""
     keys = dict.fromkeys(chain.from_iterable(fragments))
     return {
         key: _fold(key, [fragment[key] for fragment in fragments if key in fragment])
@@ -774,7 +776,7 @@ def _fold(key: str, values: list[Any]) -> Any:
 
 
 def _fold_content(values: list[Any]) -> list[Any]:
-    """Text and lists of parts in turn: text that came together is one part."""
+    """Merge texts and lists of parts; neighbouring texts become one part."""
     parts: list[Any] = []
     for is_text, run in groupby(values, key=lambda value: isinstance(value, str)):
         pieces = list(run)

@@ -26,7 +26,6 @@ from everthread.core.messages import (
 from everthread.core.types import DeltaKind, Reply, Request, StreamDelta, System
 from everthread.errors import WireError
 from everthread.wire.common import (
-    SseEvent,
     error_delta,
     error_text,
     event_object,
@@ -41,6 +40,7 @@ from everthread.wire.common import (
     write_reply_fields,
 )
 from everthread.wire.openai_chat import chat_form, chat_parts, tool_calls_of
+from everthread.wire.sse import SseEvent
 
 API = "openai_responses"
 Item = dict[str, Any]
@@ -57,16 +57,16 @@ CALLS = {
 }
 """Calls that the client answers, and the item it answers each with."""
 _ANSWERS = {output: call for call, output in CALLS.items()}
-_FREE = ("function_call", "custom_tool_call")
+_FREE_TEXT_CALLS = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
-_BUILT_IN = CALLS.keys() - _FREE
+_BUILT_IN = CALLS.keys() - _FREE_TEXT_CALLS
 _MORE_TOOLS = "additional_tools"
 """The item by which a client offers tools in its input."""
-_SEARCH = "tool_search_call"
+_SEARCH_CALL = "tool_search_call"
 """Its answer defines tools; as text it would define none, so the call then leaves with it."""
 _NAMESPACE = "_namespace"
 """The field in which a call keeps its tool's namespace, to be written again."""
-_SPEECH = ("message", "reasoning")
+_SPEECH_ITEMS = ("message", "reasoning")
 _NO_ARGUMENTS = frozenset(
     {"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"}
 )
@@ -103,7 +103,7 @@ def decode_messages(
 
 
 def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
-    """One assistant message. Calls answered inside the run were the provider's own business."""
+    """Return one assistant message. Calls that the run itself answers were the provider's own."""
     answered = {
         "",
         *(_answered_call_id(item) for item in items if kind_of(item) in _ANSWERS),
@@ -123,13 +123,13 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
         message["refusal"] = "\n".join(refusals)
     if not (calls or parts):
         message["content"] = "\n".join(
-            f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH
+            f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH_ITEMS
         )
     return with_native(message, API, list(items), model=model)
 
 
 def encode_messages(messages: Messages, *, model: str | None = None) -> list[Item]:
-    """Items for `model`, without reasoning that another model or API wrote."""
+    """Return items for `model`, without reasoning that another model or API wrote."""
     rewritten = {
         result.call_id
         for message in messages
@@ -169,7 +169,9 @@ def _find_searches(messages: Messages) -> set[str]:
         for message in messages
         if isinstance(value := native_value(message, API), list)
     )
-    return {call_id(item) for run in runs for item in run if kind_of(item) == _SEARCH}
+    return {
+        call_id(item) for run in runs for item in run if kind_of(item) == _SEARCH_CALL
+    }
 
 
 def call_id(item: Mapping[str, Any]) -> str:
@@ -183,7 +185,7 @@ def call_id(item: Mapping[str, Any]) -> str:
 
 
 def _answered_call_id(item: Mapping[str, Any]) -> str:
-    """The id of the call this is the result of."""
+    """Return the id of the call that a result answers."""
     value = item.get(
         "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
     )
@@ -236,7 +238,7 @@ def _content(item: Item) -> list[Part]:
 
 
 def _call(item: Item) -> Any:
-    """The call as chat has it."""
+    """Return the call as chat has it."""
     kind = item["type"]
     name = _call_name(item)
     namespace = item.get("namespace")
@@ -255,7 +257,7 @@ def _call(item: Item) -> Any:
 
 
 def _call_name(item: Mapping[str, Any]) -> Any:
-    """The name of the tool; that of a tool in a namespace begins with the namespace."""
+    """Return the name of the tool; that of a tool in a namespace begins with the namespace."""
     namespace = item.get("namespace")
     name = item.get("name")
     return (
@@ -303,7 +305,7 @@ def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Ite
         if kind_of(item) in _BUILT_IN and call_id(item) in rewritten
         else item
         for item in items
-        if kind_of(item) != _SEARCH or call_id(item) not in rewritten
+        if kind_of(item) != _SEARCH_CALL or call_id(item) not in rewritten
     ]
     is_same = len(rewritten_items) == len(items)
     if (
@@ -323,13 +325,13 @@ def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Ite
 def _without_id(item: Item) -> Item:
     return (
         {key: value for key, value in item.items() if key != "id"}
-        if _kind(item) in ("message", *_FREE)
+        if _kind(item) in ("message", *_FREE_TEXT_CALLS)
         else item
     )
 
 
 def _still_answers(item: Item, kinds: Mapping[str, Any]) -> bool:
-    """Whether a native item still fits: a result must be of the kind of its call, if that is in the list."""
+    """Return whether a native item still fits: a result must be of the kind of its call, if that is in the list."""
     call = _ANSWERS.get(kind_of(item))
     return call is None or bool(kinds.get(_answered_call_id(item), call) == call)
 
@@ -378,7 +380,7 @@ def _call_item(call: Mapping[str, Any]) -> Item:
 
 
 def _input_part(part: Part) -> Part:
-    """A part as the Responses protocol takes it from a client; kinds it may know and we do not pass."""
+    """Return a part as the Responses protocol takes it from a client; kinds it may know and we do not pass."""
     kind = kind_of(part)
     if kind in ("text", "refusal"):
         return {"type": "input_text", "text": content_text([part])}
@@ -399,7 +401,7 @@ _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"
 
 
 def decode_request(body: Mapping[str, Any]) -> Request:
-    """A request in core form. A field the core cannot express (`input: null`) stays in `params`."""
+    """Return a request in core form. A field the core cannot express (`input: null`) stays in `params`."""
     body = without_private_fields(require_object(body, "the request"))
     model = require_text(body.get("model"), "model")
     messages = decode_messages(body.get("input") or [], model=model)
@@ -473,7 +475,7 @@ def encode_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def decode_reply(body: Mapping[str, Any], *, model: str | None = None) -> Reply:
-    """A reply in core form; `model` is the name under which it was asked for."""
+    """Return a reply in core form; `model` is the name under which it was asked for."""
     body = without_private_fields(require_object(body, "the reply"))
     if body.get("error") and "output" not in body:
         raise WireError(
@@ -572,7 +574,7 @@ def _status(stop: str | None) -> dict[str, Any]:
 
 
 def _output(reply: Reply) -> list[Item]:
-    """The reply's items; those made from another API's message get the fields clients expect of an answer."""
+    """Return the reply's items; those made from another API's message get the fields clients expect of an answer."""
     items = encode_messages([reply.message])
     if native_value(reply.message, API) is not None:
         return items
@@ -609,7 +611,7 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Where words go: a field of the item, or of a part in one of its lists."""
+    """The place of a text: a field of the item, or of a part in one of its lists."""
 
     kind: DeltaKind | None
     field: str
@@ -643,12 +645,12 @@ _PARTS = {
     "content_part": ("content", "content_index"),
     "reasoning_summary_part": ("summary", "summary_index"),
 }
-_ENDS = ("completed", "incomplete", "failed")
-_LIFE = ("created", "queued", "in_progress", *_ENDS)
+_END_EVENTS = ("completed", "incomplete", "failed")
+_PROGRESS_EVENTS = ("created", "queued", "in_progress", *_END_EVENTS)
 
 
 class ResponsesStreamDecoder:
-    """Takes the events of one stream; `reply()` may be asked for at any time, also when the stream broke off.
+    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
 
     `model` is the name under which the reply was asked for.
     """
@@ -671,14 +673,14 @@ class ResponsesStreamDecoder:
         if kind == "error" or (data.get("error") and not kind):
             return [error_delta(data.get("error") or data)]
         name, _, what = kind.removeprefix("response.").rpartition(".")
-        if not name and what in _LIFE:
+        if not name and what in _PROGRESS_EVENTS:
             return list(
                 self._live(
                     what,
                     require_object(data.get("response"), f"the response of {kind}"),
                 )
             )
-        item = self._items.setdefault(_place(data, "output_index"), _Growing())
+        item = self._items.setdefault(_index_of(data, "output_index"), _Growing())
         if name == "output_item":
             return self._take_item(
                 item,
@@ -689,7 +691,7 @@ class ResponsesStreamDecoder:
             return self._take_words(item, _SLOTS[name], data, done=what == "done")
         if name in _PARTS:
             of, at = _PARTS[name]
-            item.parts[of, _place(data, at)] = require_object(
+            item.parts[of, _index_of(data, at)] = require_object(
                 data.get("part"), f"the part of {kind}"
             )
         return []
@@ -697,14 +699,14 @@ class ResponsesStreamDecoder:
     def reply(self) -> Reply:
         """Return the partial answer as a whole reply."""
         output = self._response.get("output")
-        if not output or self._response.get("status") not in _ENDS:
+        if not output or self._response.get("status") not in _END_EVENTS:
             items = [self._items[index].whole() for index in sorted(self._items)]
             output = [item for item in items if item is not None]
         return decode_reply({**self._response, "output": output}, model=self._model)
 
     def _live(self, what: str, response: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._response = dict(response)
-        if what not in _ENDS:
+        if what not in _END_EVENTS:
             return
         self._response.setdefault("status", what)
         if isinstance(response.get("usage"), dict):
@@ -753,7 +755,7 @@ class ResponsesStreamDecoder:
         words = data.get(slot.field if done else "delta")
         if not isinstance(words, str):
             return []
-        pieces = item.words.setdefault((slot, _place(data, slot.index)), [])
+        pieces = item.words.setdefault((slot, _index_of(data, slot.index)), [])
         is_repeat = done and bool(pieces)
         if done:
             pieces.clear()
@@ -810,7 +812,7 @@ stream_decoder = ResponsesStreamDecoder
 
 
 def encode_stream(reply: Reply) -> Iterator[SseEvent]:
-    """The events of a stream that says the reply."""
+    """Yield the events of a stream that sends the reply."""
     body = encode_reply(reply)
     numbers = count()
 
@@ -825,7 +827,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     for index, item in enumerate(body["output"]):
         for kind, fields in _item_events(item):
             yield event(kind, output_index=index, **fields)
-    if body.get("status") in _ENDS:
+    if body.get("status") in _END_EVENTS:
         yield event(body["status"], response=body)
 
 
@@ -865,7 +867,7 @@ def _part_events(
 def _word_events(
     name: str, holder: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The words at once: a stream made from a whole reply has nothing to wait for."""
+    """Yield the words at once: a stream made from a whole reply has nothing to wait for."""
     slot = _SLOTS[name]
     words = holder.get(slot.field) or ""
     extra: dict[str, Any] = {"logprobs": []} if name == "output_text" else {}
@@ -873,7 +875,7 @@ def _word_events(
     yield f"{name}.done", {slot.field: words, **extra}
 
 
-def _place(data: Mapping[str, Any], key: str) -> int:
+def _index_of(data: Mapping[str, Any], key: str) -> int:
     """Return an index; 0 if there is none."""
     value = data.get(key)
     return value if isinstance(value, int) else 0

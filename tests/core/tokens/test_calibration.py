@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.tokens import TokenCounter
-from everthread.core.tokens.budget import Calibration
+from everthread.core.tokens.calibration import Calibration
 from tests.shared_data import shared
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.core.tokens.tokenizers import (
+from everthread.core.tokens.media import (
     audio_tokens,
     document_tokens,
     image_size,

@@ -27,7 +27,7 @@ from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
 from everthread.store.store import Store
 from everthread.testing import ScriptedModel
-from everthread.wire.common import SseParser
+from everthread.wire.sse import SseParser
 from tests.gateway.raw import Plain
 
 QUICK = QueueOptions(queue=3, lease_seconds=0.6, poll_seconds=0.03, sweep_seconds=0.1)

@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everthread.core.messages import Message, content_text, text_of, tool_names
+from everthread.core.messages import (
+    Message,
+    content_text,
+    strip_injected,
+    text_of,
+    tool_names,
+)
 from everthread.core.types import Reply, Request
 from everthread.thread.identity import Role, is_same_role, sketch_role
 
@@ -213,9 +219,10 @@ class ScriptedModel:
             "function": call,
             "_namespace": namespace,
         }
-        return Reply(
-            {"role": "assistant", "content": None, "tool_calls": [asked]}, "tool_calls"
-        )
+        message: Any = {"role": "assistant", "content": None, "tool_calls": [asked]}
+        if self.thinks:
+            message["reasoning_content"] = "It was in an early file: I look it up."
+        return Reply(message, "tool_calls")
 
 
 def _filled(value: Any, name: str) -> Any:
@@ -232,7 +239,7 @@ def _recent(request: Request) -> str:
         (
             at
             for at, message in enumerate(request.messages)
-            if text_of(message) and message["role"] == "user"
+            if message["role"] == "user" and strip_injected(text_of(message)).strip()
         ),
         default=0,
     )

@@ -57,6 +57,10 @@ class Program:
     """Behind the provider's address."""
     mcp: str = ""
     """What it calls the search tool of our MCP server, which is attached then in place of `recall`."""
+    unsteady: int = 2
+    """The number of newest messages that the next request may have otherwise: reminders move."""
+    retells: bool = False
+    """A resumed session is sent without its reasoning: the cache breaks once."""
     names_session: bool = True
     """Else what it asks beside the conversation stands beside it in the list, too."""
 
@@ -195,6 +199,19 @@ _AIDER = [
     "--no-suggest-shell-commands",
 ]
 _AIDER_OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+
+_COPILOT = ["--allow-all-tools", "--allow-all-paths", "--no-auto-update"]
+_COPILOT_OFFLINE = {
+    "COPILOT_PROVIDER_API_KEY": "any",
+    "COPILOT_MODEL": "gpt-5",
+    "COPILOT_OFFLINE": "true",
+}
+_COPILOT_TOOLS: Mapping[str, Mapping[str, Any]] = {
+    "bash": {"command": "cat {name}", "description": "Read a part"},
+    "view": {"path": "{folder}/{name}"},
+}
+_GOOSE = ["run", "--with-builtin", "developer", "--max-turns", "1000"]
 
 
 PROGRAMS = {
@@ -503,6 +520,60 @@ PROGRAMS = {
             characters=5_000,
             is_python=True,
             says=112,
+        ),
+        Program(
+            "copilot",
+            "copilot",
+            ["@github/copilot@1.0.102"],
+            "openai_responses",
+            "gpt-5",
+            [*_COPILOT, "-p", "{task}"],
+            [*_COPILOT, "--continue", "-p", "{question}"],
+            _COPILOT_TOOLS,
+            {**_COPILOT_OFFLINE, "COPILOT_PROVIDER_WIRE_API": "responses"},
+            steps=110,
+            characters=5_500,
+            thinks=True,
+            retells=True,
+        ),
+        Program(
+            "copilot-anthropic",
+            "copilot",
+            ["@github/copilot@1.0.102"],
+            "anthropic",
+            "claude-sonnet-4-5",
+            [*_COPILOT, "-p", "{task}"],
+            [*_COPILOT, "--continue", "-p", "{question}"],
+            _COPILOT_TOOLS,
+            {
+                **_COPILOT_OFFLINE,
+                "COPILOT_PROVIDER_TYPE": "anthropic",
+                "COPILOT_MODEL": "claude-sonnet-4-5",
+            },
+            steps=110,
+            characters=5_500,
+            thinks=True,
+            retells=True,
+        ),
+        Program(  # in one run: goose 1.34 loses calls of the history after --resume
+            "goose",
+            "goose",
+            ["@aaif/goose@0.20.1"],
+            "openai_chat",
+            "gpt-4o",
+            [*_GOOSE, "-t", "{task} {question}"],
+            [],
+            {"shell": _bash(), "developer__shell": _bash()},
+            {
+                "GOOSE_PROVIDER": "openai",
+                "GOOSE_MODEL": "gpt-4o",
+                "OPENAI_API_KEY": "any",
+                "GOOSE_DISABLE_KEYRING": "1",
+                "GOOSE_MODE": "auto",
+            },
+            steps=110,
+            characters=5_500,
+            unsteady=4,
         ),
     )
 }

@@ -116,7 +116,7 @@ async def run(program: Program, folder: Path, binaries: str) -> dict[str, Any]:
         "said": [out[-2_000:] for _, out, _ in spoken],
         "errors": [errors[-2_000:] for _, _, errors in spoken],
         "stubs": _count_in_transcripts(home, program.stub) if program.stub else 0,
-        **_upstream(provider.log, model),
+        **_upstream(provider.log, model, unsteady=program.unsteady),
         **client_side(log),
         **await stored(store_home),
     }
@@ -191,11 +191,17 @@ async def run_command(
     )
 
 
-def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
+def _upstream(
+    log: Sequence[Record], model: ScriptedModel, *, unsteady: int
+) -> dict[str, Any]:
     """What the provider saw. Only requests that were right got as far as the model."""
     answered = [record for record in log if record.reply is not None]
     main = [answered[at] for at in model.main if at < len(answered)]
-    breaks = [at for at in range(1, len(main)) if _breaks(main[at - 1], main[at])]
+    breaks = [
+        at
+        for at in range(1, len(main))
+        if _breaks(main[at - 1], main[at], unsteady=unsteady)
+    ]
     prompts = sum(record.prompt_tokens for record in main)
     refused = [record for record in log if record.status != 200]
     return {
@@ -225,7 +231,7 @@ def _upstream(log: Sequence[Record], model: ScriptedModel) -> dict[str, Any]:
     }
 
 
-def _breaks(before: Record, after: Record) -> bool:
+def _breaks(before: Record, after: Record, *, unsteady: int) -> bool:
     """The second does not go on from the first. A reminder behind the last words, taken away again, is none.
 
     Nor are tools of a server that had not started yet: on a busy machine Codex asks once without them.
@@ -237,9 +243,8 @@ def _breaks(before: Record, after: Record) -> bool:
     ):
         return False
     shared = shared_prefix(before.request, after.request)
-    return (
-        not shared.extends and shared.shared_messages < len(before.request.messages) - 2
-    )
+    steady = len(before.request.messages) - unsteady
+    return not shared.extends and shared.shared_messages < steady
 
 
 def _names(request: Request) -> set[str]:

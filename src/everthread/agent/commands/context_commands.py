@@ -168,7 +168,7 @@ def list_context(sizes: Mapping[str, int], window: int) -> list[str]:
 
 
 def count_by_kind(conversation: Conversation) -> dict[str, int]:
-    """The tokens of the next request by kind, scaled to the conversation's own count."""
+    """Return the tokens of the next request by kind, scaled to the conversation's own count."""
     counter = TokenCounter(conversation.route.name)
     sizes = dict.fromkeys(KINDS, 0)
     sizes["system prompt"] = counter.system(conversation.session.system)

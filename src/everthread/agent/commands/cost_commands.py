@@ -139,7 +139,7 @@ def _usage_line(row: UsageRow) -> str:
 
 
 def _cost(row: UsageRow) -> str:
-    """A missing price is unknown, never zero."""
+    """Return a cost as text; a missing price is unknown, never zero."""
     if row.unpriced == row.calls and row.calls:
         return "cost unknown"
     cost = format_dollars(row.cost)

@@ -85,7 +85,7 @@ def command(
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The command's own name and its argument; None for a message. A path (`/etc/hosts`) is a message."""
+    """Return the command's own name and its argument; None for a message. A path (`/etc/hosts`) is a message."""
     match = _COMMAND.fullmatch(text.strip())
     return (_resolve_name(match[1]), (match[2] or "").strip()) if match else None
 

@@ -61,7 +61,7 @@ async def memory(scope: CommandScope, argument: str) -> CommandResult:
 
 
 def _parse_memory_target(rest: str) -> tuple[Shelf, str]:
-    """`user TEXT` goes to USER.md, everything else to MEMORY.md."""
+    """Choose the file: `user TEXT` goes to USER.md, everything else to MEMORY.md."""
     first, _, text = rest.partition(" ")
     return (
         (first, text.strip()) if first in SHELVES and text.strip() else ("memory", rest)

@@ -28,10 +28,10 @@ LISTED = 10
 MAX_LISTED = 100
 MAX_HITS = 10
 MAX_NEIGHBOUR_CHARS = 64
-"""So that it is one line of a terminal."""
+"""Characters of a neighbour, so that it fits on one line."""
 MAX_TITLE_CHARS = 60
 LOOKED_AT = 4
-"""Threads that are loaded for each that is listed."""
+"""Threads loaded for each thread that is listed."""
 
 
 @command("/search TEXT", "search all conversations")

@@ -9,5 +9,5 @@ from everthread.agent.tools.terminal import Terminal
 
 
 def file_tools() -> list[Tool]:
-    """The tools that work on the workspace: commands and files."""
+    """Return the tools that work on the workspace: commands and files."""
     return [Terminal(), ReadFile(), WriteFile(), Patch(), SearchFiles()]

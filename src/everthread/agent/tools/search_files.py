@@ -1,4 +1,4 @@
-"""Find files by name, and lines by what is in them.
+"""Find files by name, and lines by their text.
 
 What .gitignore files name is skipped, and so are the folders of tools, links, pipes and devices.
 """
@@ -54,12 +54,12 @@ TOOL_FOLDERS = frozenset(
         ".ruff_cache",
     }
 )
-_DEEPEST = 100
-_RULES = ".gitignore"
+_MAX_DEPTH = 100
+_IGNORE_FILE_NAME = ".gitignore"
 _RULES_BYTES = 200_000
 _MAX_RULES = 2_000
 _MAX_RULE = 500
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SCHEMA = args.build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
@@ -176,7 +176,7 @@ class _Search:
     offset: int
     limit: int
     seconds: float
-    """For the search, and for one line: that of an endless pattern."""
+    """The time for the whole search and for one line, against endless patterns."""
     deadline: float = field(init=False)
     shown: list[str] = field(default_factory=list)
     total: int = 0
@@ -205,7 +205,7 @@ class _Search:
         return self._format()
 
     def _walk(self) -> Iterator[tuple[str, int]]:
-        """Every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
+        """Yield every file that is not ignored: its path and its open folder. `fwalk` follows no link."""
         ignores = self._read_outer_ignores()
         start = self.space.relative(self.start)
         with self.space.open_folder(self.start) as top:
@@ -220,7 +220,7 @@ class _Search:
                 ignores += _read_ignores(folder, prefix)
                 folders[:] = sorted(
                     name
-                    for name in (folders if below.count("/") < _DEEPEST else ())
+                    for name in (folders if below.count("/") < _MAX_DEPTH else ())
                     if name not in TOOL_FOLDERS
                     and not _is_ignored(f"{prefix}{name}/", ignores)
                 )
@@ -246,7 +246,7 @@ class _Search:
         self.skipped += 1
 
     def _name_matches(self, path: str) -> bool:
-        """A name with a slash matches the path from the start of the search, any other the file's name alone."""
+        """Match a pattern with a slash against the path from the start of the search, others against the name."""
         if "/" not in self.name:
             return not self.name or match_path(self.name, path.rpartition("/")[2])
         start = (
@@ -339,8 +339,10 @@ class _IgnoreFile:
 
 
 def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
-    """The .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
-    text = (_read_file(_RULES, folder, _RULES_BYTES) or b"").decode("utf-8", "replace")
+    """Return the .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
+    text = (_read_file(_IGNORE_FILE_NAME, folder, _RULES_BYTES) or b"").decode(
+        "utf-8", "replace"
+    )
     patterns: list[Any] = []
     for line in text.splitlines()[:_MAX_RULES]:
         if len(line) <= _MAX_RULE:
@@ -350,7 +352,7 @@ def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
 
 
 def _is_ignored(path: str, ignores: Sequence[_IgnoreFile]) -> bool:
-    """The innermost .gitignore with a matching rule decides; a folder's path ends in `/`."""
+    """Return whether a path is ignored, by the innermost .gitignore with a matching rule. Folders end in `/`."""
     verdicts = (
         ignore.spec.check_file(path[len(ignore.folder) :]).include
         for ignore in reversed(ignores)
@@ -368,7 +370,7 @@ def _is_regular(name: str, folder: int) -> bool:
 def _read_file(name: str, folder: int, limit: int) -> bytes | None:
     """Return the content of a regular file; None if it is not one, too large or unreadable."""
     try:
-        number = os.open(name, _READ, dir_fd=folder)
+        number = os.open(name, _READ_FLAGS, dir_fd=folder)
         with os.fdopen(number, "rb") as file:
             status = os.fstat(number)
             is_readable = stat.S_ISREG(status.st_mode) and status.st_size <= limit
@@ -378,7 +380,7 @@ def _read_file(name: str, folder: int, limit: int) -> bytes | None:
 
 
 def _cut_line(line: str, at: int) -> str:
-    """The line; of a long one the part around the match."""
+    """Return the line; of a long one the part around the match."""
     if len(line) <= MAX_LINE_CHARS:
         return line
     start = max(0, min(at - MAX_LINE_CHARS // 3, len(line) - MAX_LINE_CHARS))

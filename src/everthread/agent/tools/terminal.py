@@ -47,7 +47,7 @@ class Terminal:
     schema = SCHEMA
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission:
-        """Every command needs permission, in the folder it runs in."""
+        """Return the permission that a command needs, in the folder it runs in."""
         space = Workspace(context.workspace)
         command = _read_command(arguments)
         return _permission(

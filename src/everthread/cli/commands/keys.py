@@ -65,7 +65,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, once: only a digest of it is stored."""
-    from everthread.gateway.auth import issue_key
+    from everthread.gateway.issued_keys import issue_key
     from everthread.store.records import KeyLimits
 
     limits = KeyLimits(
@@ -146,7 +146,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key. Running gateways refuse it within five seconds."""
-    from everthread.gateway.auth import key_id_in
+    from everthread.gateway.issued_keys import key_id_in
 
     key_id = key_id_in(key)
     at = with_store(store, lambda opened: opened.revoke_key(key_id))
@@ -170,7 +170,7 @@ def _parse_dollars(text: str | None) -> Decimal | None:
 
 
 def _describe_scopes(scopes: frozenset[str]) -> str:
-    from everthread.gateway.auth import SCOPES
+    from everthread.gateway.issued_keys import SCOPES
 
     return ", ".join(
         f"{name}: {SCOPES.get(name, 'unknown here')}" for name in sorted(scopes)

@@ -380,7 +380,7 @@ def dashboard(
         bool, typer.Option("--json", help="Print the address as JSON.")
     ] = False,
 ) -> None:
-    """See your context: threads, windows, calls, compactions and what they cost, as pages in a browser.
+    """See your context: threads, windows, calls, compactions and their cost, as pages in a browser.
 
     It reads the store and listens on this machine only; the link works once. Ctrl-C ends it.
     """

@@ -375,7 +375,8 @@ def listing(
         return [await _thread_row(opened, row) for row in threads]
 
     rows = with_store(store, work, or_empty=True)
-    rows, more = rows[:limit], len(rows) > limit
+    more = len(rows) > limit
+    rows = rows[:limit]
     if as_json:
         print_json(
             {

@@ -189,6 +189,26 @@ CLIENTS = {
             folder=_cline,
             note="its providers anthropic and openai, in a copy of their settings; its own compaction is off",
         ),
+        ClientRow(
+            "copilot",
+            "copilot",
+            {
+                "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+                "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": str(NEVER),
+            },
+            note="with a provider's key of your own, not GitHub's models; its own compaction never comes due",
+        ),
+        ClientRow(
+            "goose",
+            "goose",
+            {
+                "OPENAI_HOST": "{url}",
+                "ANTHROPIC_HOST": "{url}",
+                "GOOSE_AUTO_COMPACT_THRESHOLD": "0",
+                "GOOSE_TOOL_PAIR_SUMMARIZATION": "false",
+            },
+            note="its providers anthropic and openai; its own compaction is off",
+        ),
     )
 }
 

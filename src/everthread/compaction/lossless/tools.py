@@ -23,7 +23,10 @@ from everthread.errors import InputError, UnknownIdError
 
 # Tool definitions sent to the model
 
-GREP, DESCRIBE, EXPAND = NAMES = "lcm_grep", "lcm_describe", "lcm_expand"
+GREP = "lcm_grep"
+DESCRIBE = "lcm_describe"
+EXPAND = "lcm_expand"
+NAMES = (GREP, DESCRIBE, EXPAND)
 
 _ID = {
     "type": "string",

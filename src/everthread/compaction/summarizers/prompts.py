@@ -50,9 +50,6 @@ from everthread.core.redaction import redact
 from everthread.core.transcript import SUMMARY_END, SUMMARY_START, spans
 from everthread.core.types import Reply, Request
 
-# --- the record -------------------------------------------------------------------------------------------------------
-
-
 OPEN = "⟦"
 CLOSE = "⟧"
 _MATERIAL = str.maketrans({OPEN: "[", CLOSE: "]"})
@@ -364,7 +361,7 @@ REFUSED = "it declined to answer"
 CALLED = "it called tools instead of writing"
 EMPTY = "it was empty"
 THOUGHT = "it held nothing but thinking"
-UNSTRUCTURED = "it was no checkpoint in the sections asked for"
+UNSTRUCTURED = "it lacked the sections asked for"
 HOLLOW = "every section in it was empty"
 CUT_OFF = "it was cut off before it had enough sections"
 LONGER = "it was longer than what it summarises"

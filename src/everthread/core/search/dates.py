@@ -98,7 +98,7 @@ class DateSpan:
 
 
 def named_spans(text: str, now: float) -> list[DateSpan]:
-    """The dates in a text as spans. They are generous: the time zone is unknown, and events are reported later."""
+    """Return the dates in a text as spans, wide ones: the time zone is unknown, and events are reported later."""
     text = text.casefold()
     moment = datetime.fromtimestamp(now, UTC)
     seasons = list(_seasons(text, moment))

@@ -110,15 +110,15 @@ class Lookup(Protocol):
     async def read(
         self, wanted: str, *, offset: int = 0, limit: int = 8_000
     ) -> Passage:
-        """A part of a message or stored output, by its id; `UnknownIdError` for one that is not there."""
+        """Return a part of a message or stored output, by its id; `UnknownIdError` for one that is not there."""
         ...
 
     async def turn_of(self, message: int) -> int | None:
-        """The turn of a message of this thread."""
+        """Return the turn of a message of this thread."""
         ...
 
 
-ASKED = 40
+SHOWN_QUERY_CHARS = 40
 """Characters of a query in the first line: with the ids of a page it fits into what stays."""
 
 
@@ -136,7 +136,7 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
 
     `threads`: name the threads. `unsearched`: which other texts exist that were not searched.
     """
-    search = f"{tool} {query[:ASKED]!r}"
+    search = f"{tool} {query[:SHOWN_QUERY_CHARS]!r}"
     if not page.excerpts and page.next is None:
         return _nothing_found(search, where, offset, unsearched)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)
@@ -163,12 +163,12 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
 
 
 def quote_excerpt(text: str) -> str:
-    """The excerpt, in which no line can be taken for the heading of another: a tool's text is not the user's."""
+    """Return the excerpt, in which no line can be taken for the heading of another: a tool's text is not the user's."""
     return _HEADING.sub(r"\\[", text)
 
 
 def passage_text(passage: Passage, *, tool: str) -> str:
-    """A part of an original, and the offset of the rest."""
+    """Return a part of an original, and the offset of the rest."""
     if passage.start >= passage.size:
         return (
             f"{tool} {passage.id}: it has {passage.size:,} characters, nothing at offset {passage.start:,} or beyond. "
@@ -198,7 +198,7 @@ def heading(excerpt: Excerpt, *, threads: bool = False) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time in UTC, to the minute: a gateway's readers live in many places."""
+    """Return a time in UTC, to the minute: a gateway's readers live in many places."""
     return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 

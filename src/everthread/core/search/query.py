@@ -16,12 +16,12 @@ from everthread.core.search.terms import (
 )
 
 MAX_SOUGHT = 24
-"""Of a longer message: identifiers, then the longest words, as the rarest."""
+"""Most words of a question: identifiers first, then the longest words, which are rare."""
 MAX_PHRASE_TERMS = 8
-"""A longer question is not looked for as typed."""
+"""Most terms of a question that is also searched for as typed."""
 MAX_CHARS = 4_000
-"""Of a longer message the beginning and the end."""
-IDENTIFIER = 2.0
+"""Characters read of a message; of a longer one the beginning and the end."""
+IDENTIFIER_WEIGHT = 2.0
 """Weight of an identifier as typed, relative to an equally rare word."""
 
 
@@ -32,7 +32,7 @@ class SearchWord:
     forms: tuple[str, ...]
     weight: float = 1.0
     counted: bool = True
-    """Whether a text without it answers less of the question. Not so for the words of a date."""
+    """Whether a text without it answers less of the question; False for the words of a date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         text = f"{text[: MAX_CHARS // 2]}\n{text[-MAX_CHARS // 2 :]}"
     spans = named_spans(text, now)
     rest, of_dates = _split_dates(text, spans)
-    sought = [SearchWord((name,), IDENTIFIER) for name in identifier_terms(rest)]
+    sought = [SearchWord((name,), IDENTIFIER_WEIGHT) for name in identifier_terms(rest)]
     subjects = list(_subjects(rest))
     if common_words and not (subjects or sought):
         subjects = [(word,) for word in query_terms(rest)]
@@ -66,7 +66,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
 
 
 def _subjects(text: str) -> Iterator[tuple[str, ...]]:
-    """The words that say something, each once whatever its form."""
+    """Yield the words that say something, each once whatever its form."""
     words = query_terms(text)
     empty = stop_words(phrase_terms(text))
     shown: set[str] = set()
@@ -81,7 +81,7 @@ def _subjects(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
-    """The whole question, if it is short, and each number or letter with the words that it belongs to ("rule 3")."""
+    """Return the whole question if it is short, and each number or letter with its words ("rule 3")."""
     run = phrase_terms(text)
     empty = stop_words(run)
     found = [tuple(run)] if 1 < len(run) <= MAX_PHRASE_TERMS else []
@@ -97,7 +97,7 @@ def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _split_dates(text: str, spans: Sequence[DateSpan]) -> tuple[str, list[str]]:
-    """The text without its dates, and the words of these."""
+    """Return the text without its dates, and the words of these."""
     folded = text if len(text.casefold()) == len(text) else text.casefold()
     dates = " ".join(folded[slice(*span.at)] for span in spans)
     for start, end in sorted((span.at for span in spans), reverse=True):

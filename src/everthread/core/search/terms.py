@@ -188,7 +188,7 @@ def _normalize(text: str) -> str:
 
 
 def query_terms(text: str, *, loose: bool = False) -> list[str]:
-    """The terms a text must hold to be found: each once, in order. Every text that contains the query holds them.
+    """Return the terms that a text must hold to be found, each once, in order.
 
     `loose` asks for the humps of camelCase words instead of the words: for a second attempt, as `getUser` is a word
     of its own and not found in `getUserName`. (Humps are not asked for first: `GitHub` should find `github`.)
@@ -219,7 +219,7 @@ def identifier_terms(text: str) -> list[str]:
 
 
 def encode_term(term: str) -> str:
-    """The term as a token of a-z, 0-9, `_` and letters known since Unicode 3.2, so that no tokenizer splits it.
+    """Return the term as a token of a-z, 0-9, `_` and letters known since Unicode 3.2, so that no tokenizer splits it.
 
     FTS5 needs `tokenchars '_'`. Reversible; character by character, so that a prefix stays a prefix: `_` becomes
     `__`, any other character its code in hex between two `_`.
@@ -257,7 +257,7 @@ def _humps(atom: str) -> list[str]:
 
 
 def _spread(token: str) -> str:
-    """The token with its humps apart."""
+    """Return the token with its humps apart."""
     return " ".join(" ".join(_humps(atom)) or atom for atom in _ATOM.split(token))
 
 
@@ -298,7 +298,7 @@ def _unicode() -> _Patterns:
 
 
 class _Escapes(dict[int, str]):
-    """Character -> what it is written as; filled as characters come up."""
+    """Maps a character to its escape; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -330,7 +330,7 @@ _SPELLINGS = (
 )
 """Endings that are written in one way in Britain and in another in America."""
 _ENDED = ("ing", "ings", "ed", "ly", "ion", "ions", "ment", "ments", "ness", "ers")
-"""What ends so has its ending already."""
+"""Endings of words that are inflected already."""
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -433,7 +433,7 @@ def _inflect(base: str) -> Iterator[str]:
 
 
 def _doubles(base: str) -> bool:
-    """Whether the last consonant is written twice before an ending: plan, planned; not so cook, visit."""
+    """Return whether the last consonant is written twice before an ending: plan, planned; not so cook, visit."""
     vowels = [char in _VOWELS for char in base]
     return (
         vowels[-3:] == [False, True, False]
@@ -444,7 +444,7 @@ def _doubles(base: str) -> bool:
 
 @functools.cache
 def _irregular() -> dict[str, tuple[str, ...]]:
-    """Every irregular form -> all forms of its word, the plain one first."""
+    """Map every irregular form to all forms of its word, the plain one first."""
     rows = (tuple(row.split()) for row in language_data()["irregular"])
     return {form: row for row in rows for form in row}
 

@@ -1,4 +1,4 @@
-"""How much may go where, and how far a prompt is: all sizes that follow from the window, the settings and the reports.
+"""The sizes that follow from the window and the settings: when to compact, and how much to keep.
 
 Tokens, except the tool-output limits, which are characters. Every figure is a whole number, rounded so that a limit
 is never exceeded by rounding. An argument out of range is refused, never clamped.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.errors import ConfigError
@@ -43,7 +43,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Token limits that follow from a window. Create one with `Budget.for_window`."""
+    """Token limits for a window. Create one with `Budget.for_window`."""
 
     window: int
     threshold: int
@@ -53,13 +53,13 @@ class Budget:
     tail: int
     """Tokens of the tail that are kept unchanged."""
     protect_last_n: int
-    """How many messages of the end are kept where `compacted_limit` allows it."""
+    """How many messages of the end are kept if `compacted_limit` allows it."""
     user_words: int
     """Tokens of replaced user messages that stay word for word."""
     result_chars: int
     """A longer tool result is stored and cited."""
     turn_chars: int
-    """When the results of one turn are longer together, the largest are stored and cited."""
+    """If the results of one turn are longer together, the largest are stored and cited."""
     preview_chars: int
     """How much of a stored result is shown."""
 
@@ -79,7 +79,7 @@ class Budget:
         preview_chars: int = PREVIEW_CHARS,
         user_words: float = USER_WORDS,
     ) -> Budget:
-        """The budget of a window at these settings.
+        """Return the budget of a window at these settings.
 
         T = min(window x threshold, threshold_tokens, window - max_output - 2 %), at least 5 % of the window. A tool
         result never exceeds 2 T characters (about half of T in tokens), those of one turn never 4 T.
@@ -137,7 +137,7 @@ class Budget:
 
     @property
     def small(self) -> bool:
-        """Too little room for empty sections and a long marker."""
+        """Whether there is too little room for empty sections and a long marker."""
         return self.threshold < 4_096
 
     @property
@@ -147,11 +147,11 @@ class Budget:
 
     @property
     def summary_least(self) -> int:
-        """A summary has room for this much even where everything else presses."""
+        """The smallest room for a summary, however full the prompt is."""
         return min(2_000, self.summary_max)
 
     def summary(self, middle_tokens: int) -> int:
-        """The size of a summary of a middle of this size, the user's words apart: a fifth of it, never over half."""
+        """Return the size of a summary of a middle of this size, without the user's words: a fifth, never over half."""
         middle = max(middle_tokens, 0)
         return min(
             max(self.summary_least, min(middle * 20 // 100, self.summary_max)),
@@ -178,129 +178,3 @@ def _floor(amount: int, share: float) -> int:
 
 def _ceil(amount: int, share: float) -> int:
     return math.ceil(round(amount * share, 6))
-
-
-# --- what a prompt is, projected from reports -------------------------------------------------------------------------
-
-
-_PRIOR = 2_000.0
-"""Weight of the initial factor of one, in tokens of evidence."""
-_MEMORY = 100_000.0
-"""Tokens of evidence after which older evidence fades."""
-_FARTHEST = 3.0
-"""A larger deviation means that the report covers something else."""
-_MOST = 1e12
-"""Reports above this, or that are not numbers, are ignored."""
-
-
-@dataclass(slots=True)
-class _Evidence:
-    reported: float = 0.0
-    estimated: float = 0.0
-
-    def learn(self, reported: float, estimated: float) -> None:
-        self.reported += reported
-        self.estimated += estimated
-        if self.estimated > _MEMORY:
-            self.reported /= 2
-            self.estimated /= 2
-
-    @property
-    def factor(self) -> float:
-        return (_PRIOR + self.reported) / (_PRIOR + self.estimated)
-
-
-@dataclass(slots=True)
-class Calibration:
-    """The usage reported for one conversation, and the corrections of estimates learnt for each model.
-
-    projected = last reported + factor × (estimate now − estimate then): the report covers everything that an estimate
-    cannot see (the provider's own prompt, its tokenizer); the factor learns how far estimates of this model are off.
-    """
-
-    _evidence: dict[str, _Evidence] = field(default_factory=dict)
-    _last: tuple[str, float, float] | None = None
-
-    def observe(self, model: str | None, reported: Any, estimate: float) -> None:
-        """Record the prompt tokens reported for a call to `model`, and the estimate of the same prompt.
-
-        Ignore a report that is missing, zero, or too small to be the whole prompt (only the part that missed the cache,
-        say). If the prompt shrank, or grew quite otherwise than estimated (something was dropped, added or replaced
-        unseen), it becomes the new base and nothing is learnt from the difference.
-        """
-        name = model or ""
-        if not _is_amount(reported) or not reported or reported < estimate / _FARTHEST:
-            return
-        if self._last is not None and self._last[0] == name:
-            grown = reported - self._last[1]
-            expected = estimate - self._last[2]
-            if expected > 0 and expected / _FARTHEST <= grown <= expected * _FARTHEST:
-                self._evidence.setdefault(name, _Evidence()).learn(grown, expected)
-        self._last = name, float(reported), float(estimate)
-
-    def project(self, model: str | None, estimate: float) -> int:
-        """Prompt tokens of a request estimated at `estimate`; the scaled estimate itself while nothing is reported."""
-        name = model or ""
-        factor = self.factor(name)
-        if self._last is None or self._last[0] != name:
-            return round(factor * estimate)
-        return max(0, round(self._last[1] + factor * (estimate - self._last[2])))
-
-    def unreported(self, model: str | None, estimate: float) -> int:
-        """Return the projected tokens that no report covers: those added or removed since the last one."""
-        projected = self.project(model, estimate)
-        return (
-            abs(projected - round(self._last[1]))
-            if self._last and self.reported(model)
-            else projected
-        )
-
-    def reported(self, model: str | None) -> bool:
-        """Whether this model reported the last call: then a projection builds on that."""
-        return self._last is not None and self._last[0] == (model or "")
-
-    def factor(self, model: str | None) -> float:
-        """What estimates for this model are to be multiplied with."""
-        return self._evidence.get(model or "", _Evidence()).factor
-
-    def reset(self) -> None:
-        """Forget the last report, not what was learnt: after a compaction it describes another prompt."""
-        self._last = None
-
-    def dump(self) -> dict[str, Any]:
-        """Return the state as JSON values, for another process to continue with."""
-        evidence = {
-            name: [item.reported, item.estimated]
-            for name, item in self._evidence.items()
-        }
-        return {"evidence": evidence, "last": list(self._last) if self._last else None}
-
-    @classmethod
-    def load(cls, state: Any) -> Calibration:
-        """From what `dump` gave. Whatever is not of that shape is as if it had never been learnt."""
-        state = state if isinstance(state, Mapping) else {}
-        evidence = state.get("evidence")
-        last = state.get("last")
-        loaded = cls()
-        for name, sums in evidence.items() if isinstance(evidence, Mapping) else ():
-            if (
-                isinstance(sums, list | tuple)
-                and len(sums) == 2
-                and all(map(_is_amount, sums))
-            ):
-                loaded._evidence[str(name)] = _Evidence(*map(float, sums))
-        if (
-            isinstance(last, list | tuple)
-            and len(last) == 3
-            and all(map(_is_amount, last[1:]))
-        ):
-            loaded._last = str(last[0]), float(last[1]), float(last[2])
-        return loaded
-
-
-def _is_amount(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value <= _MOST
-    )

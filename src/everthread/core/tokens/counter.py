@@ -20,29 +20,24 @@ from everthread.core.messages import (
     json_value,
     message_key,
 )
-from everthread.core.tokens.tokenizers import (
-    audio_tokens,
-    bare_name,
-    document_tokens,
-    image_tokens,
-    tokenizer_for,
-)
+from everthread.core.tokens.media import audio_tokens, document_tokens, image_tokens
+from everthread.core.tokens.tokenizers import bare_name, tokenizer_for
 from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
-_REMEMBERED = 50_000
-_HELD = 64_000_000
-"""The most messages, and characters of them, in the cache."""
-_MEDIA = 500_000
-"""About what an image or a file takes."""
-_CHARACTERS = 4_000_000
+_MAX_CACHED_MESSAGES = 50_000
+_MAX_CACHED_CHARS = 64_000_000
+"""Limits of the cache: messages, and their characters."""
+_MEDIA_CHARS = 500_000
+"""Characters that an image or a file counts in the cache."""
+_MAX_CACHED_TEXT_CHARS = 4_000_000
 _SIGNATURE_BYTES = 100
 """Of a signature, besides the thoughts in it."""
 _THOUGHT_CHARS = 4.6
 """Characters of thoughts for a token of `o200k_base`."""
-_DEEPEST = 8  # results within documents within results: nothing real nests deeper
-_UNCOUNTED = frozenset(
+_MAX_DEPTH = 8  # results within documents within results: nothing real nests deeper
+_UNCOUNTED_FIELDS = frozenset(
     {
         "type",
         "id",
@@ -128,18 +123,19 @@ class TokenCounter:
         return TokenCounter, (self.model,)
 
     def text(self, text: str) -> int:
-        """Tokens of a text by itself. Counts of some megabytes of text are cached."""
+        """Count the tokens of a text by itself. Counts of some megabytes of text are cached."""
         tokens = self._texts.get(text)
         if tokens is None:
             tokens = round(self._text(text))
             self._characters += len(text)
-            if self._characters > _CHARACTERS:
-                self._texts, self._characters = {}, len(text)
+            if self._characters > _MAX_CACHED_TEXT_CHARS:
+                self._texts.clear()
+                self._characters = len(text)
             self._texts[text] = tokens
         return tokens
 
     def message(self, message: Mapping[str, Any]) -> int:
-        """Tokens one message adds to a prompt, its wrapping included."""
+        """Count the tokens that a message adds to a prompt, its wrapping included."""
         key = message_key(message)
         return self._cached(key, message) or self._remember(
             key, message, self._message(message)
@@ -149,7 +145,7 @@ class TokenCounter:
         return sum(map(self.message, messages)) if messages else 0
 
     def tools(self, tools: Sequence[Mapping[str, Any]] | None) -> int:
-        """Tokens of the tools on offer, in OpenAI's or Anthropic's form."""
+        """Count the tokens of the offered tools, in OpenAI's or Anthropic's form."""
         if not tools or not isinstance(tools, list | tuple):
             return 0
         return self._format.tools + sum(map(self._tool, tools))
@@ -169,7 +165,7 @@ class TokenCounter:
         system: System = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """Prompt tokens of the whole request."""
+        """Count the prompt tokens of the whole request."""
         return (
             self.system(system)
             + self.tools(tools)
@@ -185,11 +181,14 @@ class TokenCounter:
     def _remember(self, key: Hashable, value: Any, tokens: float) -> int:
         parts = key[1] if isinstance(key, tuple) else None
         size = 4 * round(tokens) + (
-            _MEDIA * parts.count(None) if isinstance(parts, tuple) else 0
+            _MEDIA_CHARS * parts.count(None) if isinstance(parts, tuple) else 0
         )
         self._cache_size += size - self._cache.pop(key, (None, 0, 0))[2]
         self._cache[key] = value, round(tokens), size
-        while self._cache_size > _HELD or len(self._cache) > _REMEMBERED:
+        while (
+            self._cache_size > _MAX_CACHED_CHARS
+            or len(self._cache) > _MAX_CACHED_MESSAGES
+        ):
             self._cache_size -= self._cache.pop(next(iter(self._cache)))[2]
         return round(tokens)
 
@@ -227,7 +226,7 @@ class TokenCounter:
             return self._text(
                 content if isinstance(content, str) or content is None else str(content)
             )
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return 0.0
         calls = any(
             isinstance(part, Mapping) and str(part.get("type")) in CALL_BLOCKS
@@ -336,7 +335,7 @@ def _function(tool: Any) -> dict[str, Any]:
 
 
 def _declaration(function: Mapping[str, Any]) -> str:
-    """A tool as OpenAI shows it to its models: a commented type declaration."""
+    """Return a tool as OpenAI shows it to its models: a commented type declaration."""
     schema = function.get("parameters")
     body = (
         _type(schema)
@@ -353,7 +352,7 @@ def _comment(value: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Any, depth: int = 0) -> str:
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "any"
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
@@ -382,14 +381,14 @@ def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str
 
 
 def _spoken(value: Any, depth: int = 0) -> Any:
-    """A block of an unknown kind without ids, markers, our own keys and embedded files."""
-    if isinstance(value, Mapping) and depth <= _DEEPEST:
+    """Return a block of an unknown kind without ids, markers, our own keys and embedded files."""
+    if isinstance(value, Mapping) and depth <= _MAX_DEPTH:
         return {
             key: _spoken(item, depth + 1)
             for key, item in value.items()
-            if key not in _UNCOUNTED and not str(key).startswith("_")
+            if key not in _UNCOUNTED_FIELDS and not str(key).startswith("_")
         }
-    if isinstance(value, list) and depth <= _DEEPEST:
+    if isinstance(value, list) and depth <= _MAX_DEPTH:
         return [_spoken(item, depth + 1) for item in value]
     return "" if isinstance(value, str) and value.startswith("data:") else value
 

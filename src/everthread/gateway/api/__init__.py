@@ -1,4 +1,4 @@
-"""Conversations over HTTP, under `/api`. Here their limits, for `config` and for who keeps them."""
+"""Conversations over HTTP, under `/api`. This module holds their limits, for `config` and for the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WAIT_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Of one process."""
+    """Limits of the queue in one process."""
 
     queue: int = 16
     """Messages of one thread that wait for their turn."""

@@ -92,7 +92,7 @@ SETTINGS = "native"
 
 
 class OpenAgent(Protocol):
-    """Makes an agent for a thread: a new one, or resumed."""
+    """Opens an agent for a new or an existing thread."""
 
     async def __call__(  # noqa: PLR0913 - what an agent is opened with, each by its name
         self,
@@ -140,7 +140,7 @@ class AgentSlot:
 
 
 class AgentPool:
-    """The agents of this process. One per thread; those not used for longest go first."""
+    """The agents of this process, one per thread; the least recently used are closed first."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class AgentPool:
         self._slots: OrderedDict[str, AgentSlot] = OrderedDict()
 
     def check_model(self, name: str | None) -> None:
-        """`Refused` for a model that clients may not choose. A file of this machine is never theirs to name."""
+        """Raise `Refused` for a model that clients may not choose, such as a file on this machine."""
         if name is None:
             return
         if name.lower().endswith(".gguf") or not any(
@@ -169,7 +169,7 @@ class AgentPool:
             )
 
     async def create(self, tenant: str, new: NewThread, *, tools: bool) -> Session:
-        """A new thread with its first session, and what its owner says of it."""
+        """Create a thread with its first session and its owner's settings."""
         self.check_model(new.model)
         first = NewSession(
             id=new_id(),
@@ -195,7 +195,7 @@ class AgentPool:
         return state if isinstance(state, dict) else {}
 
     async def choose_model(self, thread: str, name: str) -> None:
-        """Every process that continues the thread uses this model."""
+        """Set the model of a thread, for every process that continues it."""
         await self._store.put_state(
             thread, SETTINGS, await self.settings(thread) | {"model": name}
         )
@@ -209,7 +209,7 @@ class AgentPool:
             )
 
     async def take(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
-        """The agent for a turn under this lease. One that may have missed something is opened anew."""
+        """Return the agent for a turn under this lease; open a new one if it may have missed changes."""
         thread = turn.thread
         tools = turn.options.get("tools") is True
         slot = self._slots.get(thread)
@@ -221,18 +221,16 @@ class AgentPool:
             )
             await self._open(slot, turn.tenant, resume=thread)
             self._slots[thread] = slot
-        slot.store.lease, slot.expects, slot.busy, slot.used = (
-            lease,
-            lease.fence,
-            True,
-            self._clock(),
-        )
+        slot.store.lease = lease
+        slot.expects = lease.fence
+        slot.busy = True
+        slot.used = self._clock()
         self._slots.move_to_end(thread)
         await self.shrink()
         return slot
 
     def release(self, lease: Lease) -> None:
-        """The lease is given back: giving back and taking again count one each."""
+        """Note that the lease is given back: giving back and taking again count one each."""
         slot = self._slots.get(lease.thread)
         if slot is not None:
             slot.store.lease = None

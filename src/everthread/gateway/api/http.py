@@ -59,7 +59,7 @@ class Sender:
         self._send = send
         self._seconds = seconds
         self.started = False
-        """An answer has begun; nothing else can be said in its place."""
+        """Whether an answer has begun, so that no other can be sent."""
 
     async def answer(self, answer: JsonAnswer) -> None:
         data = answer.data()
@@ -124,7 +124,7 @@ class ApiRequest:
         return "text/event-stream" in self.headers.get("accept", "")
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the work. `ClientGone` where the client leaves first; then the work ends too."""
+        """Return the result of the work. If the client leaves first, end the work and raise `ClientGone`."""
         return await run_while_connected(work, self.scope)
 
 
@@ -156,7 +156,7 @@ class Endpoint:
 def endpoint(
     method: str, path: str, answer: type[BaseModel], **more: Any
 ) -> Callable[[Handler], Handler]:
-    """Mark a method as the handler of a path. Its docstring is what the OpenAPI document says of it."""
+    """Mark a method as the handler of a path. Its docstring becomes the OpenAPI summary."""
 
     def mark(handler: Handler) -> Handler:
         handler.__dict__["endpoint"] = Endpoint(handler, method, path, answer, **more)
@@ -166,7 +166,7 @@ def endpoint(
 
 
 def endpoints_of(routes: type) -> tuple[Endpoint, ...]:
-    """The marked methods of a class, in their order."""
+    """Return the marked methods of a class, in their order."""
     return tuple(
         method.endpoint
         for method in vars(routes).values()
@@ -177,7 +177,7 @@ def endpoints_of(routes: type) -> tuple[Endpoint, ...]:
 async def read_request(
     endpoint: Endpoint, call: RequestHead, receive: Receive, limits: Limits
 ) -> tuple[Query, Body]:
-    """Query and body of a request. `Refused` where something is wrong with them."""
+    """Read the query and the body of a request. Raise `Refused` if they are invalid."""
     pairs = parse_qsl(
         call.target.partition(b"?")[2].decode("latin-1"),
         keep_blank_values=True,
@@ -219,7 +219,7 @@ def _validate(schema: type[M], code: str, parse: Callable[[type[M]], M]) -> M:
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """Describe what is wrong with the input, without quoting it."""
+    """Describe the problems of the input, without quoting it."""
     details = error.errors(
         include_input=False, include_url=False, include_context=False
     )

@@ -56,7 +56,7 @@ _CODES: tuple[tuple[type[EverthreadError], str], ...] = (
     (InputError, "invalid_message"),
     (StoreError, "store_failed"),
 )
-STATUS = {
+STATUS_BY_CODE = {
     "model_failed": 502,
     "context_overflow": 413,
     "misconfigured": 503,
@@ -68,11 +68,11 @@ STATUS = {
     "internal": 500,
     "command_failed": 409,
 }
-"""Of a turn that is over without an answer, by its code."""
+"""HTTP status by the code of a turn that ended without an answer."""
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """A code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
+    """Return a code and a sentence. The text of an unexpected error is not passed on: it may hold anything."""
     if isinstance(error, Refused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):
@@ -86,11 +86,13 @@ def failure(error: BaseException) -> dict[str, Any]:
     }
 
 
-UNKNOWN = (
+UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
     "look before you do it again.]"
 )
-ENDED = "The process that answered it ended in the middle; it was not begun again."
+PROCESS_ENDED = (
+    "The process that answered it ended in the middle; it was not begun again."
+)
 
 
 async def settle(
@@ -98,7 +100,7 @@ async def settle(
 ) -> tuple[TurnState, dict[str, Any]]:
     """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
     content = turn.message.get("content")
-    interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}
+    interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
     if isinstance(content, str) and commands.parse(content):
         return "interrupted", interrupted
     own = f"{turn.id}.0"  # as a conversation names the message of this event
@@ -125,7 +127,7 @@ async def settle(
     body: Any = dict(turn.message)
     results = [
         NewMessage(
-            {"role": "tool", "tool_call_id": call, "content": UNKNOWN},
+            {"role": "tool", "tool_call_id": call, "content": UNKNOWN_OUTCOME},
             event=f"{turn.id}/unknown/{call}",
         )
         for call in _open_calls(stored)
@@ -149,7 +151,7 @@ def _open_calls(stored: list[StoredMessage]) -> list[str]:
     return list(calls)
 
 
-SPOKEN = ("text", "reasoning", "refusal")
+TEXT_DELTAS = ("text", "reasoning", "refusal")
 """The kinds of deltas that are passed on; calls are reported by the tools' own events."""
 
 
@@ -199,7 +201,7 @@ class MessageRunner:
         self._reading = False
 
     async def answer(self, turn: QueuedTurn) -> dict[str, Any]:
-        """Its result, as JSON values."""
+        """Answer the message and return the result as JSON values."""
         self._slot.tell = self._on_event
         try:
             content = turn.message.get("content")
@@ -270,7 +272,7 @@ class MessageRunner:
                         return item
                     if not isinstance(item, StreamDelta):
                         self._report(item)
-                    elif item.kind in SPOKEN and item.text:
+                    elif item.kind in TEXT_DELTAS and item.text:
                         self._log.append(
                             "delta",
                             {"event": "delta", "kind": item.kind, "text": item.text},
@@ -293,14 +295,14 @@ class MessageRunner:
 _LOG = logging.getLogger("everthread.gateway")
 Why = Literal["cancelled", "interrupted", "lost"]
 LAST_SECONDS = 10.0
-"""For turns that were interrupted at the end to write that down."""
+"""Seconds for turns interrupted at the end to store that."""
 FULL_SECONDS = 5.0
-"""When to come again after a full queue."""
+"""Seconds after which a client may retry when the queue is full."""
 
 
 @dataclass(slots=True)
 class RunningTurn:
-    """A turn at work here."""
+    """A turn that runs in this process."""
 
     work: asyncio.Task[dict[str, Any]]
     why: Why | None = None
@@ -324,11 +326,11 @@ class TurnQueue:
         self._logs = TurnLogs()
         self._holder = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """One for each thread with open turns, and the bells that wake them."""
+        """A task for each thread with open turns, and the event that wakes it."""
         self._bells: dict[str, asyncio.Event] = {}
         self._runs: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
-        """Of the threads that are answered here, renewed as time goes by."""
+        """Leases of the threads that this process answers; renewed regularly."""
         self._sweeping: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -359,7 +361,7 @@ class TurnQueue:
     # Threads
 
     async def thread(self, tenant: str, thread: str) -> Session:
-        """The first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
+        """Return the first session of a thread, by any of its ids. `Refused` 404 for another tenant's thread too."""
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
@@ -375,7 +377,7 @@ class TurnQueue:
     async def create(
         self, tenant: str, new: NewThread | None = None, *, tools: bool = False
     ) -> Session:
-        """A new thread. `tools`: as for a message; an agent is made ready for them."""
+        """Create a thread. `tools`: as for a message; an agent is made ready for them."""
         if self._closing:
             raise _shutdown_error()
         return await self.agents.create(tenant, new or NewThread(), tools=tools)
@@ -469,7 +471,7 @@ class TurnQueue:
     # Who answers
 
     def _follow(self, turn: QueuedTurn) -> TurnLog:
-        """The log of a turn; a worker answers the turn from now on."""
+        """Return the log of a turn; a worker answers the turn from now on."""
         log = self._logs.get_or_create(turn)
         if not turn.open:
             log.end(turn)
@@ -480,7 +482,7 @@ class TurnQueue:
         return log
 
     def _wake(self, thread: str) -> None:
-        """There is, or may be, something to do."""
+        """Wake the worker of a thread: there may be something to do."""
         if thread in self._tasks:
             self._bells[thread].set()
         elif not self._closing:
@@ -488,7 +490,7 @@ class TurnQueue:
             self._tasks[thread] = asyncio.create_task(self._work(thread))
 
     def _ring(self, thread: str) -> None:
-        """Another process changed a queue, or (empty) any may have changed: who waits for one looks at once."""
+        """Wake the waiters of a queue that another process changed; of all queues if the name is empty."""
         for name in (thread,) if thread else tuple(self._bells):
             if bell := self._bells.get(name):
                 bell.set()
@@ -519,7 +521,7 @@ class TurnQueue:
             del self._tasks[thread], self._bells[thread]
 
     async def _serve_thread(self, thread: str) -> bool:
-        """Answer what waits, if we may; True when nothing is open any more."""
+        """Answer the waiting turns if this process holds the lease; return True when none is open."""
         try:
             if await self.store.turns(thread, only_open=True, limit=1):
                 await self._answer_queue(thread)
@@ -617,7 +619,7 @@ class TurnQueue:
         return await MessageRunner(self.agents, slot, log, spent).answer(turn)
 
     async def _charge(self, turn: QueuedTurn, spent: TurnUsage) -> None:
-        """To the account of the key it was sent with, which counts for every process. Delegated work is in it."""
+        """Charge a turn, delegated work included, to the account of its key, which all processes share."""
         payer = turn.options.get("payer")
         if isinstance(payer, str) and spent.calls:
             use = KeyUse(0, spent.used.total_tokens, spent.dollars)
@@ -639,7 +641,7 @@ class TurnQueue:
                     "code": "cancelled",
                     "message": "It was cancelled.",
                 }
-            return "interrupted", {"code": "interrupted", "message": ENDED}
+            return "interrupted", {"code": "interrupted", "message": PROCESS_ENDED}
         error = run.work.exception()
         if error is None:
             return "answered", run.work.result()

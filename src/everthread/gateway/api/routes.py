@@ -14,7 +14,7 @@ from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, stream
-from everthread.gateway.api.queue import STATUS, TurnQueue
+from everthread.gateway.api.queue import STATUS_BY_CODE, TurnQueue
 from everthread.gateway.api.schemas import (
     Branch,
     Cancel,
@@ -63,7 +63,7 @@ _TABLES = ("by_day", "by_model", "by_platform", "by_task")
 _THREAD = "/api/threads/{thread}"
 _TURN = f"{_THREAD}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
-"""Of a path that waits for a turn."""
+"""Error codes of a path that waits for a turn."""
 _IDEMPOTENCY_KEY = re.compile(r"[\x20-\x7e]{1,255}")
 PLATFORM = "gateway"
 MAX_TITLE_CHARS = 200
@@ -104,7 +104,7 @@ class ThreadRoutes:
 
     @endpoint("GET", "/api/threads", Threads, query=Page)
     async def list_threads(self, request: ApiRequest) -> JsonAnswer:
-        """The threads, the last active first."""
+        """Return the threads, the last active first."""
         page = request.query
         rows, following = page.split(
             await self._store.list_threads(
@@ -123,12 +123,12 @@ class ThreadRoutes:
 
     @endpoint("GET", _THREAD, ThreadDetail, errors=(404,))
     async def get(self, request: ApiRequest) -> JsonAnswer:
-        """One thread, and its open turns."""
+        """Return one thread and its open turns."""
         return JsonAnswer(await self._detail(await self._first(request)))
 
     @endpoint("GET", f"{_THREAD}/history", Messages, query=HistoryQuery, errors=(404,))
     async def history(self, request: ApiRequest) -> JsonAnswer:
-        """What was said, or what the model sees."""
+        """Return the whole conversation, or the context the model sees."""
         tip = await self._store.get_compression_tip((await self._first(request)).id)
         page = request.query
         read = self._store.history if page.view == "whole" else self._store.messages
@@ -159,7 +159,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/turns", Turns, query=Page, errors=(404,))
     async def list_turns(self, request: ApiRequest) -> JsonAnswer:
-        """The turns, the newest first."""
+        """Return the turns, the newest first."""
         first = await self._first(request)
         page = request.query
         rows, following = page.split(
@@ -169,12 +169,12 @@ class ThreadRoutes:
 
     @endpoint("GET", _TURN, TurnView, errors=(404,))
     async def get_turn(self, request: ApiRequest) -> JsonAnswer:
-        """How a turn stands."""
+        """Return the state of a turn."""
         return JsonAnswer(turn_view(await self._turn(request)))
 
     @endpoint("GET", f"{_TURN}/events", TurnView, errors=(404,), streams=True)
     async def events(self, request: ApiRequest) -> None:
-        """What happens in a turn; `Last-Event-ID` reads on."""
+        """Stream the events of a turn; `Last-Event-ID` continues an earlier stream."""
         last = request.headers.get("last-event-id", "")
         after = int(last) if re.fullmatch(r"[0-9]{1,15}", last) else 0
         await self._stream_events(request, await self._turn(request), after)
@@ -215,7 +215,7 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/compactions", Compactions, errors=(404,))
     async def compactions(self, request: ApiRequest) -> JsonAnswer:
-        """What each compaction did, the newest first."""
+        """Return the compactions, the newest first."""
         first = await self._first(request)
         items = [
             compaction_view(record)
@@ -233,7 +233,7 @@ class ThreadRoutes:
             await self._store.undo(first.id)
         except NothingToUndoError as error:
             raise Refused(
-                STATUS["command_failed"], "command_failed", str(error)
+                STATUS_BY_CODE["command_failed"], "command_failed", str(error)
             ) from error
         words = (
             "The last compaction was taken back: the next request goes on without it."
@@ -249,7 +249,7 @@ class ThreadRoutes:
         errors=(404, 409),
     )
     async def branch(self, request: ApiRequest) -> JsonAnswer:
-        """Go on in a copy."""
+        """Continue in a copy of the thread."""
         first = await self._first(request)
         tip = await self._tip(first)
         at = request.body.at_message
@@ -285,14 +285,14 @@ class ThreadRoutes:
 
     @endpoint("GET", f"{_THREAD}/state", StateView, errors=(404,))
     async def state(self, request: ApiRequest) -> JsonAnswer:
-        """How things stand: files, commands, open errors, to-do list."""
+        """Return the current state of the work: files, commands, open errors, to-do list."""
         first = await self._first(request)
         figures = state_figures(await load_thread_state(self._store, first.id))
         return JsonAnswer(StateView(thread=first.id, **figures))
 
     @endpoint("GET", f"{_THREAD}/usage", UsageView, errors=(404,))
     async def usage(self, request: ApiRequest) -> JsonAnswer:
-        """Tokens and cost of a thread."""
+        """Return the tokens and the cost of a thread."""
         first = await self._first(request)
         parts = await load_thread_usage(self._store, first.id)
         sums = {
@@ -313,7 +313,7 @@ class ThreadRoutes:
 
     @endpoint("GET", "/api/insights", InsightsView, query=Days)
     async def insights(self, request: ApiRequest) -> JsonAnswer:
-        """Where tokens and money went."""
+        """Return the usage and the cost over all threads."""
         days = request.query.days
         until = time.time() + 1
         since = (until // _DAY - days + 1) * _DAY
@@ -338,7 +338,7 @@ class ThreadRoutes:
     # Threads
 
     async def _first(self, request: ApiRequest) -> Session:
-        """The first session of the thread that is named."""
+        """Return the first session of the thread that is named."""
         return await self._queue.thread(request.tenant, request.path_values["thread"])
 
     async def _tip(self, first: Session) -> Session:
@@ -403,7 +403,9 @@ class ThreadRoutes:
             return _turn_answer(turn)
         if result.get("failed"):
             raise Refused(
-                STATUS["command_failed"], "command_failed", str(result.get("text"))
+                STATUS_BY_CODE["command_failed"],
+                "command_failed",
+                str(result.get("text")),
             )
         return JsonAnswer(
             CommandView(
@@ -434,7 +436,7 @@ class ThreadRoutes:
     async def _wait_for_end(
         self, request: ApiRequest, turn: QueuedTurn, seconds: float
     ) -> QueuedTurn:
-        """Until it is over; a client that leaves does not stop it."""
+        """Wait until a turn is over; a client that leaves does not stop it."""
         return await request.run_while_connected(
             self._queue.wait(turn, seconds=seconds)
         )
@@ -442,7 +444,7 @@ class ThreadRoutes:
     async def _turn(
         self, request: ApiRequest, turn_id: str | None = None
     ) -> QueuedTurn:
-        """A turn of the thread that is named."""
+        """Return a turn of the thread that is named."""
         first = await self._first(request)
         turn = await self._queue.turn(
             request.tenant, turn_id or request.path_values["turn"]
@@ -461,7 +463,7 @@ class ThreadRoutes:
 
 
 def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
-    """200 with the answer, 202 while it is open, else what went wrong."""
+    """Return 200 with the answer, 202 while the turn is open, else its error."""
     headers = {"x-everthread-turn": turn.id}
     view = turn_view(turn)
     if turn.open:
@@ -476,5 +478,7 @@ def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
         code=turn.state, message="The turn has no answer."
     )
     return JsonAnswer(
-        ErrorView(error=problem, turn=view), STATUS.get(problem.code, 502), headers
+        ErrorView(error=problem, turn=view),
+        STATUS_BY_CODE.get(problem.code, 502),
+        headers,
     )

@@ -42,7 +42,7 @@ class Body(BaseModel):
 
 
 class Query(BaseModel):
-    """What follows the question mark."""
+    """The query of a URL."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +107,7 @@ class SendMessage(Body):
 
 
 class Cancel(Body):
-    """What to stop: one turn, else the one that runs."""
+    """The turn to stop; by default the running one."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{}, {"queued": True}]})
     turn: Name | None = None
@@ -285,11 +285,11 @@ class ThreadDetail(ThreadView):
     turns: list[TurnView] = Field(
         description="That are open: the one that runs, and what waits."
     )
-    side_calls: list[str] = Field(description="The threads that stand under it.")
+    side_calls: list[str] = Field(description="Ids of the side threads it started.")
 
 
 class CompactionView(View):
-    """What a compaction did, and how to get back what left."""
+    """A compaction: its result, and how to recall the messages it removed."""
 
     id: int
     created: float
@@ -376,7 +376,7 @@ class Cancelled(View):
 
 
 class StateView(View):
-    """Read from the thread's calls, without secrets."""
+    """The state of the work, read from the thread's tool calls, without secrets."""
 
     thread: str
     messages: int
@@ -418,7 +418,7 @@ class InsightsView(View):
 
 
 class CommandView(View):
-    """What compress and undo answer."""
+    """The answer to compress and undo."""
 
     text: str
     data: dict[str, Any]
@@ -444,7 +444,7 @@ def turn_view(turn: QueuedTurn) -> TurnView:
 def thread_view(
     first: Session, tip: Session, settings: Mapping[str, Any], title: str = ""
 ) -> dict[str, Any]:
-    """The fields every form of a thread has. `title`: for one that has none."""
+    """Return the fields that every view of a thread has. `title` is used if the thread has none."""
     metadata = settings.get("metadata")
     return {
         "id": first.id,

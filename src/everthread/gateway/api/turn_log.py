@@ -15,9 +15,9 @@ TURN_ENDED = "turn"
 """The last event of a turn: how it ended."""
 EVENTS_MISSED = "gap"
 MAX_EVENTS = 4_096
-"""Of one turn."""
+"""Events kept of one turn."""
 MAX_FINISHED = 256
-"""Turns that are over and can be read again event by event."""
+"""Finished turns whose events can still be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TurnLog:
         self._wake_readers()
 
     def end(self, turn: QueuedTurn) -> None:
-        """The turn is over."""
+        """Add the last event: the turn is over."""
         self.append(
             TURN_ENDED,
             {"event": TURN_ENDED, "turn": turn.id, "state": turn.state},
@@ -67,7 +67,7 @@ class TurnLog:
         self._wake_readers()
 
     async def read(self, after: int = 0) -> AsyncIterator[TurnEvent]:
-        """The events after this number, also those to come.
+        """Yield the events after this number, also those to come.
 
         The last event is repeated to a reader that has it: one that reconnects must still learn how the turn ended.
         """

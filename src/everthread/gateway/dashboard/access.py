@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from everthread.gateway.auth import digest_of, is_key
+from everthread.gateway.issued_keys import digest_of, is_key
 from everthread.gateway.quotas import utc_day
 from everthread.store.store import Store
 

@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from everthread.gateway.contracts import Outcome
     from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
+    from everthread.thread.caller.sent_history import Outcome
 
 
 class Filter:

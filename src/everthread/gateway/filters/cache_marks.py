@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -18,39 +19,50 @@ from everthread.gateway.json_slices import (
     Element,
     SlicedBody,
     Values,
-    encode_value,
     slice_body,
 )
-from everthread.gateway.management.rewrites import RewriteState
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.wire_messages import encode_value
 
 if TYPE_CHECKING:
-    from everthread.gateway.management.thread_memory import ThreadMemory
-    from everthread.gateway.management.turn import ManagedTurn
+    from everthread.gateway.client_request import ClientRequest
 
 
-def mark_changes(turn: ManagedTurn, body: bytes, ttl: str) -> list[Change]:
+@dataclass(slots=True)
+class MarkMemory:
+    """The cache marks of a thread's last request. It may be lost at any moment."""
+
+    begins: bytes = b""
+    """A digest of the text that replaced the beginning of the history."""
+    last: int = -1
+    """The place of the last mark."""
+
+
+def mark_changes(
+    request: ClientRequest,
+    call: PreparedCall,
+    body: bytes,
+    memory: MarkMemory,
+    *,
+    ttl: str,
+) -> list[Change]:
     """Return the changes that put cache marks into the body of a client that sets none."""
-    api = turn.request.incoming.api
-    upstream = turn.request.incoming.upstream
-    has_marks = (
-        turn.request.has_marks
-        if body is turn.request.sliced.body
-        else b'"cache_control"' in body
-    )
+    api = call.frame.api
+    is_same = body is request.sliced.body
+    has_marks = request.has_marks if is_same else b'"cache_control"' in body
     if has_marks or not takes_marks(
-        api, turn.request.model, upstream
+        api, call.model, call.frame.upstream
     ):  # a mark anywhere is the client's own way
         return []
-    if not turn.is_continued:
+    if not call.is_continued:
         return []
-    is_same = body is turn.request.sliced.body
     return place_cache_marks(
         api,
-        turn.request.sliced if is_same else slice_body(body, api),
+        request.sliced if is_same else slice_body(body, api),
         ttl,
-        memory=turn.memory,
-        replacement=turn.used.replacement if turn.used else b"",
-        leading=turn.request.first if is_same else None,
+        memory=memory,
+        replacement=call.used.replacement if call.used else b"",
+        leading=request.first if is_same else None,
     )
 
 
@@ -59,7 +71,7 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     sliced: SlicedBody,
     ttl: str,
     *,
-    memory: ThreadMemory,
+    memory: MarkMemory,
     replacement: bytes = b"",
     leading: int | None = None,
 ) -> list[Change]:
@@ -69,12 +81,8 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     """
     count = len(sliced.elements)
     begins = blake2b(replacement, digest_size=8).digest()
-    last_marks = memory.cache_marks
-    previous = (
-        last_marks[1]
-        if last_marks and last_marks[0] == begins and last_marks[1] < count
-        else None
-    )
+    is_known = memory.begins == begins and 0 <= memory.last < count
+    previous = memory.last if is_known else None
     marked = mark_messages(api, sliced.elements, ttl, previous, leading)
     changes = [
         (sliced.elements[index].start, sliced.elements[index].end, new)
@@ -87,22 +95,23 @@ def place_cache_marks(  # noqa: PLR0913 - a body and what is known of it
     )
     if system is not None:
         changes.append((*sliced.spans["system"], system))
-    memory.cache_marks = begins, max(marked, default=count - 1)
+    memory.begins = begins
+    memory.last = max(marked, default=count - 1)
     return changes
 
 
-def breakpoint_changes(turn: ManagedTurn, body: bytes) -> list[Change]:
+def breakpoint_changes(
+    request: ClientRequest, call: PreparedCall, body: bytes
+) -> list[Change]:
     """Set a cache breakpoint after tools and system prompt, if the client set none."""
-    request = turn.request
-    api = request.incoming.api
-    if request.has_breakpoints or not turn.is_continued:
+    api = call.frame.api
+    if request.has_breakpoints or not call.is_continued:
         return []
-    if not takes_breakpoints(api, request.model, base_url=request.incoming.upstream):
+    if not takes_breakpoints(api, call.model, base_url=call.frame.upstream):
         return []
     is_same = body is request.sliced.body
     sliced = request.sliced if is_same else slice_body(body, api)
-    note = RewriteState.load(turn.used.state).note if turn.used else ""
-    return place_breakpoint(api, sliced, request.first, note)
+    return place_breakpoint(api, sliced, request.first, call.note)
 
 
 def place_breakpoint(

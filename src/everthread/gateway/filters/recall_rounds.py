@@ -12,7 +12,6 @@ from everthread.core.messages import calls_of
 from everthread.core.types import Reply
 from everthread.errors import WireError
 from everthread.gateway.answer_reader import usage_of
-from everthread.gateway.contracts import Outcome
 from everthread.gateway.error_answers import error_event
 from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest, answer_of
 from everthread.gateway.filters import Feature, Filter
@@ -25,6 +24,7 @@ from everthread.gateway.stream_merge import (
 )
 from everthread.gateway.streaming import Pieces
 from everthread.gateway.upstream import UpstreamResponse
+from everthread.thread.caller.sent_history import Outcome
 from everthread.wire.codecs import CODECS
 
 

@@ -11,7 +11,7 @@ from everthread.gateway.exchange import Answer, Exchange, UpstreamRequest
 from everthread.gateway.filters import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.outer_fields import OuterFields, peek_field
-from everthread.wire.common import SseSplitter
+from everthread.wire.sse import SseSplitter
 
 MAX_EVENT_BYTES = 1024 * 1024
 """A longer event is passed on unread."""

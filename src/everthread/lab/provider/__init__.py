@@ -1,22 +1,22 @@
-"""A provider of language models that can be had offline: real HTTP, the three protocols, everything else simulated.
+"""A simulated provider of language models for offline use: real HTTP, the three protocols, everything else simulated.
 
     async with Provider(models={"gpt-5": 400_000}, script=["Hello.", Fault("rate_limit", retry_after=1)]) as provider:
         client = AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="any", max_retries=0)
         await client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Hi"}])
-        provider.log[-1].request          # what arrived, in core form
+        provider.log[-1].request          # the request that arrived, in core form
         provider.log[-1].shared           # how far it extends the request before (PrefixDiff)
 
-`provider.url` is the root: Anthropic's client takes it as it is, OpenAI's with `/v1` (`provider.base_url(api)`).
+`provider.url` is the root: Anthropic's client takes it unchanged, OpenAI's with `/v1` (`provider.base_url(api)`).
 
 models   windows by name, or `ServedModel`s (dialect of the errors, output cap, cache minimum, …)
 script   a list of answers, used one by one by requests that are right and fit: a text, a core `Reply`, a `Fault`, or a
          function of the `Request` (also async) that returns one of them; or one such function for every request, such
-         as `Recorded(messages)`; None echoes. What a function raises (an assertion, say) is a 500 to the client, and is
-         raised when the provider is closed
+         as `Recorded(messages)`; None echoes. An exception in a function (an assertion, say) is a 500 to the
+         client, and is raised again when the provider is closed
 faults   a `FaultPlan`: faults at random, by a seed
 clock    the time in seconds, for what the caches forget
 
-It runs in the event loop of whoever opens it; a client that blocks belongs into a thread (`asyncio.to_thread`).
+It runs in the caller's event loop; run a blocking client in a thread (`asyncio.to_thread`).
 Prompts are counted with the model's own tokenizer, so windows, usage and caches are those a real provider would report.
 """
 

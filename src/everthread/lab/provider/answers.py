@@ -31,7 +31,7 @@ from everthread.lab.provider.script import (
 )
 from everthread.lab.provider.served_models import Protocol, ServedModel
 from everthread.wire import openai_responses
-from everthread.wire.common import SseEvent, encode_event
+from everthread.wire.sse import SseEvent, encode_event
 
 SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "session_id")
 """Headers by which clients name a session; the first that is there counts."""

@@ -200,10 +200,8 @@ class RequestChain:
             )
         )
         shared = self._digests[:same]
-        self._blocks, self._digests = (
-            blocks,
-            [*shared, *chain(blocks[same:], shared[-1] if shared else b"")],
-        )
+        self._blocks = blocks
+        self._digests = [*shared, *chain(blocks[same:], shared[-1] if shared else b"")]
         return self._digests
 
 

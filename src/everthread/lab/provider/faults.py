@@ -54,8 +54,8 @@ class Fault:
     reset: the connection is reset after `after` events, or before the body if nothing is streamed.
     truncated: the body breaks off in the middle of its JSON; a stream ends after `after` events.
     empty: a reply without a choice, item or block. no_usage, wrong_usage, huge_reasoning: `tokens` of nonsense.
-    stream_overflow, stream_error: after `after` events of a stream with status 200, an error event; where nothing
-    is streamed, the error itself.
+    stream_overflow, stream_error: after `after` events of a stream with status 200, an error event; without
+    a stream, the error itself.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Plays a recorded conversation again with Everthread: contexts, compactions and cost.
+"""Replay a recorded conversation with Everthread: contexts, compactions and cost.
 
 from everthread.lab.replay import replay
 

@@ -110,7 +110,7 @@ def _find_read_shares(
     sizes: Sequence[int],
     compactions: Sequence[ClientCompaction],
 ) -> dict[int, float]:
-    """Return, for each call that continued the previous prompt, how much it read of what it could have read.
+    """Return, for each call that continued the previous prompt, the share of the reusable prompt that it read.
 
     Both are shares of the same prompt, so that neither the size of the prompt nor the amount cached is known from it.
     """

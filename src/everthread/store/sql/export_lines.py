@@ -127,7 +127,12 @@ class _ThreadExport:
         for message_id in sorted({row[1] for some in places.values() for row in some}):
             what = f"message {message_id} of thread {thread}"
             line = self._try(
-                what, _message_line, self.tx, message_id, len(lines) + 1, numbers
+                what,
+                _message_line,
+                self.tx,
+                message_id,
+                number=len(lines) + 1,
+                numbers=numbers,
             )
             if line is not None:
                 numbers[message_id] = line["number"]

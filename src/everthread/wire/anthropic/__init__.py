@@ -9,11 +9,13 @@ from everthread.wire.anthropic.message_codec import (
 )
 from everthread.wire.anthropic.request_codec import (
     DEFAULT_MAX_TOKENS,
-    AnthropicStreamDecoder,
     decode_reply,
     decode_request,
     encode_reply,
     encode_request,
+)
+from everthread.wire.anthropic.streams import (
+    AnthropicStreamDecoder,
     encode_stream,
     stream_decoder,
 )

@@ -44,9 +44,9 @@ API = "anthropic"
 INVALID_JSON = "INVALID_JSON"
 """Key for arguments that are not a JSON object: `input` must be one, and nothing may be lost."""
 
-_TEXTS = frozenset({"text", "input_text", "output_text", ""})
+_TEXT_KINDS = frozenset({"text", "input_text", "output_text", ""})
 _UNKNOWN_HERE = {"input_audio": "audio", "video_url": "video", "input_video": "video"}
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
 def part_from(block: Mapping[str, Any]) -> Part:
@@ -71,7 +71,7 @@ def part_from(block: Mapping[str, Any]) -> Part:
 def block_from(part: Mapping[str, Any]) -> Part | None:
     """Return a part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
     kind = kind_of(part)
-    if kind in _TEXTS:
+    if kind in _TEXT_KINDS:
         block = text_block(part.get("text"))
         if block is not None and part.get("citations"):
             block["citations"] = part["citations"]
@@ -95,7 +95,7 @@ def block_from(part: Mapping[str, Any]) -> Part | None:
 
 
 def text_block(text: Any) -> Part | None:
-    """A text block, unless there is nothing to read in it: Anthropic refuses blank ones."""
+    """Return a text block, unless there is nothing to read in it: Anthropic refuses blank ones."""
     return (
         {"type": "text", "text": text}
         if isinstance(text, str) and text.strip()
@@ -104,7 +104,7 @@ def text_block(text: Any) -> Part | None:
 
 
 def arguments_text(value: Any) -> str:
-    """A call's `input` as the JSON text a core message has."""
+    """Return a call's `input` as the JSON text a core message has."""
     wrapped = (
         value.get(INVALID_JSON) if isinstance(value, dict) and len(value) == 1 else None
     )
@@ -114,7 +114,7 @@ def arguments_text(value: Any) -> str:
 
 
 def arguments_object(text: Any) -> dict[str, Any]:
-    """A core message's arguments as the object `input` must be."""
+    """Return a core message's arguments as the object `input` must be."""
     if isinstance(text, dict):
         return text
     if not isinstance(text, str):
@@ -133,7 +133,7 @@ def _no_constant(name: str) -> None:
 
 
 def source_url(source: Any) -> str:
-    """An address that means something elsewhere: the data itself, or a public one. Ids of files are Anthropic's own."""
+    """Return an address that other providers can read: the data itself, or a public URL; not a file id."""
     match source:
         case {"type": "base64", "media_type": str(media), "data": str(data)}:
             return f"data:{media};base64,{data}"
@@ -149,7 +149,7 @@ def _image(part: Mapping[str, Any]) -> Part | None:
         return {"type": "image", "source": {"type": "url", "url": url}}
     media, data = _data_url(url)
     media = "image/jpeg" if media == "image/jpg" else media
-    if media in _IMAGES:
+    if media in _IMAGE_TYPES:
         return {
             "type": "image",
             "source": {"type": "base64", "media_type": media, "data": data},
@@ -174,7 +174,7 @@ def _document(part: Mapping[str, Any]) -> Part | None:
 
 
 def _data_url(url: str) -> tuple[str, str]:
-    """Media type and base64 data; two empty strings for anything else."""
+    """Split a data URL into media type and base64 data; return empty strings for any other URL."""
     head, _, data = url.partition(",")
     scheme, _, details = head.lower().partition(":")
     if scheme != "data" or not details.endswith(";base64"):
@@ -222,7 +222,7 @@ def decode_message(
 
 
 def objects(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """A list of objects, or a sentence that says which one is none."""
+    """Return a list of objects. Raise `WireError` naming the item that is not an object."""
     return [
         require_object(item, f"{where}[{at}]")
         for at, item in enumerate(require_list(value, where))
@@ -289,7 +289,7 @@ def _user(
 def _wire_runs(
     blocks: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[int, Sequence[Mapping[str, Any]]]]:
-    """Each tool result alone, everything between two of them together; each run with the place it starts at."""
+    """Yield each tool result alone, everything between two of them together; each run with the place it starts at."""
     start = 0
     for at, block in enumerate(blocks):
         if _is_result([block]):
@@ -321,8 +321,8 @@ _FREE_TEXT = {
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
 }
-"""What an OpenAI custom tool takes: one text."""
-_OPTIONAL = ("description", "strict", "cache_control")
+"""The schema of an OpenAI custom tool: one text."""
+_OPTIONAL_TOOL_FIELDS = ("description", "strict", "cache_control")
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -369,7 +369,7 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
                 "input_schema": _FREE_TEXT if kind == "custom" else schema,
                 **{
                     key: optional[key]
-                    for key in _OPTIONAL
+                    for key in _OPTIONAL_TOOL_FIELDS
                     if optional.get(key) is not None
                 },
             }
@@ -395,11 +395,9 @@ def encode_messages(
     settled = _settled_length(messages, at) if written else at
     if written and settled > at:
         wire += _wire(messages[at:settled], model, calls, begins=not at)
-        written.messages, written.model, written.calls = (
-            messages[:settled],
-            model,
-            calls.copy(),
-        )
+        written.messages = messages[:settled]
+        written.model = model
+        written.calls = calls.copy()
         written.wire = wire[:]
         at = settled
     wire += _wire(messages[at:], model, calls, begins=not at)
@@ -425,7 +423,7 @@ def _wire(
 
 
 def _settled_length(messages: Messages, at: int) -> int:
-    """How many messages will hardly change any more; the cut is between two messages that are never joined."""
+    """Return how many messages will hardly change any more; the cut is between two messages that are never joined."""
     if len(messages) - at < _NEAR_END + _SETTLED_AT_ONCE:
         return at
     for cut in range(len(messages) - _NEAR_END, at, -1):
@@ -437,7 +435,7 @@ def _settled_length(messages: Messages, at: int) -> int:
 
 
 def _sure_role(message: Message) -> str:
-    """The role on the wire of a message that certainly adds a block; empty if that is not certain."""
+    """Return the role on the wire of a message that certainly adds a block; empty if that is not certain."""
     if message["role"] == "tool":
         return "user"
     calls: Any = message.get("tool_calls")
@@ -460,7 +458,7 @@ def assistant_blocks(message: Message) -> list[Part]:
 
 
 def encode_system(system: System, leading: Messages) -> System:
-    """The system prompt, with the instructions a list of messages begins with."""
+    """Return the system prompt, with the instructions a list of messages begins with."""
     if not leading:
         return system
     blocks = parts_of({"content": system})
@@ -475,7 +473,7 @@ def encode_system(system: System, leading: Messages) -> System:
 
 
 def leading_instructions(messages: Messages) -> int:
-    """How many messages at the start belong into the system prompt; Anthropic's own system messages stay in place."""
+    """Count the first messages that belong in the system prompt; Anthropic's own system messages stay in place."""
     count = 0
     while (
         count < len(messages)
@@ -546,7 +544,7 @@ class EncodedHistory:
     calls: _CallIds = field(default_factory=_CallIds)
 
     def begins(self, messages: Messages, model: str | None) -> bool:
-        """Whether the list begins with the very same messages."""
+        """Return whether the list begins with the very same messages."""
         is_same = model == self.model and len(messages) >= len(self.messages)
         return is_same and all(map(operator.is_, self.messages, messages))
 
@@ -586,7 +584,7 @@ def _piece(message: Message, model: str | None, calls: _CallIds) -> _Piece | Non
 
 
 def _plain_piece(message: Message) -> _Piece | None:
-    """The most frequent message, read without looking for anything else: a role and its words."""
+    """Return the blocks of the most frequent form of message, a role and a text, without looking for anything else."""
     if len(message) != 2:
         return None
     role = message["role"]
@@ -696,7 +694,7 @@ def _call_block(
 
 
 def _result_block(part: Part, calls: _CallIds) -> Part:
-    """A result may be empty, but holds no blank text."""
+    """Return a result block; its content may be empty, but has no blank text."""
     block = {**part, "tool_use_id": calls.result(as_text(part.get("tool_use_id")))}
     content = block.pop("content", None)
     if isinstance(content, list):
@@ -707,7 +705,7 @@ def _result_block(part: Part, calls: _CallIds) -> Part:
 
 
 def _no_media(block: Part) -> Part:
-    """Only users have images and files on this API; that there was one still shows."""
+    """Replace images and files by placeholders: on this API only users have them."""
     kind = kind_of(block)
     return (
         {"type": "text", "text": f"[{kind} omitted]"}
@@ -717,14 +715,14 @@ def _no_media(block: Part) -> Part:
 
 
 def _marker(message: Message, *, native: bool) -> Mapping[str, Any] | None:
-    """The cache marker to move. In a native message also one in its core content, which is not what is sent."""
+    """Return the cache marker to move. In a native message also one in its core content, which is not what is sent."""
     parts = parts_of(message) if native else []
     markers = (each.get("cache_control") for each in (message, *reversed(parts)))
     return next((marker for marker in markers if isinstance(marker, dict)), None)
 
 
 def _mark_piece(piece: _Piece, marker: Mapping[str, Any]) -> _Piece:
-    """A message's cache marker goes to its last block that can carry one."""
+    """Move a message's cache marker to its last block that can carry one."""
     blocks = list(piece.blocks)
     at = carrier_block(blocks)
     if at is not None:

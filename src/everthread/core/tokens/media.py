@@ -1,0 +1,254 @@
+"""Count the tokens of pictures, recordings and documents, by the model's name.
+
+Media cost what the providers' documented formulas say, never the length of the base64 text: a size is read from the
+first bytes of the data. If it cannot be known (a link, a file id), a usual size is assumed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from everthread.core.messages import as_text
+from everthread.core.tokens.tokenizers import NEWER_CLAUDE, bare_name
+
+Rule = TypeVar("Rule")
+
+Size = tuple[int, int]
+Bounds = tuple[int, int]
+"""The longest edge of a picture, and the most squares it may have; it is shrunk to both."""
+
+_USUAL_SIZE: Size = (1024, 1024)
+_HEADER_BYTES = 64  # bytes of a picture or recording that hold its size
+_JPEG_HEADER_BYTES = (
+    256 * 1024
+)  # a JPEG may carry a profile and a thumbnail before its size
+_PAGE_BYTES = 50_000  # a usual page of a PDF
+_USUAL_PAGES = 5
+_SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s
+_USUAL_SECONDS = 30
+
+
+def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
+    """Count the tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
+    link, data, detail = _image_source(part)
+    size = image_size(data or link) or _USUAL_SIZE
+    return _find_rule(_IMAGE_RULES, model)(size, detail)
+
+
+def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
+    """Count the tokens of a recording, by a rate per second."""
+    source = part.get("input_audio") or part.get("source") or part
+    data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
+    return math.ceil(_seconds(data) * _find_rule(_SOUND_RATES, model))
+
+
+def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
+    """Count the tokens of a document, by a rate per page; the size tells the number of pages."""
+    holders = [part, part.get("file"), part.get("source")]
+    values = [
+        h.get(key)
+        for h in holders
+        if isinstance(h, Mapping)
+        for key in ("file_data", "data")
+    ]
+    data = next((_payload(value) for value in values if isinstance(value, str)), "")
+    pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _USUAL_PAGES
+    return pages * _find_rule(_PAGE_RATES, model)
+
+
+def image_size(data: str) -> Size | None:
+    """Width and height of a base64 picture or data URL (PNG, JPEG, GIF, WebP), from its header alone."""
+    if "://" in data[:16]:
+        return None
+    payload = _payload(data)
+    head = _decode(payload, _HEADER_BYTES)
+    for magic, read in _FORMATS:
+        if head.startswith(magic):
+            size = read(
+                _decode(payload, _JPEG_HEADER_BYTES) if read is _jpeg_size else head
+            )
+            return size if size and min(size) > 0 else None
+    return None
+
+
+def _image_source(part: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Link or data URL, bare base64, and detail of an image part."""
+    holder = part.get("image_url")
+    source = part.get("source")
+    if isinstance(holder, Mapping):
+        return as_text(holder.get("url")), "", as_text(holder.get("detail"))
+    if isinstance(source, Mapping):
+        return as_text(source.get("url")), as_text(source.get("data")), ""
+    return as_text(holder), as_text(part.get("data")), as_text(part.get("detail"))
+
+
+def _payload(data: str) -> str:
+    """Return the base64 text of a data URL, or the text itself."""
+    return data[data.find(",", 0, 256) + 1 :] if data.startswith("data:") else data
+
+
+def _bytes_in(payload: str) -> int:
+    return len(payload) * 3 // 4
+
+
+def _decode(payload: str, size: int) -> bytes:
+    """Return the first bytes of base64 text; nothing if it is not base64."""
+    start = "".join(payload[: size * 4 // 3 + 4].split())
+    try:
+        return base64.b64decode(start[: len(start) // 4 * 4])
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _webp_size(head: bytes) -> Size | None:
+    kind = head[12:16]
+    if kind == b"VP8 ":
+        return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(
+            head[28:30], "little"
+        ) & 0x3FFF
+    if kind == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8X":
+        return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(
+            head[27:30], "little"
+        ) + 1
+    return None
+
+
+def _jpeg_size(head: bytes) -> Size | None:
+    """Walks from segment to segment to the frame header (SOF), which holds the size."""
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        marker = head[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
+                head[at + 5 : at + 7], "big"
+            )
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(head[at + 2 : at + 4], "big")
+    return None
+
+
+_FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
+    (
+        b"\x89PNG\r\n\x1a\n",
+        lambda head: (
+            int.from_bytes(head[16:20], "big"),
+            int.from_bytes(head[20:24], "big"),
+        ),
+    ),
+    (
+        b"GIF8",
+        lambda head: (
+            int.from_bytes(head[6:8], "little"),
+            int.from_bytes(head[8:10], "little"),
+        ),
+    ),
+    (b"RIFF", _webp_size),
+    (b"\xff\xd8", _jpeg_size),
+)
+
+
+def _seconds(payload: str) -> float:
+    if not payload:
+        return _USUAL_SECONDS
+    head = _decode(payload, _HEADER_BYTES)
+    rate = int.from_bytes(head[28:32], "little") if head.startswith(b"RIFF") else 0
+    return _bytes_in(payload) / (rate or _SOUND_BYTES_PER_SECOND)
+
+
+def _count_by_area(edge: int, most: int) -> Callable[[Size, str], int]:
+    """Claude: shrunk to an edge and a number of tokens, a token for 750 pixels."""
+
+    def tokens(size: Size, _detail: str) -> int:
+        shrink = min(1.0, edge / max(size))
+        return min(most, math.ceil(size[0] * size[1] * shrink * shrink / 750))
+
+    return tokens
+
+
+def _count_tiles(base: int, tile: int) -> Callable[[Size, str], int]:
+    """OpenAI: fit into 2048 × 2048, the shorter side to 768, then squares of 512; `low` is the base alone."""
+
+    def tokens(size: Size, detail: str) -> int:
+        if detail == "low":
+            return base
+        fit = min(1.0, 2048 / max(size))
+        fit = min(fit, 768 / min(size))
+        return base + tile * math.prod(
+            math.ceil(round(side * fit, 3) / 512) for side in size
+        )
+
+    return tokens
+
+
+def _count_patches(
+    factor: float, most: int = 1536, **budgets: Bounds
+) -> Callable[[Size, str], int]:
+    """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
+
+    def tokens(size: Size, detail: str) -> int:
+        return math.ceil(
+            _count_squares(size, *bounds.get(detail, bounds["auto"])) * factor
+        )
+
+    bounds: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
+    return tokens
+
+
+def _count_squares(size: Size, edge: int, most: int) -> int:
+    """Count the 32-pixel squares that cover a picture, shrunk until at most the allowed number fits."""
+    shrink = min(1.0, edge / max(size))
+    across, down = (side * shrink / 32 for side in size)
+    if math.ceil(across) * math.ceil(down) > most:
+        shrink = math.sqrt(most / (across * down))
+        across = across * shrink
+        down = down * shrink
+        shrink = min(max(1, math.floor(side)) / side for side in (across, down))
+        across = across * shrink
+        down = down * shrink
+    return math.ceil(round(across, 6)) * math.ceil(round(down, 6))
+
+
+def _count_gemini_tiles(size: Size, _detail: str) -> int:
+    """Gemini: 258 for a small picture, else for every square of 768."""
+    return (
+        258
+        if max(size) <= 384
+        else 258 * math.prod(math.ceil(side / 768) for side in size)
+    )
+
+
+def _find_rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:
+    name = bare_name(model)
+    return next(rule for pattern, rule in table if re.search(pattern, name))
+
+
+# The first pattern found in the model's name decides.
+_IMAGE_RULES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
+    (NEWER_CLAUDE, _count_by_area(2576, 4784)),
+    (r"claude", _count_by_area(1568, 1600)),
+    (r"gemini|gemma", _count_gemini_tiles),
+    (r"gpt-4o-mini", _count_tiles(2833, 5667)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _count_patches(1.62)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _count_patches(2.46)),
+    (r"o4-mini", _count_patches(1.72)),
+    (r"gpt-5\.[23]|codex", _count_patches(1.2)),
+    (r"gpt-5\.4", _count_patches(1.2, 2500, original=(6000, 10_000))),
+    (r"gpt-5\.5", _count_patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
+    (
+        r"gpt-5\.[6-9]|gpt-[6-9]",
+        _count_patches(1.2, auto=(65_535, 30_000), high=(2048, 2500)),
+    ),
+    (r"gpt-5", _count_tiles(70, 140)),
+    (r"(?<![a-z\d])o[1-9]", _count_tiles(75, 150)),
+    (r"computer-use", _count_tiles(65, 129)),
+    (r"", _count_tiles(85, 170)),
+)
+_SOUND_RATES = ((r"gemini|gemma", 32), (r"", 10))
+_PAGE_RATES = ((r"claude", 3000), (r"gemini|gemma", 258), (r"", 1500))

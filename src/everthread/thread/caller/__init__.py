@@ -1,0 +1,1 @@
+"""A thread whose caller sends its whole history with every call."""

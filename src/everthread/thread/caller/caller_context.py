@@ -1,0 +1,364 @@
+"""The context of a client that sends its whole history: a rewrite of its beginning, then the client's own messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.compaction.journal_writer import JournalWriter
+from everthread.compaction.summary import Compaction
+from everthread.compaction.summary_message import tools_key
+from everthread.core.cache_control import cache_route
+from everthread.core.provider_errors import ErrorVerdict
+from everthread.core.tokens import TokenCounter
+from everthread.core.tokens.budget import Budget
+from everthread.core.types import Request
+from everthread.store.records import UNDONE_STATE, Rewrite
+from everthread.thread import events
+from everthread.thread.accounting import Accounting
+from everthread.thread.caller import hidden_rounds
+from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.prompt_sizes import PromptSizer
+from everthread.thread.caller.recorder import ThreadRecorder
+from everthread.thread.caller.rewrites import (
+    FoundRewrite,
+    RewriteDraft,
+    RewriteStore,
+    RewriteTask,
+)
+from everthread.thread.engine_jobs import EngineSetup, SummarySource
+from everthread.thread.managed import CompactionOrder, ProviderRefusal
+from everthread.thread.model_limits import ModelLimits
+from everthread.thread.options import Route, SummarizerContext
+from everthread.thread.policy import (
+    AUTOMATIC,
+    FADING,
+    CallPrices,
+    ContextState,
+    PromptSize,
+    fading_text,
+)
+from everthread.thread.recovery import RecoveryAttempts, RecoveryStep
+from everthread.thread.summary_wait import SummaryWait
+
+WORTH_ANOTHER = 0.85
+"""A prepared rewrite that is still too large is followed by another one only if that leaves at most this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerServices:
+    """Services that the contexts of all requests share."""
+
+    setup: CallerSetup
+    accounting: Accounting
+    limits: ModelLimits
+    recorder: ThreadRecorder
+    rewrites: RewriteStore
+    hidden_rounds: HiddenRoundsStore
+    sizer: PromptSizer
+
+
+class CallerContext:
+    """The `ThreadContext` of one request: its prompt, and how to cover more of its history."""
+
+    def __init__(self, call: PreparedCall, services: CallerServices) -> None:
+        self._call = call
+        self._services = services
+        self.answer_tokens = 0
+        """Tokens of the answer, which the client's next request will hold."""
+
+    @property
+    def session_id(self) -> str:
+        return self._call.match.thread
+
+    @property
+    def model(self) -> str:
+        return self._call.model
+
+    @property
+    def state(self) -> ContextState:
+        return self._call.memory.context
+
+    @property
+    def size(self) -> PromptSize:
+        call = self._call
+        tokens = self._services.sizer.tokens(call, call.used) + self.answer_tokens
+        fixed = round(call.frame.tokens * self.state.calibration.factor(call.model))
+        return PromptSize(
+            tokens,
+            fixed,
+            call.budget(self._services.setup.options),
+            call.frame.output_cap,
+        )
+
+    @property
+    def prices(self) -> CallPrices:
+        call = self._call
+        marked = cache_route(call.model, "auto", call.frame.upstream) is not None
+        writer = self._services.setup.summarizer(self._summarizer_context())
+        return CallPrices(call.model, "auto", marked, writer)
+
+    def emit(self, event: events.Event) -> None:
+        self._services.setup.listener(event)
+
+    async def look_up(self) -> None:
+        """Find the longest rewrite of the history, the hidden rounds after it, and whether a compaction was undone."""
+        call = self._call
+        states = [(call.thread, UNDONE_STATE)]
+        expected = None
+        if call.match.matched:
+            source = call.match.source
+            expected = self._services.hidden_rounds.expected(source)
+            states.append((source, hidden_rounds.STATE))
+        found = await self._find_rewrite(states)
+        [undone, *rounds] = found.states
+        call.used = found.rewrite
+        if call.used is None:
+            self.state.compacted = 0  # none was made, or it was taken back
+        call.is_undone = isinstance(undone, dict) and call.sent.size < undone.get(
+            "until", 0
+        )
+        if rounds:
+            call.rounds.load(expected or rounds[0] or (), call.sent, call.frame.api)
+
+    async def _find_rewrite(
+        self, states: Sequence[tuple[str, str]] = ()
+    ) -> FoundRewrite:
+        call = self._call
+        found = await self._services.rewrites.find(
+            call.sent, self._engine_keys, call.memory.search, states=states
+        )
+        call.memory.search = found.search
+        return found
+
+    async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
+        return not self._call.sent.is_single
+
+    async def draft(self, order: CompactionOrder, wait: SummaryWait) -> RewriteDraft:
+        """Take over a longer rewrite that another request or process made; else make one."""
+        newer = None if order.is_manual else await self._find_newer_rewrite()
+        if newer is not None:
+            return RewriteDraft(self._taken_over(newer), newer)
+        task = await self._make_task(order)
+        context = self._summarizer_context()
+        writer = self._services.setup.summarizer(context)
+        return await self._services.rewrites.draft(
+            task,
+            self._engine_setup(task.budget),
+            SummarySource(writer, wait, context.events),
+        )
+
+    def is_usable(self, draft: RewriteDraft) -> bool:
+        return draft.rewrite is not None and self._covers_more(draft.rewrite)
+
+    async def commit(self, draft: RewriteDraft, order: CompactionOrder) -> str:
+        call = self._call
+        if draft.rewrite is None:
+            return draft.compaction.reason
+        before = self._services.sizer.tokens(call, call.used)
+        is_own = draft.new is not None
+        call.used = (
+            await self._services.rewrites.commit(draft) if is_own else draft.rewrite
+        )
+        if is_own and draft.history_length < len(call.sent.messages):
+            await self._shorten_since(order)
+        self.state.pause.relieved = before if order.reason in AUTOMATIC else 0
+        self.state.rhythm = self.state.rhythm.rewritten()
+        if is_own and call.used.depth >= FADING:
+            self.emit(events.Notice(self.session_id, fading_text(call.used.depth)))
+        return ""
+
+    async def _shorten_since(self, order: CompactionOrder) -> None:
+        """Prune the messages since a summary was prepared; the journal covers more if that is not enough."""
+        call = self._call
+        rewrites = self._services.rewrites
+        budget = call.budget(self._services.setup.options)
+        if self._services.sizer.tokens(call, call.used) <= budget.compacted_limit:
+            return
+        task = await self._make_task(replace(order, is_background=False))
+        engine = self._engine_setup(budget)
+        pruned = await rewrites.prune_since(task, engine)
+        if (
+            pruned is not None
+            and self._services.sizer.tokens(call, pruned.rewrite)
+            <= budget.compacted_limit
+        ):
+            call.used = await rewrites.keep_pruned(pruned)
+            return
+        journal = SummarySource(JournalWriter(TokenCounter(self.model)))
+        further = await rewrites.draft(task, engine, journal)
+        now = self._services.sizer.tokens(call, call.used)
+        if further.rewrite is not None:
+            after = self._services.sizer.tokens(call, further.rewrite)
+            if after <= budget.compacted_limit or after <= WORTH_ANOTHER * now:
+                call.used = await rewrites.commit(further)
+
+    async def discard(self, draft: RewriteDraft, why: str) -> None:
+        self.emit(
+            events.CompactionVoid(self.session_id, why or draft.compaction.reason)
+        )
+
+    async def account_lost(self) -> None:
+        await self._services.accounting.record_lost(self.session_id)
+
+    async def learn_limit(
+        self, verdict: ErrorVerdict, refusal: ProviderRefusal
+    ) -> None:
+        call = self._call
+        limits = self._services.limits
+        learnt = await limits.learn_refusal(
+            call.frame.limit_key,
+            verdict,
+            window=call.limit.window,
+            tokens=self._services.sizer.tokens(call, call.used),
+            output_cap=call.output_cap or call.frame.output_cap,
+            status=refusal.status,
+            body=refusal.body,
+        )
+        await self.load_caps()
+        if learnt is not None:
+            call.limit.window = learnt.tokens
+            event = events.LimitLearnt(
+                self.session_id,
+                call.model,
+                learnt.tokens,
+                source=learnt.source,
+                stored=learnt.stored,
+            )
+            self.emit(event)
+
+    async def load_caps(self) -> None:
+        """Load the output cap and the window learnt from earlier refusals."""
+        call = self._call
+        call.limit.cap = await self._services.limits.output_cap(call.frame.limit_key)
+        call.limit.learnt_window = await self._services.limits.learnt_window(
+            call.frame.limit_key
+        )
+
+    def choose_step(
+        self, attempts: RecoveryAttempts, verdict: ErrorVerdict
+    ) -> RecoveryStep:
+        call = self._call
+        return attempts.next_step(
+            verdict,
+            output_cap=call.output_cap or call.frame.output_cap,
+            enabled=self._services.setup.options.enabled and not call.sent.is_single,
+            thinking=call.frame.thinking_budget,
+        )
+
+    async def shrink_payload(self) -> bool:
+        """Use what was shrunk before, else take old images out and store big results."""
+        call = self._call
+        call.memory.slim = True
+        before = call.used
+        await self.look_up()
+        if call.used is not None and call.used != before:
+            return True
+        shrunk = await self._services.rewrites.slim(
+            await self._make_task(CompactionOrder("payload"))
+        )
+        if shrunk is None:
+            return False
+        call.used = shrunk
+        return True
+
+    @property
+    def _engine_keys(self) -> list[str]:
+        """The keys under which rewrites are stored: the engine, and the tools that its summaries name.
+
+        If a client gets our recall tool, rewrites made before the tool was offered are found second.
+        """
+        call = self._call
+        frames = (
+            (call.frame.equipped, call.frame.request)
+            if call.frame.recall_tool is not None
+            else (call.frame.request,)
+        )
+        engine = self._services.setup.engine_key
+        return [
+            f"{call.frame.api} {engine}{tools_key(frame.tools)}" for frame in frames
+        ]
+
+    def _engine_setup(self, budget: Budget) -> EngineSetup:
+        setup = self._services.setup
+        return EngineSetup(
+            setup.engine,
+            self.model,
+            budget,
+            setup.key_of(self._call.sent.family.tenant),
+        )
+
+    async def _find_newer_rewrite(self) -> Rewrite | None:
+        """Find a longer rewrite that another request or process made in the meantime."""
+        longest = (await self._find_rewrite()).rewrite
+        return longest if longest is not None and self._covers_more(longest) else None
+
+    def _covers_more(self, rewrite: Rewrite) -> bool:
+        """Return whether a rewrite is of this history and covers more than the one in use."""
+        call = self._call
+        covered = call.used.length if call.used else 0
+        if not covered < rewrite.length <= len(call.sent.history):
+            return False
+        return call.sent.history.digest(rewrite.length) == rewrite.chain
+
+    def _taken_over(self, rewrite: Rewrite) -> Compaction:
+        sizer = self._services.sizer
+        return Compaction(
+            messages=[],
+            summary="",
+            tokens_before=sizer.tokens(self._call, self._call.used),
+            tokens_after=sizer.tokens(self._call, rewrite),
+        )
+
+    async def _make_task(self, order: CompactionOrder) -> RewriteTask:
+        call = self._call
+        setup = self._services.setup
+        match = await self._services.recorder.store_request(call)
+        return RewriteTask(
+            call.sent,
+            call.frame,
+            thread=match.thread,
+            engine_key=self._engine_keys[0],
+            budget=call.budget(setup.options),
+            tokens=order.tokens or self._prompt_tokens(order),
+            order=order,
+            base=call.used,
+        )
+
+    def _prompt_tokens(self, order: CompactionOrder) -> int:
+        """Return the size to compact from: a prompt that was refused fills the window at least."""
+        tokens = self._services.sizer.tokens(self._call, self._call.used)
+        return (
+            max(tokens, self._call.limit.window)
+            if order.reason == "overflow"
+            else tokens
+        )
+
+    def _summarizer_context(self) -> SummarizerContext:
+        call = self._call
+        thread = call.match.thread
+        route = Route(
+            call.model,
+            call.frame.api,
+            call.limit.window,
+            base_url=call.frame.upstream,
+        )
+        payer = call.frame.payer
+
+        def report(kind: str, **details: Any) -> None:
+            self.emit(events.engine_event(thread, kind, details))
+
+        def lose(request: Request) -> None:
+            self._services.accounting.lose(thread, request, payer)
+
+        return SummarizerContext(
+            route,
+            TokenCounter(call.model),
+            lambda: None,
+            events=report,
+            lost=lose,
+            permit=call.frame.permit,
+        )

@@ -1,0 +1,390 @@
+"""Manage the threads of callers that send their whole history with every call.
+
+    call = await threads.open(history, frame)       # find the thread, or begin one
+    await threads.prepare(call)                     # compact if needed; call.edits() is what to change
+    again = await threads.recover(call, refusal)    # after a refusal of the provider
+    answer = threads.expect_answer(call, outcome)   # from now on a call that continues it is matched
+    await threads.record(call, outcome, answer)     # store it, prepare the next compaction
+
+Rewrites are kept in the store and found again by the history itself, so a process may die at any moment and another
+one sends the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from everthread.compaction.summary import CompactionLevel
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.economics import EARLIEST
+from everthread.core.tokens import TokenCounter
+from everthread.errors import EverthreadError
+from everthread.store.records import NewUsage, Rewrite
+from everthread.thread.accounting import Accounting, complete_usage
+from everthread.thread.caller.caller_context import CallerContext, CallerServices
+from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.caller.hidden_rounds import HiddenRoundsStore
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.prompt_sizes import MessageSizes, PromptSizer
+from everthread.thread.caller.recorder import PendingAnswer, ThreadRecorder
+from everthread.thread.caller.rewrites import RewriteDraft, RewriteStore, rewrite_key
+from everthread.thread.caller.sent_history import CallFrame, Outcome, SentHistory
+from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
+from everthread.thread.engine_jobs import CompactionRunner, EngineSetup
+from everthread.thread.events import RecordFailed
+from everthread.thread.finding.thread_index import ThreadIndex
+from everthread.thread.finding.thread_match import Family, ThreadMatch
+from everthread.thread.managed import (
+    CompactionOrder,
+    ManagedThread,
+    ProviderRefusal,
+    ThreadTools,
+)
+from everthread.thread.model_limits import ModelLimits
+from everthread.thread.policy import CompactionPolicy, PolicyDecision
+from everthread.thread.recovery import room_for_output
+
+_STATE = "gateway"
+_MAX_WINDOWS = 1_000
+"""Models whose windows are remembered: callers name them."""
+_CLOSE_SECONDS = 5.0
+"""Seconds for summaries that are being written when the process ends."""
+_CANCEL_SECONDS = 1.0
+"""Seconds for cancelled summaries to report their usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Tokens of a prompt without and with the rewrite in use."""
+
+    before: int
+    after: int
+    is_new: bool
+    """Whether the rewrite is used for the first time."""
+
+
+class CallerThreads:
+    """The threads of all callers of one process."""
+
+    def __init__(self, setup: CallerSetup, sizes: MessageSizes) -> None:
+        self.setup = setup
+        self.limits = ModelLimits(setup.store, setup.clock)
+        self.accounting = Accounting(
+            setup.store, setup.wall, setup.listener, early=True
+        )
+        self.runner = CompactionRunner(
+            is_built_in=setup.is_built_in_engine,
+            seconds=setup.compaction_seconds,
+            processes=setup.compaction_processes,
+        )
+        self._windows: dict[tuple[str, str, str], int] = {}
+        self._index = ThreadIndex(setup.store)
+        self._recorder = ThreadRecorder(
+            self._index, setup.listener, is_alone=setup.is_alone
+        )
+        self._hidden_rounds = HiddenRoundsStore(setup.store)
+        self._memories = ThreadMemories()
+        self._sizer = PromptSizer(sizes)
+        self._services = CallerServices(
+            setup=setup,
+            accounting=self.accounting,
+            limits=self.limits,
+            recorder=self._recorder,
+            rewrites=RewriteStore(
+                setup.store, setup.listener, self.accounting, self.runner
+            ),
+            hidden_rounds=self._hidden_rounds,
+            sizer=self._sizer,
+        )
+        policy = CompactionPolicy(setup.options, setup.wall)
+        self._tools = ThreadTools(policy, setup.options, setup.wall, setup.timer)
+
+    # Finding
+
+    def memory_of(self, thread: str) -> ThreadMemory | None:
+        """Return what this process remembers of a thread; None if it has not seen it."""
+        return self._memories.get(thread)
+
+    def reading_in_order(self, thread: str | None) -> AbstractAsyncContextManager[None]:
+        """Make other calls of a known thread wait while one is read and opened."""
+        memory = None if thread is None else self._memories.get(thread)
+        return nullcontext() if memory is None else memory.reading
+
+    def reading_answered(self, family: Family) -> AbstractContextManager[None]:
+        """Make other calls of a session wait while one is read that was answered before."""
+        return self._index.reading_answered(family)
+
+    async def open(self, sent: SentHistory, frame: CallFrame) -> PreparedCall:
+        """Find the thread that a history belongs to, and expect its messages in the store."""
+        match = await self._index.find_match(sent, frame)
+        memory = await self._load_memory(
+            match, is_shortened=sent.replacement is not None
+        )
+        call = PreparedCall(sent, frame, match, memory)
+        window = await self._load_window(frame)
+        call.limit.window = await self.limits.window(frame.limit_key, window)
+        await CallerContext(call, self._services).load_caps()
+        if len(sent):
+            self._recorder.begin(call)
+        return call
+
+    async def _load_window(self, frame: CallFrame) -> int:
+        """Return the window of a model at an address, looked up once."""
+        key = (frame.upstream, frame.model, frame.limit_key.headers)
+        if key not in self._windows:
+            if len(self._windows) >= _MAX_WINDOWS:
+                self._windows.clear()
+            self._windows[key] = await self.setup.window(
+                frame.api, frame.model, frame.upstream, frame.limit_key.headers
+            )
+        return self._windows[key]
+
+    async def _load_memory(
+        self, match: ThreadMatch, *, is_shortened: bool
+    ) -> ThreadMemory:
+        """Return the memory of a thread. `is_shortened`: its beginning is not sent."""
+        memory = self._memories.get(match.thread)
+        if memory is not None:
+            memory.continues_other = memory.continues_other or is_shortened
+            return memory
+        store = self.setup.store
+        source = match.branch_of[0] if match.branch_of else match.thread
+        state = await store.get_state(source, _STATE) if match.matched else None
+        begun = self._memories.begin(match.thread, state, is_stored=not match.is_new)
+        begun.has_hidden_rounds = await self._hidden_rounds.has_any(match)
+        begun.continues_other = is_shortened or (
+            match.continues_other
+            if match.is_new
+            else await store.continues_other(match.thread)
+        )
+        return begun
+
+    # Before the call
+
+    async def prepare(self, call: PreparedCall) -> None:
+        """Use the rewrite there is, compact if the policy says so, and store the messages."""
+        await self._thread(call).cancel_idle_timer()
+        try:
+            if call.frame.is_rewritable and self.setup.options.enabled:
+                await self._fit(call)
+        finally:  # also after a failure or disconnect: other calls may wait for these messages
+            self._recorder.start(call)
+
+    async def _fit(self, call: PreparedCall) -> None:
+        if call.sent.is_single or self._is_small(call):
+            return
+        context = CallerContext(call, self._services)
+        async with call.memory.compacting:
+            await context.look_up()
+            if call.is_undone and not context.size.is_full:
+                call.decision = PolicyDecision(
+                    "send", "the last compaction was taken back by hand"
+                )
+                return
+            thread = ManagedThread(context, self._tools, call.memory.preparation)
+            call.decision = await thread.compact_if_needed(reason="in-loop")
+
+    def _is_small(self, call: PreparedCall) -> bool:
+        """Return whether a call needs neither a compaction nor anything that is kept with its thread."""
+        options = self.setup.options
+        memory = call.memory
+        if memory.slim or memory.continues_other or memory.has_hidden_rounds:
+            return False
+        budget = call.budget(options)
+        earliest = (
+            EARLIEST * budget.threshold
+            if options.economics
+            else budget.background_start
+        )
+        return self._sizer.tokens(call, None) < earliest
+
+    def tokens(self, call: PreparedCall, used: Rewrite | None) -> int:
+        """Return the prompt tokens of a call with this rewrite or none."""
+        return self._sizer.tokens(call, used)
+
+    def measure(self, call: PreparedCall) -> PromptTokens:
+        """Return the tokens of the prompt that is about to be sent, and remember which rewrite it uses."""
+        key = None if call.used is None else rewrite_key(call.used)
+        is_new = key is not None and key != call.memory.rewrite
+        call.memory.rewrite = key
+        context = call.memory.context
+        call.estimate = self._sizer.estimate(call, call.used)
+        before = self._sizer.tokens(call, None)
+        after = self._sizer.tokens(call, call.used)
+        if call.limit.learnt_window is not None:
+            unreported = (
+                after
+                if is_new
+                else context.calibration.unreported(call.model, call.estimate)
+            )
+            call.limit.room = room_for_output(
+                call.limit.learnt_window, after, unreported=unreported
+            )
+        if is_new:
+            context.compacted = after
+        return PromptTokens(before, after, is_new)
+
+    def start_storing(self, call: PreparedCall, *, is_answered: bool) -> None:
+        """Store the messages of a call that was sent unchanged before it was opened."""
+        call.estimate = self._sizer.estimate(call, None)
+        self._recorder.start(call, is_answered=is_answered)
+
+    async def store(self, call: PreparedCall) -> ThreadMatch:
+        """Store the messages of a call now."""
+        return await self._recorder.store_request(call)
+
+    async def compact_by_hand(self, call: PreparedCall, level: CompactionLevel) -> str:
+        """Compact whatever the size; return why nothing changed, empty if something did."""
+        order = CompactionOrder("manual", level=level, is_manual=True)
+        async with call.memory.compacting:
+            made = await self._thread(call).compact_by_hand(order)
+        return "" if made.changed else made.reason
+
+    # After the call
+
+    async def recover(self, call: PreparedCall, refusal: ProviderRefusal) -> bool:
+        """Make the next try possible after a refusal; return whether the call is to be sent again."""
+        async with call.memory.compacting:
+            step = await self._thread(call).recover(call.attempts, refusal)
+        return step is not None and step.action != "give_up"
+
+    def expect_answer(
+        self, call: PreparedCall, outcome: Outcome
+    ) -> PendingAnswer | None:
+        """Expect an answer in the store: a call that continues it is matched from now on."""
+        answer = self._recorder.expect_answer(call, outcome)
+        if answer is not None:
+            rows = call.rounds.collect_rows(call.sent, answer.history, call.covered)
+            if rows:
+                call.memory.has_hidden_rounds = True
+                call.rounds.rows = rows
+                self._hidden_rounds.expect(call.thread, rows)
+        return answer
+
+    async def record(
+        self, call: PreparedCall, outcome: Outcome, answer: PendingAnswer | None
+    ) -> None:
+        """Store the answer and its usage, and prepare the next rewrite if it will soon be due."""
+        try:
+            await self._store_outcome(call, outcome, answer)
+        finally:
+            if answer is not None:
+                self._recorder.give_up(answer)
+                self._hidden_rounds.settle(call.rounds.rows)
+        is_managed = call.frame.is_rewritable and not call.sent.is_single
+        if outcome.is_success and is_managed and not call.is_undone:
+            context = CallerContext(call, self._services)
+            context.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
+            thread = ManagedThread(context, self._tools, call.memory.preparation)
+            await thread.prepare_ahead()
+            if self.setup.options.idle:
+                thread.start_idle_timer()
+
+    async def record_compaction(
+        self, call: PreparedCall, outcome: Outcome, names: Sequence[str]
+    ) -> None:
+        """Record compactions of the provider: a history may begin with one of these names from now on.
+
+        They are not stored as an answer: the conversation may continue without them.
+        """
+        if outcome.is_success and outcome.reply is not None:
+            for name in names:
+                self._index.expect_replacement(call.match, call.sent.history, name)
+            await self._recorder.store_request(call)
+            try:
+                await self._index.keep_replacements()
+            except EverthreadError as error:
+                self._report_unrecorded(call, error)
+        await self._store_outcome(call, outcome, None)
+
+    async def keep_replacement(self, call: PreparedCall, name: str) -> None:
+        """Expect histories in which a compaction of this name replaces the one of this call."""
+        self._index.expect_replacement(call.match, call.sent.history, name)
+        await self._index.keep_replacements()
+
+    async def _store_outcome(
+        self, call: PreparedCall, outcome: Outcome, answer: PendingAnswer | None
+    ) -> None:
+        """Store the answer and its usage, and learn from the usage."""
+        reported = (
+            outcome.usage if outcome.is_success and not outcome.estimated else None
+        )
+        if reported is not None:
+            calibration = call.memory.context.calibration
+            calibration.observe(call.model, reported.prompt_tokens, call.estimate)
+            self._thread(call).learn_from_usage(reported)
+        usage = (
+            self._price_calls(call, outcome)
+            if outcome.is_success or outcome.usage is not None
+            else []
+        )
+        try:
+            state = _STATE, call.memory.context.dump()
+            await self._recorder.store_outcome(call, answer, usage, state)
+            for record in usage:
+                self.accounting.report(record)
+            thread = call.thread
+            if self.accounting.has_lost(thread):
+                await self.accounting.record_lost(thread)
+            if call.rounds.rows:
+                await self._hidden_rounds.keep(thread, call.rounds.rows)
+        except EverthreadError as error:
+            self._report_unrecorded(call, error)
+        if reported is not None and reported.prompt_tokens:
+            await self._learn_success(call, reported.prompt_tokens)
+
+    async def _learn_success(self, call: PreparedCall, prompt: int) -> None:
+        """Learn that the model takes a prompt of this size."""
+        try:
+            await self.limits.succeed(call.frame.limit_key, prompt)
+        except EverthreadError as error:
+            self._report_unrecorded(call, error)
+
+    def _report_unrecorded(self, call: PreparedCall, error: EverthreadError) -> None:
+        self.setup.listener(RecordFailed(call.thread, str(error)))
+
+    def _price_calls(self, call: PreparedCall, outcome: Outcome) -> list[NewUsage]:
+        """Return the usage of hidden rounds, then of the caller's call; estimated if the provider reported none."""
+        usage = outcome.usage
+        estimated = outcome.estimated
+        if usage is None:
+            counter = TokenCounter(call.model)
+            usage, estimated = complete_usage(
+                CanonicalUsage(), outcome.reply, call.estimate, counter
+            )
+        hidden = [
+            self.accounting.price_call(call.thread, call.model, used)
+            for used in outcome.hidden
+        ]
+        main = self.accounting.price_call(
+            call.thread, call.model, usage, estimated=estimated
+        )
+        return [*hidden, main]
+
+    def _thread(self, call: PreparedCall) -> ManagedThread[RewriteDraft]:
+        context = CallerContext(call, self._services)
+        return ManagedThread(context, self._tools, call.memory.preparation)
+
+    # The process
+
+    def warm(self) -> None:
+        """Start a process for the first compaction ahead."""
+        setup = EngineSetup(
+            self.setup.engine,
+            "gpt-4o",
+            self.setup.options.budget(128_000),
+            self.setup.summary_key,
+        )
+        self.runner.start_ahead(setup)
+
+    async def settle(self) -> None:
+        """Wait for the background compactions."""
+        await self._memories.wait_for_preparations()
+
+    async def close(self) -> None:
+        """Let background compactions end within a few seconds; cancel the others and record their usage."""
+        await self._memories.end_preparations(_CLOSE_SECONDS)
+        await self.runner.close(_CANCEL_SECONDS)
+        await self.accounting.record_lost()

@@ -1,0 +1,179 @@
+"""One compaction of a client's history by an engine, in this process or another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.compaction.engine import ContextEngine
+from everthread.compaction.planning import CompactionInput, RefitInput
+from everthread.compaction.summary import Compaction, CompactionLevel
+from everthread.core.messages import Message
+from everthread.core.tokens import TokenCounter
+from everthread.core.transcript import is_summary, recognize, strip_marks
+from everthread.core.types import Api, Request
+from everthread.store.records import ContextEntry, ProxiedContext
+from everthread.thread.caller.replacement import Cover, cover, name_tool
+from everthread.thread.wire_messages import decode_messages
+
+NO_CONTEXT = ProxiedContext((), (), given=0, inherited=0)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionResult:
+    """The result of an engine: the compaction, the part of the request it replaces, and the engine's state."""
+
+    compaction: Compaction
+    cover: Cover | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+    """Tokens of the replacement; counted here, to keep that work off the event loop."""
+    context: ProxiedContext = NO_CONTEXT
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionJob:
+    """A history for an engine, in the client's protocol (`EngineJob`)."""
+
+    api: Api
+    frame: Request
+    """Model, system prompt and tools."""
+    values: Sequence[Any]
+    """The messages that go upstream now."""
+    tokens: int
+    level: CompactionLevel
+    state: Mapping[str, Any]
+    """State of the engine that made the previous rewrite."""
+    pins: Sequence[str]
+    summary_key: bytes
+    most: int
+    """How many messages at the end are the client's own."""
+    inherited: int = 0
+    """How many messages at the beginning are the last rewrite's."""
+
+    def restore(self, engine: ContextEngine) -> None:
+        if self.state:
+            engine.load_state(self.state)
+        engine.pin(self.pins)
+
+    def read(self) -> CompactionInput:
+        messages = decode_messages(self.api, self.values, self.frame.model)
+        return CompactionInput(
+            recognize(messages, self.summary_key),
+            current_tokens=self.tokens,
+            system=self.frame.system,
+            tools=self.frame.tools,
+            level=self.level,
+        )
+
+    def conclude(
+        self, engine: ContextEngine, given: CompactionInput, compaction: Compaction
+    ) -> CompressionResult:
+        """Return the result, with the number of the client's own messages that stay unchanged at the end."""
+        if not compaction.changed:
+            return CompressionResult(compaction)
+        model = self.frame.model
+        engine.on_compacted(compaction)
+        cut = cover(self.api, compaction.messages, self.values, model, most=self.most)
+        cut = name_tool(cut, self.values, self.frame.tools)
+        counter = TokenCounter(model)
+        context = describe_context(
+            compaction,
+            given.messages,
+            inherited=len(
+                decode_messages(self.api, self.values[: self.inherited], model)
+            ),
+            counter=counter,
+        )
+        return CompressionResult(
+            compaction,
+            cut,
+            state=engine.dump_state(),
+            tokens=counter.messages(decode_messages(self.api, cut.replacement, model)),
+            context=context,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PruningJob:
+    """Messages since a rewrite was prepared, for an engine (`RefitJob`)."""
+
+    api: Api
+    frame: Request
+    values: Sequence[Any]
+    """The messages that go upstream now."""
+    tokens: int
+    state: Mapping[str, Any]
+    summary_key: bytes
+    most: int
+    """How many messages at the end are the client's own."""
+
+    def restore(self, engine: ContextEngine) -> None:
+        if self.state:
+            engine.load_state(self.state)
+
+    def read(self) -> RefitInput:
+        model = self.frame.model
+        messages = recognize(
+            decode_messages(self.api, self.values, model), self.summary_key
+        )
+        own = self.values[: len(self.values) - self.most]
+        start = len(decode_messages(self.api, own, model))
+        prepared = Compaction(
+            messages=messages[:start],
+            summary="",
+            tokens_before=self.tokens,
+            tokens_after=self.tokens,
+            kept=tuple(range(start)),
+        )
+        return RefitInput(
+            prepared,
+            messages[start:],
+            start,
+            current_tokens=self.tokens,
+            system=self.frame.system,
+            tools=self.frame.tools,
+        )
+
+    def conclude(self, given: RefitInput, compaction: Compaction) -> CompressionResult:
+        """Use the result if it only prunes."""
+        messages = [*given.prepared.messages, *given.since]
+        if compaction.messages == messages or compaction.covered:
+            return CompressionResult(compaction)
+        model = self.frame.model
+        cut = cover(self.api, compaction.messages, self.values, model, most=self.most)
+        cut = name_tool(cut, self.values, self.frame.tools)
+        replacement = decode_messages(self.api, cut.replacement, model)
+        tokens = TokenCounter(model).messages(replacement)
+        return CompressionResult(compaction, cut, tokens=tokens)
+
+
+def describe_context(
+    compaction: Compaction,
+    messages: Sequence[Message],
+    *,
+    inherited: int,
+    counter: TokenCounter,
+) -> ProxiedContext:
+    """Describe for each message of a compacted context which message it is, or how it was changed."""
+    entries = []
+    for message, position in zip(compaction.messages, compaction.kept, strict=True):
+        if (
+            position is not None
+            and position >= inherited
+            and message == messages[position]
+        ):
+            entries.append(ContextEntry(position))
+            continue
+        [body] = strip_marks([message])
+        is_changed = position is not None and message != messages[position]
+        place = None if is_summary(message) else position
+        entries.append(
+            ContextEntry(
+                place, body, tokens=counter.message(body), is_changed=is_changed
+            )
+        )
+    return ProxiedContext(
+        entries, compaction.covered, given=len(messages), inherited=inherited
+    )

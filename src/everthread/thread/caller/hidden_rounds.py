@@ -1,0 +1,183 @@
+"""Rounds of our own tool that the caller does not see, kept with the thread.
+
+The calls and their results replace the answer that the caller knows in later prompts,
+byte for byte, until a compaction covers them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from everthread.core.messages import kind_of
+from everthread.core.types import Api
+from everthread.store.store import Store
+from everthread.thread.caller.sent_history import SentHistory
+from everthread.thread.finding.thread_match import ThreadMatch
+from everthread.thread.history import History
+from everthread.wire.gemini.fields import object_of
+
+RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
+"""The field of a message that holds results, in protocols in which one message holds all of them."""
+STATE = "recall"
+_MAX_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRounds:
+    """The messages that replace one answer of the history: recall calls, results and the answer."""
+
+    start: str
+    start_skeleton: str
+    """Digest (`start`) and skeleton of the history before the answer."""
+    end: str
+    end_skeleton: str
+    """Digest (`end`) and skeleton of the history up to the end of the answer."""
+    texts: list[str]
+    """The messages to send upstream in place of the answer."""
+    blocks: str = ""
+    """Results to put before the caller's own in the message after the answer."""
+
+    def find_span(self, history: History) -> tuple[int, int] | None:
+        """Return the start and end of the answer in a history; None if the history does not hold it."""
+        start = _position(history.digests, self.start) or _position(
+            history.skeletons, self.start_skeleton
+        )
+        end = _position(history.digests, self.end)
+        if end is None and self.end_skeleton in history.skeletons:
+            end = len(history) - history.skeletons[::-1].index(self.end_skeleton)
+        return (
+            (start, end)
+            if start is not None and end is not None and start < end
+            else None
+        )
+
+
+def _position(chain: Sequence[str], digest: str) -> int | None:
+    return chain.index(digest) + 1 if digest and digest in chain else None
+
+
+@dataclass(slots=True)
+class CallRounds:
+    """The hidden rounds of one call: those of earlier answers, and those of its own answer."""
+
+    earlier: list[tuple[int, int, HiddenRounds]] = field(default_factory=list)
+    """Rounds to put back, each with the start and end of the answer it replaces."""
+    texts: list[str] = field(default_factory=list)
+    """The rounds of this answer so far."""
+    values: list[Any] = field(default_factory=list)
+    """The same messages, decoded."""
+    last: list[str] = field(default_factory=list)
+    """The last round, which calls nothing or the caller's own tools too."""
+    blocks: str = ""
+    count: int = 0
+    calls: int = 0
+    started_at: float = 0.0
+    """When the first round ended."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """The thread's hidden rounds, with those of this answer, in stored form; empty if it has none."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no round is in the prompt."""
+        return not self.texts and not self.earlier
+
+    def load(
+        self, rows: Sequence[Mapping[str, Any]], sent: SentHistory, api: Api
+    ) -> None:
+        """Load the thread's stored rounds whose answers are in the history."""
+        self.earlier = []
+        for row in rows:
+            hidden = HiddenRounds(**row)
+            span = hidden.find_span(sent.history)
+            if span is None:
+                continue
+            if not hidden.blocks or _takes_blocks(sent, span[1], api):
+                self.earlier.append((*span, hidden))
+
+    def after(self, length: int) -> list[tuple[int, int, HiddenRounds]]:
+        """Return the rounds to put back after a rewrite of this length."""
+        return [one for one in self.earlier if one[0] >= length]
+
+    def added_values(self, length: int) -> tuple[list[str], list[Any]]:
+        """Return the texts and values that are added after a rewrite of this length."""
+        texts: list[str] = []
+        for _, _, hidden in self.after(length):
+            texts += hidden.texts
+        values = [json.loads(text) for text in texts]
+        return texts + self.texts, values + self.values
+
+    def collect_rows(
+        self, sent: SentHistory, answered: History, covered: int
+    ) -> list[dict[str, Any]]:
+        """Return the rounds that later prompts need, in stored form; empty if this answer had none.
+
+        `answered`: the history that ends with the answer. `covered`: the length of the rewrite in use.
+        """
+        if not self.calls or not self.last:
+            return []
+        history = sent.history
+        rounds = HiddenRounds(
+            history.digest(len(history)),
+            history.skeleton(len(history)),
+            end=answered.digest(len(answered)),
+            end_skeleton=answered.skeleton(len(answered)),
+            texts=[*self.texts, *self.last],
+            blocks=self.blocks,
+        )
+        rows = [asdict(hidden) for _, _, hidden in self.after(covered)]
+        return [*rows, asdict(rounds)][-_MAX_KEPT:]
+
+
+def _takes_blocks(sent: SentHistory, index: int, api: Api) -> bool:
+    """Return whether the message at `index` holds the caller's results, so that hidden ones can go before them."""
+    value = sent.values[index] if index < len(sent.values) else None
+    if (
+        not isinstance(value, dict)
+        or value.get("role") == "assistant"
+        or api not in RESULT_PARTS
+    ):
+        return False
+    parts = value.get(RESULT_PARTS[api])
+    return isinstance(parts, list) and any(_is_result(part) for part in parts)
+
+
+def _is_result(part: Any) -> bool:
+    is_response = (
+        isinstance(part, Mapping) and object_of(part, "functionResponse") is not None
+    )
+    return is_response or kind_of(part) == "tool_result"
+
+
+class HiddenRoundsStore:
+    """The hidden rounds of threads, in the store and on their way there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._expected: dict[str, list[dict[str, Any]]] = {}
+        """Rounds that are being stored, by thread: the next call may come before that is done."""
+
+    async def has_any(self, match: ThreadMatch) -> bool:
+        """Return whether a stored thread has hidden rounds."""
+        if not match.matched:
+            return False
+        return bool(await self._store.get_state(match.source, STATE))
+
+    def expected(self, thread: str) -> list[dict[str, Any]] | None:
+        """Return a thread's rounds that are being stored; None if there are none."""
+        return self._expected.get(thread)
+
+    def expect(self, thread: str, rows: list[dict[str, Any]]) -> None:
+        """Expect a thread's rounds in the store: the next call uses them from now on."""
+        self._expected[thread] = rows
+
+    async def keep(self, thread: str, rows: list[dict[str, Any]]) -> None:
+        """Store the rounds of a thread."""
+        await self._store.put_state(thread, STATE, rows)
+
+    def settle(self, rows: list[dict[str, Any]]) -> None:
+        """Stop expecting rounds, whether they were stored or not: later calls read the store alone."""
+        for thread in [one for one, kept in self._expected.items() if kept is rows]:
+            del self._expected[thread]

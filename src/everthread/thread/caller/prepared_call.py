@@ -1,0 +1,180 @@
+"""A prepared call: the caller's own messages by index, and our text in place of some of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everthread.core.tokens.budget import Budget
+from everthread.store.records import Rewrite
+from everthread.thread.caller.hidden_rounds import RESULT_PARTS, CallRounds
+from everthread.thread.caller.replacement import replacement_messages
+from everthread.thread.caller.rewrites import RewriteState
+from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.caller.thread_memory import ThreadMemory
+from everthread.thread.finding.pending_points import PendingPoint
+from everthread.thread.finding.thread_match import ThreadMatch
+from everthread.thread.policy import ContextOptions, PolicyDecision
+from everthread.thread.recovery import RecoveryAttempts
+from everthread.thread.wire_messages import encode_value
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Our own text in place of the caller's messages from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+    """Messages in the form of the protocol, separated by commas."""
+
+
+@dataclass(slots=True)
+class CallLimit:
+    """The model's limits, as known for one call."""
+
+    window: int = 0
+    learnt_window: int | None = None
+    """The window that a refusal taught; prompt and output share it."""
+    cap: int | None = None
+    """The largest output the provider stated for the model."""
+    room: int | None = None
+    """The output that fits beside the prompt in the learnt window."""
+
+
+@dataclass(slots=True)
+class CallStorage:
+    """The progress of storing the messages of a call."""
+
+    expected: PendingPoint | None = None
+    """The point at the end of the history, until it is stored."""
+    storing: asyncio.Future[ThreadMatch] | None = None
+    """The task that stores the messages; None if storing waits for the answer."""
+    delay: asyncio.TimerHandle | None = None
+    """The timer that stores the messages if no answer comes in time."""
+    is_stored: bool = False
+    """The messages are stored, so the match is certain."""
+
+
+@dataclass(slots=True)
+class PreparedCall:
+    """One call of a managed thread and the decisions about it."""
+
+    sent: SentHistory
+    frame: CallFrame
+    match: ThreadMatch
+    memory: ThreadMemory
+    limit: CallLimit = field(default_factory=CallLimit)
+    storage: CallStorage = field(default_factory=CallStorage)
+    rounds: CallRounds = field(default_factory=CallRounds)
+    attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
+    """Attempts after refusals."""
+    used: Rewrite | None = None
+    """The rewrite that replaces the beginning of the history; None if there is none."""
+    estimate: int = 0
+    """Estimated tokens of the prompt that was sent."""
+    decision: PolicyDecision | None = None
+    """Whether to compact before this call, and why; None if the policy was not asked."""
+    is_undone: bool = False
+    """The user undid the thread's last compaction, and no other is due yet."""
+    _restored: dict[int, dict[int, Any]] = field(default_factory=dict)
+
+    @property
+    def thread(self) -> str:
+        return self.match.thread
+
+    @property
+    def model(self) -> str:
+        return self.frame.model
+
+    @property
+    def covered(self) -> int:
+        """How many messages the rewrite in use covers."""
+        return self.used.length if self.used else 0
+
+    @property
+    def note(self) -> str:
+        """The note to put after the system prompt; empty if there is none."""
+        return RewriteState.load(self.used.state).note if self.used else ""
+
+    @property
+    def has_past(self) -> bool:
+        """Whether messages have left the context: compacted here or by the caller."""
+        return self.used is not None or self.memory.continues_other
+
+    @property
+    def plan(self) -> str:
+        """Whether compacting pays now, in one line; empty if that was not weighed."""
+        weighed = self.decision.weighed if self.decision is not None else None
+        return "" if weighed is None else str(weighed)
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether a further call, which would read this one's cache entry, is likely; not after a one-shot prompt."""
+        return (
+            bool(self.frame.request.tools)
+            or bool(self.match.matched)
+            or self.sent.has_answer
+        )
+
+    @property
+    def output_cap(self) -> int | None:
+        """An output cap below the caller's; None if the caller's own is fine."""
+        own = self.frame.output_cap
+        limits = [cap for cap in (self.limit.cap, self.limit.room) if cap]
+        cap = self.attempts.cap or min(limits, default=None)
+        if cap is None or (self.attempts.cap is None and (own is None or own <= cap)):
+            return None
+        return cap if cap > (self.frame.thinking_budget or 0) else None
+
+    def budget(self, options: ContextOptions) -> Budget:
+        """Leave room for the answer that the caller asks for, up to a quarter of the window."""
+        own = self.frame.output_cap
+        cap = own if own and own > 0 else options.max_tokens
+        factor = self.memory.context.calibration.factor(self.model)
+        fixed = round(self.frame.tokens * factor)
+        key = (self.model, self.limit.window, cap, fixed)
+        last = self.memory.budget
+        if last is None or last[0] != key:
+            adapted = replace(options.for_model(self.model), max_tokens=cap)
+            last = (key, adapted.budget(self.limit.window, fixed=fixed))
+            self.memory.budget = last
+        return last[1]
+
+    def compacted_values(self) -> list[Any]:
+        """Return the messages to send: the rewrite, if there is one, then the caller's."""
+        own = [message.value for message in self.sent.messages[self.covered :]]
+        if self.used is None:
+            return own
+        return [*(value for value, _ in replacement_messages(self.used)), *own]
+
+    def restored(self, length: int) -> dict[int, Any]:
+        """Return the messages that need another form after a rewrite of this length."""
+        if length not in self._restored:
+            self._restored[length] = dict(self.sent.restore(length))
+        return self._restored[length]
+
+    def edits(self) -> list[Edit]:
+        """Return our changes of the caller's messages; those of one message do not overlap."""
+        edits = []
+        if self.used is not None:
+            edits.append(Edit(0, self.used.length, self.used.replacement.decode()))
+        for start, end, hidden in self.rounds.after(self.covered):
+            edits.append(Edit(start, end, ",".join(hidden.texts)))
+            if hidden.blocks:
+                text = self._with_blocks(self.sent.values[end], hidden.blocks)
+                edits.append(Edit(end, end + 1, text))
+        taken = {edit.start for edit in edits}
+        restored = self.restored(self.covered) if self.used is not None else {}
+        for index, value in restored.items():
+            if index not in taken:
+                edits.append(Edit(index, index + 1, encode_value(value)))
+        return edits
+
+    def _with_blocks(self, value: Any, blocks: str) -> str:
+        """Return a message as text, with hidden results before its own."""
+        name = RESULT_PARTS[self.frame.api]
+        content = ",".join([blocks, *map(encode_value, value[name])])
+        rest = encode_value({**value, name: None})
+        return rest.replace(f'"{name}":null', f'"{name}":[{content}]', 1)

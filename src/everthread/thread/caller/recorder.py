@@ -1,0 +1,306 @@
+"""Store requests and their answers.
+
+Every append names the last point of the thread that its writer has seen. If the thread
+has another last point by then, the store refuses it and the writer reads the thread again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from everthread.core.messages import Message
+from everthread.core.tokens import TokenCounter
+from everthread.errors import EverthreadError
+from everthread.store.records import NewSession, NewUsage
+from everthread.thread.caller.prepared_call import PreparedCall
+from everthread.thread.caller.sent_history import Outcome
+from everthread.thread.events import Branched, Listener, RecordFailed
+from everthread.thread.finding.pending_points import PendingPoint
+from everthread.thread.finding.thread_index import PLATFORM, ThreadIndex
+from everthread.thread.finding.thread_match import (
+    ThreadMatch,
+    ThreadStep,
+    opening_length,
+)
+from everthread.thread.history import History, identify
+from everthread.thread.wire_messages import decode_messages, encode_messages
+
+_DELAY_SECONDS = 1.0
+"""Seconds that a request waits for its answer, to be stored with it."""
+
+
+class PendingAnswer:
+    """An answer to be stored, and the history that ends with it."""
+
+    def __init__(
+        self, message: Message, history: History, expected: PendingPoint
+    ) -> None:
+        self.message = message
+        self.history = history
+        self.expected = expected
+        self.is_stored = False
+
+
+class ThreadRecorder:
+    """Store requests and their answers.
+
+    `is_alone`: whether no other process extends these threads now. Then a request that
+    continues one is stored with its answer, in one transaction, or a moment later.
+    Otherwise it is stored at once: only the store decides which of two processes
+    continues a point, and the response names the thread.
+    """
+
+    def __init__(
+        self, threads: ThreadIndex, listener: Listener, *, is_alone: Callable[[], bool]
+    ) -> None:
+        self._threads = threads
+        self._listener = listener
+        self._is_alone = is_alone
+
+    def begin(self, call: PreparedCall) -> None:
+        """Expect the request in the store, so that one that continues it is matched."""
+        call.storage.expected = self._threads.expect(call.match, call.sent.history)
+
+    def start(self, call: PreparedCall, *, is_answered: bool = False) -> None:
+        """Store the request in the background, or put it off until there is an answer.
+
+        `is_answered`: the answer is recorded next.
+        """
+        if call.storage.storing is not None:
+            return
+        is_certain = (
+            call.memory.is_stored
+            and not call.match.is_new
+            and not self._threads.is_pending(call.match)
+        )
+        is_delayed = is_answered or (is_certain and self._is_alone())
+        if is_delayed and call.storage.expected is not None:
+            call.storage.expected.store_now = functools.partial(self._store_now, call)
+            call.storage.delay = asyncio.get_running_loop().call_later(
+                _DELAY_SECONDS, call.storage.expected.store_now
+            )
+        else:
+            self._store_now(call)
+
+    def _store_now(self, call: PreparedCall) -> asyncio.Future[ThreadMatch]:
+        if call.storage.storing is None:
+            call.storage.storing = asyncio.get_running_loop().create_task(
+                self._store_request(call)
+            )
+        return call.storage.storing
+
+    async def store_request(self, call: PreparedCall) -> ThreadMatch:
+        """Store the request's new messages; a caller that is cancelled does not cancel this."""
+        return await asyncio.shield(self._store_now(call))
+
+    def expect_answer(
+        self, call: PreparedCall, outcome: Outcome
+    ) -> PendingAnswer | None:
+        """Expect a complete answer in the store, so that a request that continues it is matched."""
+        if (
+            not (200 <= outcome.status < 300)
+            or outcome.reply is None
+            or outcome.reply.stop is None
+        ):
+            return None
+        message = outcome.reply.message
+        api = call.frame.api
+        values = encode_messages(api, [message], call.model)
+        pieces = [
+            identify(api, value)
+            for value in values
+            if value.get("role") != "user" and _says_something(value)
+        ]
+        if not pieces:
+            return None
+        past = call.sent.history.extend(pieces)
+        expected = self._threads.expect(call.match.after(call.sent.history), past)
+        expected.is_answer = True
+        expected.waits_for_request = (
+            call.storage.storing is not None and not call.storage.is_stored
+        )
+        return PendingAnswer(message, past, expected)
+
+    async def store_outcome(
+        self,
+        call: PreparedCall,
+        answer: PendingAnswer | None,
+        usage: Sequence[NewUsage],
+        state: tuple[str, Any],
+    ) -> None:
+        """Store the answer, usage and state, and the request if that was put off."""
+        if call.storage.storing is None:
+            call.storage.storing = stored = asyncio.get_running_loop().create_future()
+            try:
+                await self._store(call, answer, usage, state)
+            finally:
+                stored.set_result(call.match)
+        else:
+            await asyncio.shield(call.storage.storing)
+            await self._store(call, answer, usage, state)
+
+    def give_up(self, answer: PendingAnswer) -> None:
+        """Stop expecting an answer that is not stored."""
+        self._threads.fulfil(answer.expected, None)
+
+    async def _store_request(self, call: PreparedCall) -> ThreadMatch:
+        """Store the request; report a failure as an event."""
+        # Let the task that writes to the upstream run first: it was made after this one.
+        await asyncio.sleep(0)
+        try:
+            await self._store(call)
+        except EverthreadError as error:
+            self._listener(RecordFailed(call.match.thread, str(error)))
+        return call.match
+
+    async def _store(
+        self,
+        call: PreparedCall,
+        answer: PendingAnswer | None = None,
+        usage: Sequence[NewUsage] = (),
+        state: tuple[str, Any] | None = None,
+    ) -> None:
+        """Store what is not stored yet of a request, its answer, usage and state."""
+        if call.storage.delay is not None:
+            call.storage.delay.cancel()
+            call.storage.delay = None
+        try:
+            is_certain = call.storage.is_stored or await self._threads.wait_for_others(
+                call.match
+            )
+            if not is_certain:
+                call.match = await self._find_again(call)
+            await self._store_steps(call, answer, usage, state)
+            if answer is not None and not answer.is_stored:
+                # It is stored when the client continues it.
+                await self._threads.note_other_answer(call.match, answer.history)
+        finally:
+            if call.storage.expected is not None:
+                # The callable refers to the turn: break the cycle, or the body stays.
+                call.storage.expected.store_now = None
+                is_kept = call.storage.is_stored and not call.match.is_inside
+                self._threads.fulfil(
+                    call.storage.expected, call.match.thread if is_kept else None
+                )
+
+    async def _store_steps(
+        self,
+        call: PreparedCall,
+        answer: PendingAnswer | None,
+        usage: Sequence[NewUsage],
+        state: tuple[str, Any] | None,
+    ) -> None:
+        """Store the request and its answer; find the thread again if another process was first."""
+        while True:
+            requests = [] if call.storage.is_stored else _request_steps(call)
+            reply = (
+                _answer_step(call, answer)
+                if answer is not None and not call.match.is_inside
+                else None
+            )
+            steps = [*requests, *([] if reply is None else [reply])]
+            if not steps and not usage and state is None:
+                call.storage.is_stored = call.memory.is_stored = True
+                return
+            matches = await self._threads.store(call.match, steps, usage, state)
+            if matches or not steps:
+                usage = ()
+                state = None
+            if len(matches) < len(requests):
+                call.match = await self._find_again(call)
+                continue
+            if matches or not steps:
+                call.storage.is_stored = call.memory.is_stored = True
+            if requests:
+                if call.match.branch_of is not None:
+                    self._listener(
+                        Branched(
+                            matches[0].thread,
+                            call.match.branch_of[0],
+                            call.match.matched,
+                        )
+                    )
+                call.match = matches[len(requests) - 1]
+            is_answered = len(matches) > len(requests)
+            if is_answered and answer is not None:
+                answer.is_stored = True
+                self._threads.fulfil(answer.expected, matches[-1].thread)
+            if is_answered or not requests:
+                answer = None
+
+    async def _find_again(self, call: PreparedCall) -> ThreadMatch:
+        """Find the thread of a request again, in the store alone."""
+        match = call.match
+        self._threads.forget(match)
+        return await self._threads.find_match(call.sent, call.frame, uses_memory=False)
+
+
+def _request_steps(call: PreparedCall) -> list[ThreadStep]:
+    """List the steps to the request's end that its thread lacks.
+
+    A new thread has a point at the end of its opening too: another process may be about
+    to store that request.
+    """
+    match = call.match
+    history = call.sent.history
+    if match.matched == len(history) and not match.is_new:
+        return []
+    opening = opening_length(call.sent.values)
+    if match.is_new and not match.previous and match.branch_of is None:
+        return [
+            _request_step(call, start, end)
+            for start, end in ((0, opening), (opening, len(history)))
+            if start < end
+        ]
+    return [_request_step(call, match.matched, len(history))]
+
+
+def _request_step(call: PreparedCall, start: int, end: int) -> ThreadStep:
+    """Return the step that stores these messages of a request."""
+    match = call.match
+    client = call.sent.client
+    session = NewSession(
+        id=match.thread,
+        kind="side" if match.side_of else call.sent.kind,
+        parent=match.side_of or None,
+        tenant=match.tenant,
+        platform=PLATFORM,
+        model=call.model,
+        system=call.frame.request.system,
+        client=client.client,
+        client_session=client.session,
+    )
+    new = [element.value for element in call.sent.messages[start:end]]
+    before = (
+        call.sent.messages[start - 1].value
+        if start and match.branch_of is None
+        else None
+    )
+    messages = decode_messages(call.frame.api, new, call.model, after=before)
+    return ThreadStep(
+        call.sent.history.until(end),
+        messages,
+        sizes=call.sent.sizes[start:end],
+        session=session,
+        client_parent=client.parent or client.session,
+    )
+
+
+def _answer_step(call: PreparedCall, answer: PendingAnswer) -> ThreadStep:
+    session = NewSession(
+        id=call.match.thread, tenant=call.match.tenant, platform=PLATFORM
+    )
+    size = TokenCounter(call.model).message(answer.message)
+    return ThreadStep(answer.history, [answer.message], sizes=[size], session=session)
+
+
+def _says_something(value: Mapping[str, Any]) -> bool:
+    """Return whether a message has any content: clients drop or repeat an empty answer."""
+    return any(
+        content
+        for name, content in value.items()
+        if name not in ("role", "type", "id", "status")
+    )

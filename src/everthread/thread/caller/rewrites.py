@@ -1,0 +1,473 @@
+"""Rewrites: the messages that replace the beginning of a client's history, found or made.
+
+A rewrite is never changed. A request whose beginning has one uses it; of two that are
+made at the same time the first is used by both. So the next, longer request begins with
+the same bytes, in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from everthread.compaction.summary import Compaction
+from everthread.core.messages import Message, calls_of
+from everthread.core.outputs import ToStore
+from everthread.core.tokens.budget import Budget
+from everthread.errors import EngineError
+from everthread.store.records import (
+    NewCompaction,
+    NewRewrite,
+    Rewrite,
+    RewriteSearch,
+)
+from everthread.store.store import Store
+from everthread.thread.accounting import Accounting
+from everthread.thread.caller.compression_job import (
+    CompressionJob,
+    CompressionResult,
+    PruningJob,
+)
+from everthread.thread.caller.replacement import (
+    Cover,
+    cover,
+    name_tool,
+    protected_head,
+    replacement_messages,
+    replacement_text,
+)
+from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.engine_jobs import (
+    CompactionRunner,
+    EngineSetup,
+    SummarySource,
+)
+from everthread.thread.events import (
+    CompactionDone,
+    CompactionVoid,
+    Drifted,
+    Listener,
+    Slimmed,
+)
+from everthread.thread.history import History
+from everthread.thread.managed import CompactionOrder
+from everthread.thread.policy import COLD
+from everthread.thread.recovery import slim_messages
+from everthread.thread.wire_messages import decode_messages
+
+SLIM = -1
+"""The strength of a rewrite that leaves every message in its place: images dropped, big results stored."""
+NO_COVER = "all messages since the last compaction have to stay as they are"
+RewriteKey = tuple[int, bytes]
+
+
+def rewrite_key(rewrite: Rewrite) -> RewriteKey:
+    """Return the key that distinguishes a rewrite from others of the same thread."""
+    return rewrite.length, rewrite.replacement
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteState:
+    """State kept with a rewrite: the engine's, and the note after the system prompt."""
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    model: str = ""
+    """The model whose tokenizer counted the replacement; empty if it was not counted."""
+    tokens: int = 0
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> RewriteState:
+        """Return the state from its JSON form. A rewrite that no engine made has none."""
+        return cls(**state)
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "engine": dict(self.engine),
+            "note": self.note,
+            "model": self.model,
+            "tokens": self.tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteDraft:
+    """A rewrite that is not in use yet."""
+
+    compaction: Compaction
+    rewrite: Rewrite | None = None
+    """None if nothing could be made smaller."""
+    new: NewRewrite | None = None
+    """The rewrite to store; None if another request or process stored it already."""
+    is_background: bool = False
+    history_length: int = 0
+    """How many messages the client had sent when it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRewrite:
+    """The result of a search for rewrites."""
+
+    rewrite: Rewrite | None
+    search: RewriteSearch | None
+    """Speeds up the next search of the thread."""
+    states: Sequence[Any | None]
+    """The stored states that were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessages:
+    """The messages that are sent now, with their text."""
+
+    pairs: Sequence[tuple[Any, str]]
+    head: int
+    """How many messages, up to the provider's own last compaction, are never changed."""
+    most: int
+    """How many messages at the end are the caller's own and not covered yet."""
+
+    @property
+    def values(self) -> list[Any]:
+        """The messages that may be changed."""
+        return [value for value, _ in self.pairs[self.head :]]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """A history to be compacted, with all that the compaction needs."""
+
+    sent: SentHistory
+    frame: CallFrame
+    thread: str
+    engine_key: str
+    budget: Budget
+    tokens: int
+    """Tokens as the provider counts them."""
+    order: CompactionOrder
+    base: Rewrite | None = None
+    """The rewrite it continues."""
+
+    @property
+    def new_count(self) -> int:
+        """How many of the caller's messages are not covered yet."""
+        return len(self.sent) - (self.base.length if self.base else 0)
+
+    @property
+    def base_state(self) -> RewriteState:
+        return RewriteState.load(self.base.state) if self.base else RewriteState()
+
+    @property
+    def aimed_tokens(self) -> int:
+        """The prompt size the rewrite is made for: in the background, the size at which it will be used."""
+        is_ahead = self.order.is_background and self.order.reason != COLD
+        return max(self.tokens, self.budget.threshold) if is_ahead else self.tokens
+
+    def messages(self) -> TaskMessages:
+        """Return the messages that are sent now."""
+        own = self.sent.messages[len(self.sent) - self.new_count :]
+        pairs = [
+            *(replacement_messages(self.base) if self.base else ()),
+            *((message.value, message.text) for message in own),
+        ]
+        head = protected_head([value for value, _ in pairs])
+        return TaskMessages(pairs, head, min(self.new_count, len(pairs) - head))
+
+
+class RewriteStore:
+    def __init__(
+        self,
+        store: Store,
+        listener: Listener,
+        accounting: Accounting,
+        runner: CompactionRunner,
+    ) -> None:
+        self._store = store
+        self._listener = listener
+        self._accounting = accounting
+        self._runner = runner
+
+    async def find(
+        self,
+        sent: SentHistory,
+        engines: Sequence[str],
+        last_search: RewriteSearch | None,
+        *,
+        states: Sequence[tuple[str, str]] = (),
+    ) -> FoundRewrite:
+        """Return the longest rewrite of a history, of the first engine that has any; and stored state."""
+        history = sent.history
+        candidates, search, stored = await self._store.match_rewrites(
+            sent.family.tenant,
+            engines,
+            history.digests,
+            history.skeletons,
+            last_search,
+            states=states,
+        )
+        for exact, similar in candidates:
+            longest = exact[0].length if exact else 0
+            drifted = await self._find_drifted(similar, history, longest)
+            best = next(iter([*drifted, *exact]), None)
+            if best is not None:
+                return FoundRewrite(best, search, stored)
+        return FoundRewrite(None, search, stored)
+
+    async def _find_drifted(
+        self, candidates: Sequence[Rewrite], history: History, longest: int
+    ) -> list[Rewrite]:
+        """Find longer rewrites that fit although the client cleared results or thinking; store them for that form."""
+        rewrites = []
+        for similar in candidates:
+            length = history.skeletons.index(similar.skeleton) + 1
+            if length > longest and history.drifted_from(similar.results, length):
+                same = replace(
+                    similar,
+                    chain=history.digest(length),
+                    length=length,
+                    results=history.results(0, length),
+                )
+                rewrites.append(await self._store.put_rewrite(same))
+                self._listener(Drifted(similar.thread, length))
+        return sorted(
+            rewrites, key=lambda rewrite: (-rewrite.length, -rewrite.strength)
+        )
+
+    async def draft(
+        self, task: RewriteTask, setup: EngineSetup, source: SummarySource
+    ) -> RewriteDraft:
+        """Make a rewrite that covers more than the one before, and store nothing but the usage of its summary."""
+        messages = task.messages()
+        values = messages.values
+        before = task.base_state
+        pins = [pin.text for pin in await self._store.pins(task.thread)]
+        job = CompressionJob(
+            api=task.frame.api,
+            frame=task.frame.equipped,
+            values=values,
+            tokens=task.aimed_tokens,
+            level=task.order.level,
+            state=before.engine,
+            pins=pins,
+            summary_key=setup.summary_key,
+            most=messages.most,
+            inherited=max(0, len(values) - task.new_count),
+        )
+        result = await self._runner.run(setup, job, source)
+        compaction = result.compaction
+        cost = await self._accounting.record_summary(
+            task.thread, compaction.usage, task.frame.payer
+        )
+        cut = result.cover
+        if cut is None:
+            return RewriteDraft(replace(compaction, changed=False))
+        if cut.tail == task.new_count or not cut.replacement:
+            return RewriteDraft(replace(compaction, changed=False, reason=NO_COVER))
+        state = _counted_state(task, messages, result)
+        note = before.note or compaction.system_note
+        rewrite = replace(
+            _row(task, messages, cut),
+            depth=(task.base.depth if task.base else 0) + 1,
+            state=replace(state, engine=result.state, note=note).dump(),
+        )
+        return RewriteDraft(
+            compaction,
+            rewrite,
+            _new_rewrite(task, messages, result, rewrite=rewrite, cost=cost),
+            is_background=task.order.is_background,
+            history_length=len(task.sent),
+        )
+
+    async def commit(self, draft: RewriteDraft) -> Rewrite:
+        """Store a rewrite and the outputs it cites; return the stored one, which another process may have made."""
+        if draft.new is None:
+            raise EngineError("a compaction that changed nothing cannot be committed")
+        new = draft.new.rewrite
+        compaction = draft.compaction
+        await self._store_outputs(new.thread, compaction.messages, compaction.to_store)
+        stored = await self._store.commit_rewrite(draft.new)
+        if stored.replacement == new.replacement:
+            self._listener(_done_event(draft, draft.new))
+        else:
+            why = "another process rewrote this beginning first; its rewrite is used"
+            self._listener(CompactionVoid(new.thread, why))
+        return stored
+
+    async def prune_since(
+        self, task: RewriteTask, setup: EngineSetup
+    ) -> RewriteDraft | None:
+        """Prune and cut the messages since a rewrite was prepared; its summary stays. None if nothing is smaller."""
+        base = task.base
+        if base is None:
+            return None
+        messages = task.messages()
+        before = task.base_state
+        job = PruningJob(
+            api=task.frame.api,
+            frame=task.frame.equipped,
+            values=messages.values,
+            tokens=task.tokens,
+            state=before.engine,
+            summary_key=setup.summary_key,
+            most=messages.most,
+        )
+        result = await self._runner.refit(setup, job)
+        cut = result.cover
+        if cut is None or cut.tail == task.new_count or not cut.replacement:
+            return None
+        state = _counted_state(task, messages, result)
+        rewrite = replace(
+            _row(task, messages, cut),
+            depth=base.depth,
+            session=base.session,
+            state=replace(state, engine=before.engine, note=before.note).dump(),
+        )
+        return RewriteDraft(result.compaction, rewrite)
+
+    async def keep_pruned(self, draft: RewriteDraft) -> Rewrite:
+        """Store a rewrite that only prunes, and the outputs it cites."""
+        if draft.rewrite is None:
+            raise EngineError("a rewrite that changed nothing cannot be stored")
+        compaction = draft.compaction
+        await self._store_outputs(
+            draft.rewrite.thread, compaction.messages, compaction.to_store
+        )
+        return await self._store.put_rewrite(draft.rewrite)
+
+    async def slim(self, task: RewriteTask) -> Rewrite | None:
+        """Drop old images, store and cite big results; no text is lost. Return None if there are neither."""
+        messages = task.messages()
+        values = messages.values
+        api = task.frame.api
+        model = task.frame.model
+        bodies = decode_messages(api, values, model)
+        slim, to_store = slim_messages(bodies, task.budget.preview_chars)
+        cut = cover(api, slim, values, model, most=messages.most)
+        if (
+            all(new is old for new, old in zip(slim, bodies, strict=True))
+            or not cut.replacement
+        ):
+            return None
+        cut = name_tool(cut, values, task.frame.equipped.tools)
+        await self._store_outputs(task.thread, bodies, to_store)
+        state = replace(task.base_state, model="", tokens=0).dump()
+        new = replace(
+            _row(task, messages, cut),
+            strength=SLIM,
+            depth=task.base.depth if task.base else 0,
+            state=state if task.base else {},
+        )
+        covered = messages.pairs[: len(messages.pairs) - cut.tail]
+        before = sum(len(original) for _, original in covered)
+        after = len(new.replacement.decode())
+        self._listener(Slimmed(task.thread, new.length, before, after, len(to_store)))
+        return await self._store.put_rewrite(new)
+
+    async def _store_outputs(
+        self, thread: str, messages: Sequence[Message], to_store: Sequence[ToStore]
+    ) -> None:
+        """Store the outputs that the messages cite."""
+        tools = {
+            call.id: call.name for message in messages for call in calls_of(message)
+        }
+        for item in to_store:
+            await self._store.put_output(
+                thread,
+                item.text,
+                call_id=item.call_id,
+                tool=tools.get(item.call_id, ""),
+            )
+
+
+def _done_event(draft: RewriteDraft, new: NewRewrite) -> CompactionDone:
+    compaction = draft.compaction
+    return CompactionDone(
+        new.rewrite.thread,
+        previous=new.rewrite.thread,
+        reason=new.record.reason,
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
+        messages_before=new.context.given,
+        messages_after=len(compaction.messages),
+        author=compaction.author,
+        count=new.rewrite.depth,
+        verification=compaction.verification,
+        duration=compaction.duration,
+        cost=new.record.cost,
+        steps=compaction.steps,
+        warnings=compaction.warnings,
+        decision=new.record.figures["decision"],
+        covered=new.rewrite.length,
+        background=draft.is_background,
+    )
+
+
+def _row(task: RewriteTask, messages: TaskMessages, cut: Cover) -> Rewrite:
+    """Return the rewrite that covers the history up to the messages that stay unchanged."""
+    history = task.sent.history
+    length = len(history) - cut.tail
+    text = replacement_text(cut.replacement, messages.pairs, messages.head)
+    return Rewrite(
+        tenant=task.sent.family.tenant,
+        engine=task.engine_key,
+        chain=history.digest(length),
+        strength=int(task.order.level),
+        length=length,
+        skeleton=history.skeleton(length),
+        results=history.results(0, length),
+        thread=task.thread,
+        replacement=text.encode(),
+    )
+
+
+def _counted_state(
+    task: RewriteTask, messages: TaskMessages, result: CompressionResult
+) -> RewriteState:
+    """Return a state with the tokens of the replacement, if it is all that was counted."""
+    if messages.head:
+        return RewriteState()
+    return RewriteState(model=task.frame.model, tokens=result.tokens)
+
+
+def _new_rewrite(
+    task: RewriteTask,
+    messages: TaskMessages,
+    result: CompressionResult,
+    *,
+    rewrite: Rewrite,
+    cost: Decimal | None,
+) -> NewRewrite:
+    """Return a rewrite in the form of the store, with its compaction."""
+    leading = [value for value, _ in messages.pairs[: messages.head]]
+    lead = len(decode_messages(task.frame.api, leading, task.frame.model))
+    return NewRewrite(
+        rewrite,
+        _record(task, result.compaction, cost),
+        replace(result.context, lead=lead),
+        scope=task.sent.family.scope,
+        digest=task.sent.digest,
+        base_session=task.base.session if task.base else "",
+        digests=task.sent.history.digests,
+    )
+
+
+def _record(
+    task: RewriteTask, compaction: Compaction, cost: Decimal | None
+) -> NewCompaction:
+    """Return a compaction in the form of the store; the covered messages are in the rewrite's own row."""
+    figures = asdict(compaction.verification) | {
+        "phases": [asdict(phase) for phase in compaction.phases],
+        "steps": list(compaction.steps),
+        "decision": task.order.decision,
+    }
+    return NewCompaction(
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
+        summary=compaction.summary,
+        author=compaction.author,
+        figures=figures,
+        warnings=compaction.warnings,
+        reason=task.order.reason,
+        duration=compaction.duration,
+        cost=cost,
+    )

@@ -1,0 +1,159 @@
+"""A model call of a caller that sends its whole history: the history, and everything else of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from everthread.core.canonical_usage import CanonicalUsage
+from everthread.core.types import Api, Reply, Request
+from everthread.store.records import SessionKind
+from everthread.thread.accounting import Payer
+from everthread.thread.finding.thread_match import Family
+from everthread.thread.history import History
+from everthread.thread.model_limits import LimitKey
+from everthread.thread.options import Permit
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSession:
+    """Whose request it is, as the client says."""
+
+    client: str = ""
+    """The first product of its `User-Agent`, without the version."""
+    session: str = ""
+    parent: str = ""
+    """The session it works for, if it names one."""
+    is_subagent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Messages at the start of a request that replace earlier ones: a compaction."""
+
+    key: str
+    """Names the compaction."""
+    end: int
+    """How many messages lead through it."""
+
+
+class SentMessage(Protocol):
+    """One message as the caller sent it."""
+
+    @property
+    def value(self) -> Any: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+def _restore_nothing(covered: int) -> Mapping[int, Any]:  # noqa: ARG001
+    """Change no message: the default of `SentHistory.restore`."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class SentHistory:
+    """The whole history that a caller sends."""
+
+    family: Family
+    history: History
+    """The identities of its messages."""
+    messages: Sequence[SentMessage]
+    values: Sequence[Any]
+    """The decoded messages; each is decoded on demand."""
+    sizes: Sequence[int]
+    """Tokens of each message."""
+    client: ClientSession = ClientSession()
+    kind: SessionKind = "main"
+    """A conversation, a subagent's or a side call."""
+    replacement: Replacement | None = None
+    """The compaction that replaces earlier messages; None if the history is complete."""
+    is_single: bool = False
+    """It is one text instead of a list of messages, so it cannot be compacted."""
+    restore: Callable[[int], Mapping[int, Any]] = _restore_nothing
+    """Return the messages, by index, that need another form once this many before them are covered."""
+
+    size: int = field(init=False)
+    """Tokens of all messages, as estimated."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(self.sizes))
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole history."""
+        return self.history.digest(len(self.history))
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether it may be a conversation: not a title, a count or a subagent."""
+        return self.kind == "main"
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether an assistant's turn is among the messages."""
+        return any(
+            isinstance(value, dict) and value.get("role") == "assistant"
+            for value in self.values
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame:
+    """Everything of a model call but its messages."""
+
+    api: Api
+    request: Request
+    """Model, system prompt and tools, without messages."""
+    tokens: int
+    """Tokens of system prompt, tools and reminders."""
+    upstream: str
+    """The address of the provider."""
+    limit_key: LimitKey
+    """The key under which the model's learnt limits are stored."""
+    output_cap: int | None = None
+    """The output cap the caller set."""
+    thinking_budget: int | None = None
+    """The tokens the caller set aside for thinking: the output cap must exceed them."""
+    recall_tool: Mapping[str, Any] | None = None
+    """Our own tool, if this caller may get it: then summaries name it."""
+    is_rewritable: bool = True
+    """Whether the call may be changed at all."""
+    payer: Payer | None = None
+    """Who pays for summaries."""
+    permit: Permit | None = None
+    """Asked before a summary is paid for; None: there is one user."""
+
+    @property
+    def model(self) -> str:
+        return self.request.model
+
+    @property
+    def equipped(self) -> Request:
+        """Model, system prompt and tools, with our own tool if this caller gets it."""
+        if self.recall_tool is None:
+            return self.request
+        tools = [*(self.request.tools or ()), dict(self.recall_tool)]
+        return replace(self.request, tools=tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended, as far as the answer was read."""
+
+    status: int
+    reply: Reply | None = None
+    usage: CanonicalUsage | None = None
+    """The usage of the last round."""
+    estimated: bool = False
+    hidden: tuple[CanonicalUsage, ...] = ()
+    """The usage of the earlier rounds, whose calls were answered here."""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300

@@ -1,0 +1,90 @@
+"""Memory of threads in one process. All of it may be lost at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everthread.core.tokens.budget import Budget
+from everthread.store.records import RewriteSearch
+from everthread.thread.caller.rewrites import RewriteDraft, RewriteKey
+from everthread.thread.managed import Preparation
+from everthread.thread.policy import ContextState
+
+MAX_THREADS = 5_000
+
+
+@dataclass(slots=True)
+class ThreadMemory:
+    """Memory of a thread in one process; none of it is needed to continue."""
+
+    context: ContextState = field(default_factory=ContextState)
+    slim: bool = False
+    """A request had too many bytes: its smaller form is used regardless of tokens."""
+    rewrite: RewriteKey | None = None
+    """The rewrite that was sent last."""
+    search: RewriteSearch | None = None
+    """The result of the last search for its rewrites."""
+    is_stored: bool = False
+    """The thread is in the store, so the client may get its id."""
+    continues_other: bool = False
+    """The client compacted an earlier thread itself: the model can recall from that one."""
+    has_hidden_rounds: bool = False
+    """The model called our own tool: its rounds go back into later requests."""
+    preparation: Preparation[RewriteDraft] = field(default_factory=Preparation)
+    """The compaction that is being made."""
+    compacting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request that decides about a compaction."""
+    budget: tuple[tuple[str, int, int | None, int], Budget] | None = None
+    """The last budget, with its inputs."""
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a request is matched with the thread, so that requests are matched in their order."""
+
+
+class ThreadMemories:
+    def __init__(self) -> None:
+        self._memories: OrderedDict[str, ThreadMemory] = OrderedDict()
+
+    def get(self, thread: str) -> ThreadMemory | None:
+        memory = self._memories.get(thread)
+        if memory is not None:
+            self._memories.move_to_end(thread)
+        return memory
+
+    def begin(
+        self, thread: str, state: Mapping[str, Any] | None, *, is_stored: bool
+    ) -> ThreadMemory:
+        """Remember a thread that is new to this process, with its stored state."""
+        memory = self._memories[thread] = ThreadMemory(
+            ContextState.load(state), is_stored=is_stored
+        )
+        while len(self._memories) > MAX_THREADS:
+            self._memories.popitem(last=False)
+        return memory
+
+    async def wait_for_preparations(self) -> None:
+        """Wait for the compactions that are being made."""
+        tasks: list[asyncio.Task[Any]] = []
+        for memory in self._memories.values():
+            started = (memory.preparation.task, memory.preparation.idle_timer)
+            tasks += [task for task in started if isinstance(task, asyncio.Task)]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def end_preparations(self, seconds: float) -> None:
+        """Give the compactions that are being made a few seconds, then cancel them."""
+        for memory in self._memories.values():
+            if memory.preparation.idle_timer is not None:
+                memory.preparation.idle_timer.cancel()
+        tasks = [
+            task
+            for memory in self._memories.values()
+            if (task := memory.preparation.task) is not None
+        ]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

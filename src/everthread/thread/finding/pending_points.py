@@ -1,0 +1,105 @@
+"""Points of threads that are not in the store yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from everthread.thread.finding.thread_match import Family, Point, ThreadMatch
+from everthread.thread.history import History
+
+
+class PendingPoint:
+    """A point that will be stored, and its thread once it is stored."""
+
+    def __init__(self, point: Point) -> None:
+        self.point = point
+        self.ended = asyncio.Event()
+        self.thread: str | None = None
+        """None if it could not be stored."""
+        self.is_answer = False
+        self.waits_for_request = False
+        """Whether it is an answer whose request is being stored, which may wait for other answers."""
+        self.store_now: Callable[[], object] | None = None
+        """Store it at once, if storing is delayed."""
+
+
+class PendingPoints:
+    """The points that requests of this process are about to store."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Point, PendingPoint] = {}
+        self._unread = Counter[Family]()
+        """Answered requests of each session that are not read yet, so that they have no point."""
+        self._one_read = asyncio.Event()
+
+    def expect(self, match: ThreadMatch, history: History) -> tuple[PendingPoint, bool]:
+        """Expect a point at the end of a history; return it, and whether it is new."""
+        pending = PendingPoint((*match.family, history.digest(len(history))))
+        adds_something = len(history) > match.matched or match.is_new
+        is_new = (
+            not match.is_inside
+            and adds_something
+            and pending.point not in self._pending
+        )
+        if is_new:
+            self._pending[pending.point] = pending
+        return pending, is_new
+
+    def end(self, pending: PendingPoint, thread: str | None) -> bool:
+        """Stop expecting a point, which is in that thread now; return False if it was not expected."""
+        if self._pending.get(pending.point) is not pending:
+            return False
+        del self._pending[pending.point]
+        pending.thread = thread
+        pending.ended.set()
+        return True
+
+    def has_previous_of(self, match: ThreadMatch) -> bool:
+        """Return whether the point a history continues is not stored yet."""
+        return (*match.family, match.previous) in self._pending
+
+    async def wait_for_previous(self, match: ThreadMatch) -> bool:
+        """Wait for the point a history continues; return whether it is in the expected thread."""
+        pending = self._pending.get((*match.family, match.previous))
+        if pending is None:
+            return True
+        if pending.store_now is not None:
+            pending.store_now()
+        await pending.ended.wait()
+        return pending.thread == match.source or (
+            match.is_named and pending.thread is not None
+        )
+
+    @contextmanager
+    def reading_answered(self, family: Family) -> Iterator[None]:
+        """Make others wait while a request is read that was answered before it was read."""
+        self._unread[family] += 1
+        try:
+            yield
+        finally:
+            self._unread[family] -= 1
+            if not self._unread[family]:
+                del self._unread[family]
+            self._one_read.set()
+            self._one_read = asyncio.Event()
+
+    async def wait_for_answers(self, family: Family, *, is_expected: bool) -> None:
+        """Wait until the pending answers of a client's session are stored.
+
+        `is_expected`: the caller's own request is expected in the store. Answers whose
+        requests are being stored may wait for it, so it does not wait for them.
+        """
+        while family in self._unread:
+            await self._one_read.wait()
+        answers = [
+            pending
+            for pending in self._pending.values()
+            if pending.is_answer
+            and pending.point[:2] == tuple(family)
+            and not (is_expected and pending.waits_for_request)
+        ]
+        for pending in answers:
+            await pending.ended.wait()

@@ -1,0 +1,525 @@
+"""Find the thread a request belongs to, in memory or in the store.
+
+A thread is known by what was said (`thread/history.py`). It is a line of points, each at
+the end of a request or an answer. A request that continues the last point continues the
+thread; one that differs after an earlier point is a branch (`thread/identity.py`). Ids
+follow from owner, session and digests, so two processes that see the same request name
+the same thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everthread.core.messages import text_of
+from everthread.errors import UnknownIdError
+from everthread.store.records import NewUsage, ThreadLinkMatch
+from everthread.store.store import Store
+from everthread.thread.caller.sent_history import CallFrame, SentHistory
+from everthread.thread.finding.pending_points import PendingPoint, PendingPoints
+from everthread.thread.finding.point_cache import MAX_POINTS, PointCache
+from everthread.thread.finding.thread_match import (
+    Family,
+    Point,
+    ThreadMatch,
+    ThreadStep,
+    opening_length,
+)
+from everthread.thread.finding.thread_roles import ThreadRoles
+from everthread.thread.history import (
+    History,
+    identify,
+)
+from everthread.thread.identity import (
+    MIN_REPEATED_RUNS,
+    KnownPoint,
+    derive_thread_id,
+    find_longest_point,
+    is_at_point,
+    names_thread,
+    opening_runs,
+    relate_remainder,
+    repeats_words,
+    session_of_scope,
+)
+from everthread.thread.reminders import (
+    Reminder,
+    last_spoken,
+    list_reminders,
+    with_reminder,
+)
+from everthread.thread.wire_messages import encode_messages
+
+PLATFORM = "gateway"
+_SUMMARY_SECONDS = 5.0
+"""Maximum wait for answers of the session that are being stored: a new thread costs the client its past."""
+_MAX_COMPARED = 40
+"""Messages at the end of a conversation that may hold the client's own summary of it."""
+_OTHER_ANSWERS = "gateway.other_answers"
+_REPLACEMENTS = "gateway.replacements"
+_MAX_OTHER_ANSWERS = 100
+_MORE_STORED = 20
+"""A whole thread is compared with a history only if it has about as many messages."""
+_MAX_REMINDERS = 64
+_MAX_REMINDER_READS = 2_000_000
+"""Characters read to try reminders: fewer are tried on long messages."""
+_MAX_KEPT_REMINDERS = 8
+_MAX_REMINDER_CHARS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A history whose thread is looked for."""
+
+    sent: SentHistory
+    frame: CallFrame
+    uses_memory: bool
+    """Whether points that this process remembers count; else the store alone."""
+
+    @property
+    def family(self) -> Family:
+        return self.sent.family
+
+    @property
+    def history(self) -> History:
+        return self.sent.history
+
+
+class ThreadIndex:
+    """Find threads, and append to them."""
+
+    def __init__(self, store: Store, *, most: int = MAX_POINTS) -> None:
+        self._store = store
+        self._cache = PointCache(most)
+        self._pending = PendingPoints()
+        self._roles = ThreadRoles(store)
+        self._named: dict[Family, str] = {}
+        self._replacements: OrderedDict[Point, str] = OrderedDict()
+        """For the name of a compaction: the digest of the history that it replaces."""
+        self._new_replacements: list[Point] = []
+        self._reminders: dict[str, Sequence[Reminder]] = {}
+        """Reminders that a tenant's clients used, the last first."""
+        self._most = most
+
+    # Finding
+
+    async def find_match(
+        self, sent: SentHistory, frame: CallFrame, *, uses_memory: bool = True
+    ) -> ThreadMatch:
+        """Find the thread a history belongs to.
+
+        Memory may be older than the store, which then refuses an append.
+        """
+        question = _Question(sent, frame, uses_memory)
+        named = await self._named_thread(sent.family)
+        if named is not None:
+            return await self._match_named(question, named)
+        match = await self._match_by_history(question)
+        self._roles.remember(match.thread, frame.request)
+        return match
+
+    async def _match_by_history(self, question: _Question) -> ThreadMatch:
+        family = question.family
+        history = question.history
+        known = await self._find_point(question)
+        replaced = await self._match_replaced(question, known)
+        if replaced is not None:
+            return replaced
+        if known is None:
+            return await self._match_unknown(question)
+        link = known.point.link
+        match = ThreadMatch(
+            family,
+            link.thread,
+            matched=known.length,
+            previous=link.digest,
+            follows=link.digest,
+        )
+        relation = known.relate(history)
+        if relation != "repeats" and await self._is_side_call(question, known):
+            return await self._match_side_call(question, match)
+        if relation != "branches":
+            return match
+        same = await self._match_remainder(question, match, link.message)
+        if same is not None or link.message is None:
+            return same or match
+        return _branch(match, history, link.message)
+
+    async def _match_replaced(
+        self, question: _Question, known: KnownPoint | None
+    ) -> ThreadMatch | None:
+        """Match a history that begins with a compaction, by the messages that it replaces.
+
+        `known`: the longest known point of the history as sent.
+        """
+        replacement = question.sent.replacement
+        if replacement is None or (known and known.length > replacement.end):
+            return None
+        key = (*question.family, replacement.key)
+        digest = self._replacements.get(key) or await self._store.get_state(
+            _REPLACEMENTS, _replacement_key(key)
+        )
+        if not digest:
+            return None
+        found = await self._store.find_link(*question.family, [digest])
+        if found is None or found.link.message is None:
+            return None
+        link = found.link
+        match = ThreadMatch(
+            question.family,
+            link.thread,
+            matched=replacement.end,
+            previous=link.digest,
+            follows=link.digest,
+        )
+        message = found.link.message
+        same = await self._match_remainder(question, match, message)
+        return same or _branch(match, question.history, message)
+
+    async def _is_side_call(self, question: _Question, known: KnownPoint) -> bool:
+        """Return whether a request shares a conversation, but in another role.
+
+        Clients send a conversation's history for side calls too: to get suggestions, or
+        facts worth remembering.
+        """
+        if known.length <= opening_length(question.sent.values):
+            return False
+        thread = known.point.link.thread
+        return not await self._roles.fits(thread, question.frame.request)
+
+    async def _match_side_call(
+        self, question: _Question, match: ThreadMatch
+    ) -> ThreadMatch:
+        """Begin a thread for a call beside the conversation that was matched."""
+        digest = question.history.digest(len(question.history))
+        thread = derive_thread_id(
+            *question.family, previous=match.previous, digest=digest
+        )
+        return replace(match, thread=thread, follows="", side_of=match.thread)
+
+    async def _match_unknown(self, question: _Question) -> ThreadMatch:
+        """Begin a thread; it may continue one that the client compacted itself."""
+        family = question.family
+        history = question.history
+        opening = opening_length(question.sent.values)
+        thread = derive_thread_id(*family, previous="", digest=history.digest(opening))
+        continued = await self._find_continued(question)
+        return ThreadMatch(family, thread, branch_of=continued)
+
+    async def _find_continued(self, question: _Question) -> tuple[str, int] | None:
+        """Find the thread, and its last message, that the client compacted itself.
+
+        The client's summary was an answer in the same session, so its words are at the
+        end of that conversation.
+        """
+        family = question.family
+        if not family.scope or not question.sent.is_conversation:
+            return None
+        runs = opening_runs(question.sent.values)
+        if len(runs) < MIN_REPEATED_RUNS:
+            return None
+        # The client has its summary, which may not be stored yet.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SUMMARY_SECONDS):
+                await self._pending.wait_for_answers(
+                    family, is_expected=not question.uses_memory
+                )
+        session = session_of_scope(family.scope)
+        end = await self._store.conversation_end(family.tenant, session, _MAX_COMPARED)
+        if end is None or not repeats_words(runs, end.bodies):
+            return None
+        return end.thread, end.message
+
+    async def _match_named(self, question: _Question, thread: str) -> ThreadMatch:
+        """Match a history with the thread that the client named: all of it belongs there."""
+        # The end is read first: a point stored from now on makes the store refuse.
+        end = await self._named_end(thread, uses_memory=question.uses_memory)
+        known = await self._find_point(question)
+        match = ThreadMatch(question.family, thread, follows=end)
+        message: int | None = 0
+        if known is not None:
+            link = known.point.link
+            match = replace(match, matched=known.length, previous=link.digest)
+            message = link.message
+        if match.matched == len(question.history) or match.previous == match.follows:
+            return match
+        return await self._match_remainder(question, match, message) or match
+
+    async def _find_point(self, question: _Question) -> KnownPoint | None:
+        known = (
+            self._cache.find(question.family, question.history)
+            if question.uses_memory
+            else None
+        )
+        known = known or await self._find_stored_point(question)
+        if known is None:
+            known = self._cache.find_stretch(question.family, question.history)
+        matched = known.length if known else 0
+        reminded = await self._match_reminder(question, matched)
+        return reminded or known
+
+    async def _find_stored_point(self, question: _Question) -> KnownPoint | None:
+        history = question.history
+        exact = await self._store.find_link(*question.family, history.digests)
+        matched = history.digests.index(exact.link.digest) + 1 if exact else 0
+        similar: Sequence[ThreadLinkMatch] = ()
+        if matched < len(history):
+            similar = await self._store.find_skeletons(
+                *question.family, history.skeletons_after(matched)
+            )
+        return find_longest_point(history, exact, similar)
+
+    async def _match_remainder(
+        self, question: _Question, match: ThreadMatch, message: int | None
+    ) -> ThreadMatch | None:
+        """Match the rest of a history with the messages stored after a point.
+
+        `message`: the last stored message of the point. None if the two differ.
+        """
+        end = await self._store.last_link(match.thread)
+        if end is None or end.message is None or message is None:
+            return None
+        rest = question.sent.values[match.matched :]
+        most = None if message else 2 * len(rest) + _MORE_STORED
+        loaded = await self._store.history(match.thread, limit=most)
+        stored = [one.body for one in loaded if message < one.id <= end.message]
+        others = set(await self._store.get_state(match.thread, _OTHER_ANSWERS) or ())
+
+        def is_given(index: int) -> bool:
+            return question.history.digest(match.matched + index + 1) in others
+
+        relation, shared = relate_remainder(
+            question.frame.api,
+            rest,
+            stored=_encode_stored(question.frame, stored),
+            is_given=is_given,
+            is_whole=len(loaded) != most,
+        )
+        if relation == "repeats":
+            return replace(match, matched=len(question.history), is_inside=True)
+        if relation == "continues":
+            return replace(
+                match,
+                matched=match.matched + shared,
+                previous=end.digest,
+                follows=end.digest,
+            )
+        return None
+
+    # Reminders
+
+    async def _match_reminder(
+        self, question: _Question, matched: int
+    ) -> KnownPoint | None:
+        """Find a longer known beginning: all before the newest user message.
+
+        Some clients add a reminder to the newest user message and remove it later. The
+        one before it had such a reminder: the one that the newest has now, or one that
+        was found this way before.
+        """
+        values = question.sent.values
+        newest = last_spoken(values, matched + 1, len(values))
+        before = last_spoken(values, 0, newest)
+        if before < 0:
+            return None
+        chars = len(text_of(values[before])) + len(text_of(values[newest]))
+        most = min(_MAX_REMINDERS, _MAX_REMINDER_READS // chars)
+        reminders = [
+            *self._reminders.get(question.family.tenant, ()),
+            *itertools.islice(list_reminders(values[newest]), most),
+        ][:most]
+        past = question.history.until(before)
+        between = question.history.pieces[before + 1 : newest]
+        pasts = []
+        for reminder in reminders:
+            reminded = identify(
+                question.frame.api, with_reminder(values[before], reminder)
+            )
+            pasts.append(past.extend((reminded, *between)))
+        for point in await self._list_end_points(question, pasts):
+            for reminder, same in zip(reminders, pasts, strict=True):
+                if is_at_point(same, newest, point):
+                    self._keep_reminder(question.family.tenant, reminder)
+                    return KnownPoint(point, newest)
+        return None
+
+    async def _list_end_points(
+        self, question: _Question, pasts: Sequence[History]
+    ) -> Sequence[ThreadLinkMatch]:
+        """List the points at which one of these histories ends."""
+        family = question.family
+        digests = [one.digest(len(one)) for one in pasts]
+        skeletons = [one.skeleton(len(one)) for one in pasts]
+        if question.uses_memory:
+            points = self._cache.list_last(family, [*digests, *skeletons])
+            if points:
+                return points
+        stored = await self._store.find_link(*family, digests)
+        if stored:
+            return [stored]
+        return await self._store.find_skeletons(*family, skeletons)
+
+    def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
+        if len(reminder[0]) + len(str(reminder[1])) > _MAX_REMINDER_CHARS:
+            return
+        others = (
+            other for other in self._reminders.pop(tenant, ()) if other != reminder
+        )
+        self._reminders[tenant] = [reminder, *others][:_MAX_KEPT_REMINDERS]
+        while len(self._reminders) > self._most:
+            self._reminders.pop(next(iter(self._reminders)))
+
+    # Threads that clients name
+
+    async def _named_end(self, thread: str, *, uses_memory: bool) -> str:
+        """Return the digest of the last point of a named thread; empty if it has none."""
+        known = self._cache.named_end(thread) if uses_memory else None
+        if known is not None:
+            return known
+        end = await self._store.last_link(thread)
+        return "" if end is None else end.digest
+
+    async def _named_thread(self, family: Family) -> str | None:
+        """Return the thread a client named: one of its tenant's, or a new one."""
+        if not names_thread(family.scope):
+            return None
+        if family not in self._named:
+            thread = derive_thread_id(*family, previous="", digest="")
+            try:
+                session = await self._store.session(session_of_scope(family.scope))
+                if (session.tenant, session.platform) == (family.tenant, PLATFORM):
+                    thread = session.thread
+            except UnknownIdError:
+                pass  # a name of the client's own
+            if len(self._named) >= self._most:
+                self._named.clear()
+            self._named[family] = thread
+        return self._named[family]
+
+    # Points on their way into the store
+
+    def expect(self, match: ThreadMatch, history: History) -> PendingPoint:
+        """Announce a history that will be stored: a request that continues it is matched."""
+        pending, is_new = self._pending.expect(match, history)
+        if is_new:
+            self._cache.remember(match.link(history), history)
+        return pending
+
+    def reading_answered(
+        self, family: Family
+    ) -> contextlib.AbstractContextManager[None]:
+        """Make others wait while a request is read that was answered before it was read."""
+        return self._pending.reading_answered(family)
+
+    def fulfil(self, pending: PendingPoint, thread: str | None) -> None:
+        """Note that a point is in that thread now; None if it could not be stored."""
+        if self._pending.end(pending, thread) and thread is None:
+            self._cache.forget(pending.point[2])
+
+    def is_pending(self, match: ThreadMatch) -> bool:
+        """Return whether the point a history continues is not stored yet."""
+        return self._pending.has_previous_of(match)
+
+    async def wait_for_others(self, match: ThreadMatch) -> bool:
+        """Wait for the points a request depends on; return whether its match still holds."""
+        is_certain = await self._pending.wait_for_previous(match)
+        if match.is_new and match.scope:
+            # A subagent belongs to the answer that called it, which its client has.
+            await self._pending.wait_for_answers(match.family, is_expected=True)
+        return is_certain
+
+    # Appending
+
+    async def store(
+        self,
+        match: ThreadMatch,
+        steps: Sequence[ThreadStep],
+        usage: Sequence[NewUsage] = (),
+        state: tuple[str, Any] | None = None,
+    ) -> list[ThreadMatch]:
+        """Store consecutive steps, with usage and state, in one transaction.
+
+        Return the match at the end of each step. It is of another thread if another
+        process stored the same there. Fewer matches than steps are returned if another
+        writer extended the thread first; if there are none, nothing was stored.
+        """
+        points = []
+        ends = []
+        for step in steps:
+            points.append(step.point(match))
+            match = match.after(step.history)
+            ends.append(match)
+        matches = []
+        links = await self._store.extend_thread(match.thread, points, usage, state)
+        for step, end, link in zip(steps, ends, links, strict=False):
+            if link is not None:
+                self._cache.remember(link, step.history)
+                is_same = end.thread == link.thread
+                matches.append(end if is_same else replace(end, thread=link.thread))
+        return matches
+
+    def expect_replacement(
+        self, match: ThreadMatch, history: History, name: str
+    ) -> None:
+        """Expect histories in which a compaction of this name replaces a stored one."""
+        key = (*match.family, name)
+        self._replacements[key] = history.digest(len(history))
+        self._new_replacements.append(key)
+        if len(self._replacements) > self._most:
+            self._replacements.popitem(last=False)
+
+    async def keep_replacements(self) -> None:
+        """Store the replacements that are expected, for other processes."""
+        new = self._new_replacements
+        self._new_replacements = []
+        for key in new:
+            await self._store.put_state(
+                _REPLACEMENTS, _replacement_key(key), self._replacements[key]
+            )
+
+    def forget(self, match: ThreadMatch) -> None:
+        """Forget remembered points that the store contradicts."""
+        self._cache.forget(match.previous)
+        self._cache.forget_thread(match.thread)
+
+    async def note_other_answer(self, match: ThreadMatch, history: History) -> None:
+        """Keep the digest of an answer that is not in its thread.
+
+        A client that continues this answer branches.
+        """
+        known = await self._store.get_state(match.thread, _OTHER_ANSWERS) or []
+        digest = history.digest(len(history))
+        if digest not in known:
+            await self._store.put_state(
+                match.thread, _OTHER_ANSWERS, [*known, digest][-_MAX_OTHER_ANSWERS:]
+            )
+
+
+def _branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
+    """Return the match of a history that differs after a stored message."""
+    thread = derive_thread_id(
+        *match.family,
+        previous=match.previous,
+        digest=history.digest(len(history)),
+    )
+    return replace(match, thread=thread, follows="", branch_of=(match.thread, message))
+
+
+def _replacement_key(point: Point) -> str:
+    tenant, scope, digest = point
+    return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
+
+
+def _encode_stored(frame: CallFrame, stored: Sequence[Any]) -> list[Any]:
+    """Return stored messages in the form of the client's protocol."""
+    if not stored or stored[0]["role"] != "assistant":
+        return encode_messages(frame.api, stored, frame.model)
+    # No protocol lets a conversation begin with an assistant's message.
+    begun = [{"role": "user", "content": "."}, *stored]
+    return encode_messages(frame.api, begun, frame.model)[1:]

@@ -1,0 +1,162 @@
+"""The thread that a request belongs to, and the messages to append to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from everthread.core.messages import SYSTEM_ROLES, Message, content_text
+from everthread.store.records import (
+    NewMessage,
+    NewSession,
+    NewThreadLink,
+    ThreadLink,
+)
+from everthread.thread.history import History
+from everthread.thread.identity import names_thread
+
+
+class Family(NamedTuple):
+    """The owner and the client's session: no thread outside is considered."""
+
+    tenant: str
+    scope: str
+    """The client's session; empty if it names none."""
+
+
+Point = tuple[str, str, str]
+"""Tenant, scope and digest of a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadMatch:
+    """The thread a history belongs to, and how much of it is stored."""
+
+    family: Family
+    thread: str
+    matched: int = 0
+    """How many of its messages are stored."""
+    previous: str = ""
+    """The digest of the point it continues."""
+    follows: str = ""
+    """The digest of the thread's last point; empty for a new thread.
+
+    Messages are appended only after that point."""
+    branch_of: tuple[str, int] | None = None
+    """The thread it branches from or continues, and the last message of it that counts."""
+    side_of: str = ""
+    """The conversation that this side call belongs to; its messages are part of the history too."""
+    is_inside: bool = False
+    """The whole history is stored, but the thread continues after it and has no point at its
+    end: nothing is appended."""
+
+    @property
+    def tenant(self) -> str:
+        return self.family.tenant
+
+    @property
+    def scope(self) -> str:
+        return self.family.scope
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the client named the thread: then nothing it sends is a branch."""
+        return names_thread(self.scope)
+
+    @property
+    def is_new(self) -> bool:
+        return self.branch_of is not None or bool(self.side_of) or not self.matched
+
+    @property
+    def source(self) -> str:
+        """The thread that has the point it continues."""
+        branched = self.branch_of[0] if self.branch_of else ""
+        return self.side_of or branched or self.thread
+
+    @property
+    def continues_other(self) -> bool:
+        """Whether a new thread continues another one whose messages are no longer sent."""
+        return self.branch_of is not None and not self.matched
+
+    def after(self, history: History) -> ThreadMatch:
+        """Return the match of a history once its messages are stored."""
+        length = len(history)
+        digest = history.digest(length)
+        return ThreadMatch(
+            self.family,
+            self.thread,
+            matched=length,
+            previous=digest,
+            follows=digest,
+            is_inside=self.is_inside,
+        )
+
+    def link(self, history: History) -> ThreadLink:
+        """Return the point at the end of a history."""
+        length = len(history)
+        return ThreadLink(
+            tenant=self.tenant,
+            scope=self.scope,
+            digest=history.digest(length),
+            previous=self.previous,
+            skeleton=history.skeleton(length),
+            thread=self.thread,
+            length=length,
+            message=None,
+            results=history.results(self.matched, length),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStep:
+    """New messages of a thread, and the history that ends with them."""
+
+    history: History
+    messages: Sequence[Message]
+    sizes: Sequence[int]
+    """Tokens of the messages as the client sent them."""
+    session: NewSession
+    """The session to begin the thread with, if it is new."""
+    client_parent: str = ""
+
+    def point(self, match: ThreadMatch) -> NewThreadLink:
+        """Return the point that this step appends to a thread."""
+        link = match.link(self.history)
+        tokens = share_tokens(self.sizes, self.messages)
+        new = [
+            NewMessage(body, event=f"{link.digest}:{index}", tokens=size)
+            for index, (body, size) in enumerate(
+                zip(self.messages, tokens, strict=True)
+            )
+        ]
+        return NewThreadLink(
+            link,
+            match.follows,
+            session=self.session,
+            branch_of=match.branch_of,
+            messages=new,
+            client_parent=self.client_parent,
+        )
+
+
+def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int | None]:
+    """Return the tokens of each message, from those of the client's own messages.
+
+    If one of these became several messages, its tokens are shared out by length.
+    """
+    if not sizes or len(sizes) == len(messages):
+        return list(sizes) or [None] * len(messages)
+    lengths = [len(content_text(message.get("content"))) + 8 for message in messages]
+    return [sum(sizes) * length // sum(lengths) for length in lengths]
+
+
+def opening_length(values: Sequence[Any]) -> int:
+    """Count the messages before the first answer: the request that began a conversation."""
+    for index, value in enumerate(values):
+        if index and (
+            not isinstance(value, dict)
+            or value.get("role") not in ("user", *SYSTEM_ROLES)
+        ):
+            return index
+    return len(values)
