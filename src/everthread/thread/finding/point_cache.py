@@ -103,8 +103,8 @@ class PointCache:
         known = self._tips.get(key)
         if known is None or known.link.thread != link.thread:
             return False
-        if known.link.previous != link.previous:
-            return False  # a thread with a point at its opening: that one is passed now
+        if (link.tenant, link.scope, link.previous) in self._tips:
+            return False  # the point before was stored late or is new: it is passed now
         point = ThreadLinkMatch(link, None, known.results)
         self._tips[key] = point
         if link.skeleton:
