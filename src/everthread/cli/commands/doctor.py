@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import httpx2
 import typer
 
+from everthread.cli.commands.models import price_provider
 from everthread.cli.options import AsJson
 from everthread.cli.output import hang, print_json, print_text
 from everthread.cli.summary_writer import describe_client_writer, describe_own_writer
@@ -292,8 +293,9 @@ def check_prices(config: Config, choice: Choice) -> CheckResult:
     """Check that the model's prices are known, and name their source."""
     apply_prices(config)
     now = datetime.now(UTC)
-    source = price_source(choice.model, at=now)
-    prices = prices_for(choice.model, at=now)
+    provider = price_provider(choice)
+    source = price_source(choice.model, at=now, provider=provider)
+    prices = prices_for(choice.model, at=now, provider=provider)
     if prices is None:
         text = f"no price is known for {choice.model}; costs are not shown"
         advice = (
