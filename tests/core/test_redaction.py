@@ -15,7 +15,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everthread.core.credentials import NameHint, Secret, is_published, rules, says
+from everthread.core.credentials import (
+    NameHint,
+    Secret,
+    hint_of_name,
+    is_published,
+    rules,
+)
 from everthread.core.randomness import is_random, is_sequence, shannon
 from everthread.core.redacted_values import redact_value
 from everthread.core.redaction import (
@@ -420,7 +426,7 @@ def test_deep_values() -> None:
     ],
 )
 def test_the_last_words_of_a_name_decide(name: str, level: NameHint) -> None:
-    assert says(name) is level
+    assert hint_of_name(name) is level
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ class TestBrokenOff:
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [
-        ([SseEvent("x", "{nope")], "no JSON"),
+        ([SseEvent("x", "{nope")], "not JSON"),
         ([SseEvent("x", "[]")], "must be an object, not list"),
         ([{"type": "message_start"}], "message must be an object, not missing"),
         (

@@ -429,8 +429,8 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        (SseEvent(None, "{"), "an event of the stream is no JSON: '{'"),
-        (SseEvent(None, "[" * 100_000), "is no JSON"),
+        (SseEvent(None, "{"), "an event of the stream is not JSON: '{'"),
+        (SseEvent(None, "[" * 100_000), "is not JSON"),
         (SseEvent(None, "5"), "the event must be an object, not int"),
         (None, "the event must be an object, not missing"),
         ({"choices": [{"delta": 5}]}, r"choices\[0\].delta must be an object, not int"),

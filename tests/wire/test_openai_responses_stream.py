@@ -285,7 +285,7 @@ def test_the_model_asked_for_owns_the_reasoning() -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (SseEvent(None, "{"), "an event of the stream is no JSON"),
+        (SseEvent(None, "{"), "an event of the stream is not JSON"),
         ([], "the event must be an object, not list"),
         (
             event("created"),

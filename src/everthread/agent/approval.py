@@ -44,9 +44,9 @@ ApprovalAnswer = bool | Literal["always"] | Denial
 Ask = Callable[[Permission], Awaitable[ApprovalAnswer]]
 Kind = Literal["command", "exactly", "write"]
 
-_SHELL = frozenset(";&|<>()`${}!\n\r\0")
+_SHELL_CHARACTERS = frozenset(";&|<>()`${}!\n\r\0")
 """Characters that can make a command line more than one program and its arguments. Quoted ones count too."""
-_GLOB = frozenset("*?[")
+_GLOB_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def parse_rule(text: str) -> Rule:
             f"the rule {quote_name(text)!r} is no plain command: a rule allows one program, "
             "without ; & | < > ( ) $ and the like"
         )
-    if _GLOB & set(words[0]):
+    if _GLOB_CHARACTERS & set(words[0]):
         raise InputError(
             f"the rule {quote_name(text)!r} must name the program itself; to allow everything use --yes"
         )
@@ -126,7 +126,8 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 def plain_words(command: str) -> list[str] | None:
     """Return the words of a command that is one program and its arguments; None for any other command line."""
     if any(
-        char in _SHELL or not (char.isprintable() or char == "\t") for char in command
+        char in _SHELL_CHARACTERS or not (char.isprintable() or char == "\t")
+        for char in command
     ):
         return None
     try:
@@ -221,9 +222,10 @@ def rule_for(permission: Permission) -> Rule | None:
     kind: Kind = permission.kind
     if kind == "write":
         what = "".join(
-            f"\\{char}" if char in _GLOB or char == "\\" else char for char in what
+            f"\\{char}" if char in _GLOB_CHARACTERS or char == "\\" else char
+            for char in what
         )
-    elif _GLOB & set(what):
+    elif _GLOB_CHARACTERS & set(what):
         kind = "exactly"
     try:
         rule = parse_rule(f"{kind}: {what}")
@@ -265,7 +267,11 @@ def _word_matches(pattern: str, word: str) -> bool:
     """Match word for word; a pattern matches no word that the shell would expand."""
     if pattern == word:
         return True
-    if not _GLOB & set(pattern) or _GLOB & set(word) or word.startswith("~"):
+    if (
+        not _GLOB_CHARACTERS & set(pattern)
+        or _GLOB_CHARACTERS & set(word)
+        or word.startswith("~")
+    ):
         return False
     return _path_matches(pattern, word)
 

@@ -25,13 +25,13 @@ from everthread.core.redaction import redact
 from everthread.errors import InputError
 
 MARK = "EVERTHREAD_CHILD"
-GRACE = 0.5
+GRACE_SECONDS = 0.5
 """Seconds between SIGTERM and SIGKILL."""
-LINGER = 1.0
+LINGER_SECONDS = 1.0
 """Seconds to wait for output after the child has ended but a process it started has not."""
 OUTPUT_BYTES = 1_000_000
 """Bytes kept of an output's start, and of its end."""
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _TRIES = 5
 _KILL_SECONDS = 5.0
 """Seconds to wait after SIGKILL; a process that waits for a broken disk may stay."""
@@ -60,7 +60,7 @@ async def run(
         if not await _within(seconds, child.exited):
             await child.end()
             return ProcessExit(None, child.output.text())
-        await _within(LINGER, child.drained)
+        await _within(LINGER_SECONDS, child.drained)
     except asyncio.CancelledError:
         await asyncio.shield(child.end())
         raise
@@ -93,7 +93,7 @@ class ProcessFamily:
     async def end(self) -> None:
         """Send SIGTERM to what still runs, then SIGKILL."""
         for number, seconds in (
-            (signal.SIGTERM, GRACE),
+            (signal.SIGTERM, GRACE_SECONDS),
             (signal.SIGKILL, _KILL_SECONDS),
         ):
             until = time.monotonic() + seconds
@@ -230,7 +230,7 @@ class ChildProcess(ProcessFamily):
         """Send SIGTERM to it and all it started, then SIGKILL."""
         try:
             self.signal(signal.SIGTERM)
-            await _within(GRACE, self.drained)
+            await _within(GRACE_SECONDS, self.drained)
         finally:
             for _ in range(
                 _TRIES
@@ -246,7 +246,7 @@ class ChildProcess(ProcessFamily):
     def _read(self, reading: int) -> None:
         """Read to the end even if no caller waits any more: a closed pipe would kill background processes."""
         try:
-            while chunk := os.read(reading, _CHUNK):
+            while chunk := os.read(reading, _CHUNK_BYTES):
                 self.output.feed(chunk)
         finally:
             os.close(reading)
@@ -281,12 +281,12 @@ _ALWAYS = frozenset(
         "TERM",
     }
 )
-_WORDS = re.compile(
+_SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?)?(?:KEYS?|KEYFILE|PASS|PWD|PAT|JWT|COOKIES?|BEARER|DSN|CREDS?)(?:_|$)|CREDENTIAL|PASSWORD|PASSWD"
     r"|PASSPHRASE|SECRET|APIKEY|TOKEN(?!IZER|S)|ACCESS_?KEY|PRIVATE_?KEY|_AUTH$|^AUTH$|AUTHORIZATION"
 )
 _IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
-_SHORTEST = 8
+_MIN_KEY_CHARS = 8
 """Shortest value of a key that is looked for in other variables; shorter ones occur by chance."""
 
 
@@ -301,7 +301,7 @@ def child_environment(
     values = {
         value
         for name, value in source.items()
-        if name.upper() in secret_names and len(value) >= _SHORTEST
+        if name.upper() in secret_names and len(value) >= _MIN_KEY_CHARS
     }
     variables = {
         name: value
@@ -315,7 +315,7 @@ def child_environment(
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable holds a credential, by its name or its value."""
-    if _WORDS.search(name.upper()) or _IN_URL.search(value):
+    if _SECRET_NAME.search(name.upper()) or _IN_URL.search(value):
         return True
     text = f"{name}={value}"
     return redact(text) != text

@@ -21,11 +21,11 @@ from everthread.errors import InputError
 
 MAX_PATH_CHARS = 4_096
 """Characters of a path."""
-WRITING = threading.Lock()
+WRITE_LOCK = threading.Lock()
 """Held from reading a file to replacing it: of two changes at once neither is lost."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Workspace:
@@ -81,7 +81,7 @@ class Workspace:
         if path == self.root:
             raise InputError("the workspace itself is a folder; name a file in it")
         with self.open_folder(path.parent) as folder:
-            number = os.open(path.name, _READ, dir_fd=folder)
+            number = os.open(path.name, _READ_FLAGS, dir_fd=folder)
         mode = os.fstat(number).st_mode
         if not stat.S_ISREG(mode):
             os.close(number)
@@ -107,7 +107,7 @@ class Workspace:
             if before is not None:
                 self._check_replaceable(path, before)
             temporary = f".{secrets.token_hex(8)}.tmp"
-            number = os.open(temporary, _NEW, 0o666, dir_fd=folder)
+            number = os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
             try:
                 with os.fdopen(number, "wb") as file:
                     if before is not None:
@@ -146,13 +146,13 @@ class Workspace:
     @contextlib.contextmanager
     def open_folder(self, path: Path, *, create: bool = False) -> Iterator[int]:
         """Open a folder at a resolved path; `create` makes it, and those above it."""
-        number = os.open(self.root, _FOLDER)
+        number = os.open(self.root, _FOLDER_FLAGS)
         try:
             for part in path.relative_to(self.root).parts:
                 if create:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=number)
-                inner = os.open(part, _FOLDER, dir_fd=number)
+                inner = os.open(part, _FOLDER_FLAGS, dir_fd=number)
                 os.close(number)
                 number = inner
             yield number

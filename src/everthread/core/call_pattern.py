@@ -17,11 +17,11 @@ _MIN_FURTHER_CALLS = 8
 _MAX_FURTHER_CALLS = 400
 _HOUR_SECONDS = 3_600.0
 _MAX_LIFETIME_SECONDS = 24 * _HOUR_SECONDS
-_STILL_READ = 0.5
+_SURVIVED_SHARE = 0.5
 """Share of the last prompt: the cache survived a pause if more was read after it."""
-_FORGOTTEN = 0.1
+_EXPIRED_SHARE = 0.1
 """Share of the last prompt: the cache had expired if less was read after a pause."""
-_FADING = 0.9
+_FADE_WEIGHT = 0.9
 """Weight of the earlier average beside the newest call."""
 
 
@@ -90,9 +90,12 @@ class CallPattern:
         if self.last is None or not 0 < self.prompt <= usage.prompt_tokens:
             return known
         pause = at - self.last
-        if pause >= known and usage.cache_read_tokens >= _STILL_READ * self.prompt:
+        if pause >= known and usage.cache_read_tokens >= _SURVIVED_SHARE * self.prompt:
             return min(pause + 1.0, _MAX_LIFETIME_SECONDS)
-        if ttl < pause < known and usage.cache_read_tokens < _FORGOTTEN * self.prompt:
+        if (
+            ttl < pause < known
+            and usage.cache_read_tokens < _EXPIRED_SHARE * self.prompt
+        ):
             return pause
         return known
 
@@ -133,4 +136,4 @@ class CallPattern:
 
 
 def _fade(before: float, now: float) -> float:
-    return _FADING * before + (1 - _FADING) * now
+    return _FADE_WEIGHT * before + (1 - _FADE_WEIGHT) * now

@@ -17,7 +17,7 @@ from typing import Any
 
 from everthread.core.randomness import (
     ALPHANUMERIC,
-    ENOUGH,
+    MAX_JUDGED_CHARS,
     is_random,
     is_sequence,
     shannon,
@@ -74,7 +74,9 @@ class CredentialForm:
     def accepts(self, rest: str) -> bool:
         """Return whether the matched text looks as the form requires."""
         return self.looks == "any" or (
-            is_random(rest) if self.looks == "random" else shannon(rest[:ENOUGH]) >= 2.0
+            is_random(rest)
+            if self.looks == "random"
+            else shannon(rest[:MAX_JUDGED_CHARS]) >= 2.0
         )
 
 
@@ -224,7 +226,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 @lru_cache(4096)
-def says(name: str) -> NameHint:
+def hint_of_name(name: str) -> NameHint:
     """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
     words = "_".join(_WORD.findall(name)).lower()
     if rules().harmless_name.search(words):
@@ -257,7 +259,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _MARKED = re.compile(r"[@!][A-Za-z_.-]+")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
 _MIXED = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
-_DRAWN = re.compile(r"[a-z]{3,10}")
+_LISTED_WORD = re.compile(r"[a-z]{3,10}")
 """A word as lists for passphrases have it."""
 _BESIDE_FIGURES = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
 _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
@@ -266,7 +268,7 @@ _STRONG = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 @lru_cache(1024)
 def is_placeholder(value: str) -> bool:
     """Return whether the value is a placeholder: `your-key`, `<token>`, `${VAR}`, `xxxx`, a path, a plain word."""
-    value = value[:ENOUGH]
+    value = value[:MAX_JUDGED_CHARS]
     return (
         _REFERENCE.match(value) is not None
         or shannon(value) < 1.5
@@ -285,7 +287,7 @@ def is_published(token: str) -> bool:
 
 def is_issued(value: str, level: NameHint, *, quoted: bool) -> bool:
     """Return whether a value is a secret, given its name's strength. Unquoted values may be code."""
-    value = value[:ENOUGH]
+    value = value[:MAX_JUDGED_CHARS]
     if level is NameHint.NOTHING or is_placeholder(value) or _ADDRESS.fullmatch(value):
         return False
     if not quoted and _is_code(value):
@@ -324,11 +326,14 @@ def is_passphrase(value: str, level: NameHint) -> bool:
         for word, plain in zip(words, letters, strict=True)
         if plain not in rules().sentence_words
     ]
-    if any(4 <= len(word) <= ENOUGH and _MIXED.match(word) is not None for word in own):
+    if any(
+        4 <= len(word) <= MAX_JUDGED_CHARS and _MIXED.match(word) is not None
+        for word in own
+    ):
         return True
     if len(own) < len(words) or len(words) < 4:
         return False
-    form = _DRAWN if all(letters) else _BESIDE_FIGURES
+    form = _LISTED_WORD if all(letters) else _BESIDE_FIGURES
     return all(form.fullmatch(word) for word in words)
 
 

@@ -28,10 +28,10 @@ OPAQUE = frozenset({"input", "arguments", "parameters", "input_schema"})
 CACHE_MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 """Fields that mark the end of a cached prefix and are not part of its content."""
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Deeper nesting is hashed by its size only, so that no input exhausts the stack."""
 
-_GONE: Any = object()
+_DROPPED: Any = object()
 _Field = Callable[[str, Any, int], Any]
 
 
@@ -80,14 +80,14 @@ def _rebuild(value: Any, field: _Field, depth: int) -> Any:
     """Return a copy in which `field(key, value, depth)` says what each field of a dict becomes, or that it is gone."""
     if not isinstance(value, (dict, list, tuple)):
         return value
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return f"{len(value)} items"
     if not isinstance(value, dict):
         return [_rebuild(item, field, depth + 1) for item in value]
     fields = {}
     for key, old in value.items():
         new = field(str(key), old, depth + 1)
-        if new is not _GONE:
+        if new is not _DROPPED:
             fields[str(key)] = new
     return fields
 
@@ -98,7 +98,7 @@ def _data_field(_key: str, value: Any, depth: int) -> Any:
 
 def _byte_field(key: str, value: Any, depth: int) -> Any:
     if _is_ours(key):
-        return _GONE
+        return _DROPPED
     if key in OPAQUE:
         return _rebuild(value, _data_field, depth)
     if key == "content" and isinstance(value, str):
@@ -110,7 +110,7 @@ def _canonical_field(
     clean: Callable[[str], str], key: str, value: Any, depth: int
 ) -> Any:
     if _is_ours(key):
-        return _GONE
+        return _DROPPED
     if key in OPAQUE:
         # Clients write the JSON of one call with other spaces and key order: arguments are the object they spell.
         spelt = (
@@ -120,9 +120,9 @@ def _canonical_field(
     if key == "content":
         value = _canonical_parts(clean, value)
     if isinstance(value, str):
-        return value or _GONE
+        return value or _DROPPED
     form = _rebuild(value, functools.partial(_canonical_field, clean), depth)
-    return _GONE if form in (None, "", [], {}) else form
+    return _DROPPED if form in (None, "", [], {}) else form
 
 
 def _canonical_parts(clean: Callable[[str], str], content: Any) -> Any:

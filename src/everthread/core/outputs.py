@@ -19,7 +19,7 @@ from everthread.core.messages import (
 
 OPEN = "<persisted-output>"
 CLOSE = "</persisted-output>"
-UNLIMITED = frozenset({"read_file"})
+UNLIMITED_TOOLS = frozenset({"read_file"})
 """Tools whose single results are not limited: they may read a stored output, which must not be stored again."""
 
 _ID = re.compile(r"(?<![\w:])output:[0-9a-f]{16}(?!\w)")
@@ -45,7 +45,7 @@ class OutputLimits:
 
     def of(self, tool: str) -> float:
         """Return the longest single result of a tool that is not stored."""
-        if tool in UNLIMITED and tool not in self.per_tool:
+        if tool in UNLIMITED_TOOLS and tool not in self.per_tool:
             return math.inf
         return min(self.per_tool.get(tool, self.result_chars), self.ceiling)
 
@@ -201,7 +201,7 @@ def _how_to_read(cited: str) -> str:
     return f'Stored as {cited}. To see a part of it, call read_file with path "{cited}", an offset and a limit.'
 
 
-_HOW = re.compile(
+_READ_HINT = re.compile(
     r'Stored as (output:[0-9a-f]{16})\. To see a part of it, call read_file with path "\1", an offset and a limit\.'
 )
 
@@ -214,7 +214,7 @@ def name_reader(value: Any, tool: str | None) -> Any:
             if tool
             else ""
         )
-        return _HOW.sub(rf"Stored as \1.{how}", value) if OPEN in value else value
+        return _READ_HINT.sub(rf"Stored as \1.{how}", value) if OPEN in value else value
     if isinstance(value, Mapping):
         return {key: name_reader(part, tool) for key, part in value.items()}
     return (

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import log2
 
-ENOUGH = 128
+MAX_JUDGED_CHARS = 128
 """Characters of a string that are judged; more would cost time and add nothing."""
 
 _PAIRS = (
@@ -48,7 +48,7 @@ def is_random(text: str) -> bool:
 
     Letters alone must be many to convince, sixteen in a row; digits alone never do: they are counts, dates and ids.
     """
-    text = text[:ENOUGH]
+    text = text[:MAX_JUDGED_CHARS]
     parts: list[str] = ALPHANUMERIC.findall(text)
     joined = "".join(parts)
     if (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from everthread.core.credentials import is_issued, is_passphrase, says
+from everthread.core.credentials import hint_of_name, is_issued, is_passphrase
 from everthread.core.redaction import MARK, redact
 
 
@@ -64,7 +64,7 @@ def _field(name: Any, value: Any) -> Any:
     text = redact(value) if isinstance(value, str) else value
     if text is not value or not isinstance(value, str) or not isinstance(name, str):
         return text
-    level = says(name[-100:])
+    level = hint_of_name(name[-100:])
     issued = (
         is_passphrase(value, level)
         if _SPACE.search(value)

@@ -35,14 +35,14 @@ from everthread.core.secret_places import (
 
 MARK = "[REDACTED]"
 
-_PASSES = 8
+_MAX_PASSES = 8
 """The most passes. A cut changes the context of its neighbours, so passes follow until nothing more is found; the
 bound, beyond any real run of secrets without a space, keeps hostile text linear."""
 
 
 def redact(text: str) -> str:
     """Return the text with every secret replaced by `[REDACTED]`; the same object if there is none."""
-    for _ in range(_PASSES):
+    for _ in range(_MAX_PASSES):
         secrets = find_secrets(text)
         if not secrets:
             break
@@ -88,7 +88,7 @@ def redact_part(text: str, start: int, end: int, *, margin: int) -> str:
     )
 
 
-_IN_VIEW = 512
+_MARGIN_CHARS = 512
 """Characters read after a cut; a secret that begins before the cut ends within them."""
 
 
@@ -100,7 +100,7 @@ def clip_words(text: str, room: int) -> str:
     """
     if len(text) <= room or room < 2:  # nothing is cut, or all of it
         return clip(text, room)
-    text = text[: room + _IN_VIEW]
+    text = text[: room + _MARGIN_CHARS]
     if _cuts_phrase(text, room):
         text = redact(text)
     words = text[:room].rpartition(" ")[0].rstrip(" ,;")

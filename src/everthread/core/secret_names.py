@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from everthread.core.credentials import (
     NameHint,
     Secret,
+    hint_of_name,
     is_issued,
     is_passphrase,
     is_provider_key,
     match_end,
     rules,
-    says,
 )
 from everthread.core.randomness import is_random
 
@@ -54,7 +54,7 @@ def find_named_values(text: str, lowered: str) -> Iterator[Secret]:
                 before[: match_end(_NAME_BEFORE.match(before, 0), 0)][::-1]
                 + text[start : either.end(1)]
             )
-            level = rules().foreign.get(stem) or says(name)
+            level = rules().foreign.get(stem) or hint_of_name(name)
             if phrase and is_passphrase(phrase[2], level):
                 claimed = phrase.end()
                 yield Secret(phrase.start(2), claimed, "assignment")
@@ -98,7 +98,7 @@ def _is_assigned(text: str, level: NameHint, match: re.Match[str]) -> bool:
         inner, _, rest = value.partition("=")
         sentence = after == " " and not is_random(value)
         return not sentence and not (
-            says(inner) and rest.strip("=")
+            hint_of_name(inner) and rest.strip("=")
         )  # an inner name finds its own value
     call = after in ("(", "[", "{")
     argument = "," in text[match.end(1) : match.start(3)] and not is_random(value)
@@ -132,7 +132,7 @@ def find_flag_values(text: str, plain: str) -> Iterator[Secret]:
     """`--password value`, `--api-key value`, `password value` as in a netrc file, `docker login -p value`."""
     if "--" in text:
         for match in _FLAG.finditer(text):
-            if is_issued(match[2], says(match[1]), quoted=False):
+            if is_issued(match[2], hint_of_name(match[1]), quoted=False):
                 yield Secret(
                     match.start(2),
                     match_end(_VALUE_REST.match(text, match.end()), match.end()),
@@ -142,7 +142,9 @@ def find_flag_values(text: str, plain: str) -> Iterator[Secret]:
         before = text[match.start() - 1 : match.start()]
         if before == "." or _WORD_BEFORE.match(before):
             continue
-        if is_issued(match[2], says(match[1]), quoted=False) and is_random(match[2]):
+        if is_issued(match[2], hint_of_name(match[1]), quoted=False) and is_random(
+            match[2]
+        ):
             yield Secret(
                 match.start(2),
                 match_end(_VALUE_REST.match(text, match.end()), match.end()),

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from everthread.core.credentials import (
     NameHint,
     Secret,
+    hint_of_name,
     is_issued,
     is_passphrase,
     is_placeholder,
-    says,
 )
 from everthread.core.randomness import is_random
 
@@ -157,7 +157,7 @@ def find_traced_values(text: str) -> Iterator[Secret]:
     """Yield secrets that a shell shows under `set -x`: quoted assignments, and texts piped into a login."""
     if "+ " in text and any(sign in text for sign in _TRACES):
         for match in _TRACED.finditer(text):
-            level = says(match[1])
+            level = hint_of_name(match[1])
             if is_passphrase(match[2], level) or is_issued(
                 match[2], level, quoted=True
             ):

@@ -40,7 +40,7 @@ _END_LINE = re.compile(
     r"\[(?<![^\n]\[)END OF EVERTHREAD SUMMARY(?: ([0-9a-f]{16}))?\][ \t]*$",
     re.MULTILINE,
 )
-_OURS = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
+_SUMMARY_MARK = re.compile(r"\[(?=(?:END OF )?EVERTHREAD SUMMARY)")
 
 
 def seal_summary(text: str, key: bytes = b"") -> str:
@@ -50,7 +50,7 @@ def seal_summary(text: str, key: bytes = b"") -> str:
 
 def defuse(text: str) -> str:
     """Return the text without anything that could pass for the first or last line of a summary."""
-    return _OURS.sub("(", text)
+    return _SUMMARY_MARK.sub("(", text)
 
 
 def is_summary(message: Mapping[str, Any]) -> bool:
@@ -404,7 +404,7 @@ _MEDIA = frozenset(
 _LOOKUP_TOOL = re.compile(
     r"(?:.*[^a-z0-9])?everthread[^a-z0-9]+(?:search|expand|status|state|pin|lcm_[a-z]{1,40})|recall|lcm_[a-z]{1,40}"
 )
-GIST = 200
+GIST_CHARS = 200
 """Characters kept of an old answer."""
 MAX_ANSWER_CHARS = 21_000
 """Our answers are shorter; a longer one comes from another tool of the same name."""
@@ -420,7 +420,7 @@ def is_answer(tool: str, text: str) -> bool:
     return len(text) <= MAX_ANSWER_CHARS and is_lookup(tool)
 
 
-def gist(answer: str, limit: int = GIST) -> str:
+def gist(answer: str, limit: int = GIST_CHARS) -> str:
     """Return the first line of an old answer, which names the question and the ids."""
     return clip(answer.lstrip().partition("\n")[0].rstrip(), limit)
 

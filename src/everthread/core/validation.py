@@ -65,14 +65,14 @@ def validate_messages(
     """
     if api not in _CHECKS:
         raise InputError(f"api={api!r} is unknown; use one of: {', '.join(_CHECKS)}")
-    shapes = list(_shapes(messages))
+    shapes = list(_check_shapes(messages))
     if shapes:
         return shapes
     problems = [problem for check in _CHECKS[api] for problem in check(messages)]
     return sorted(problems, key=lambda problem: problem.index)
 
 
-def _shapes(messages: Sequence[Any]) -> Iterator[Problem]:
+def _check_shapes(messages: Sequence[Any]) -> Iterator[Problem]:
     """Check that the list is readable; the other checks rely on it."""
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
@@ -114,7 +114,7 @@ def _content_shape(index: int, message: Mapping[str, Any]) -> Iterator[Problem]:
                 )
 
 
-def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         if "tool_calls" in message and (
             not isinstance(message["tool_calls"], list) or not message["tool_calls"]
@@ -143,7 +143,7 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
             ids.add(call.id)
 
 
-def _pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_pairs(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     """Check that each call has exactly one result, directly after the message that made the call."""
     waiting: dict[str, int] = {}
     answered: set[str] = set()
@@ -189,7 +189,7 @@ def _report_unanswered(waiting: Mapping[str, int]) -> Iterator[Problem]:
         )
 
 
-def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for part in parts_of(message):
             if part["type"] in CALL_BLOCKS | RESULT_BLOCKS | REASONING_BLOCKS:
@@ -219,7 +219,7 @@ def _openai(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
                 )
 
 
-def _responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_responses(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for index, message in enumerate(messages):
         for call in calls_of(message):
             if len(call.id) > RESPONSES_CALL_ID:
@@ -250,7 +250,7 @@ def _is_compaction(message: Mapping[str, Any]) -> bool:
     return any(kind_of(part) == "compaction" for part in parts_of(message))
 
 
-def _anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _check_anthropic(messages: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     first = next(
         (i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None
     )
@@ -312,16 +312,16 @@ def is_empty(message: Mapping[str, Any]) -> bool:
     ):
         return False
     return not any(
-        kind_of(part) not in _TEXT or content_text([part]).strip()
+        kind_of(part) not in _TEXT_KINDS or content_text([part]).strip()
         for part in parts_of(message)
     )
 
 
-_TEXT = frozenset({"text", "input_text", "output_text"})
+_TEXT_KINDS = frozenset({"text", "input_text", "output_text"})
 _CHECKS: dict[str, tuple[Check, ...]] = {
-    "openai": (_calls, _pairs, _openai),
-    "openai_responses": (_calls, _pairs, _openai, _responses),
-    "anthropic": (_calls, _pairs, _anthropic),
+    "openai": (_check_calls, _check_pairs, _check_openai),
+    "openai_responses": (_check_calls, _check_pairs, _check_openai, _check_responses),
+    "anthropic": (_check_calls, _check_pairs, _check_anthropic),
 }
 
 

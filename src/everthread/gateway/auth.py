@@ -122,7 +122,7 @@ KEY_CACHE_SECONDS = 3.0
 """Seconds for which a looked-up key is cached; a revoked key may be accepted this long."""
 SECRET = "gateway.tenants"  # noqa: S105  the secret's name  # nosec B105
 _LOOKUP_SECONDS = 1.0
-_LATE = 1.1
+_LATE_FACTOR = 1.1
 """A wait that overran by this factor: the loop was busy, so the store is not to blame."""
 _MAX_KNOWN = 10_000
 _ACCEPTED = "gateway.accepted"
@@ -142,7 +142,7 @@ def credentials(headers: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _keep(cache: OrderedDict[str, T], key: str, value: T) -> T:
+def _add_newest(cache: OrderedDict[str, T], key: str, value: T) -> T:
     """Add a value as the newest; drop the oldest beyond the limit."""
     cache[key] = value
     cache.move_to_end(key)
@@ -158,7 +158,7 @@ async def _wait_for_answer(asked: asyncio.Task[T]) -> T:
         done, _ = await asyncio.wait({asked}, timeout=_LOOKUP_SECONDS)
         if done:
             return asked.result()
-        if time.monotonic() - begun < _LATE * _LOOKUP_SECONDS:
+        if time.monotonic() - begun < _LATE_FACTOR * _LOOKUP_SECONDS:
             break
     raise TimeoutError
 
@@ -223,7 +223,9 @@ class KeyAuthenticator:
         lookup = self._lookups.get(digest)
         if lookup is None or self._clock() >= lookup[1]:
             task = asyncio.get_running_loop().create_task(self._read(digest))
-            lookup = _keep(self._lookups, digest, (task, self._clock() + self._ttl))
+            lookup = _add_newest(
+                self._lookups, digest, (task, self._clock() + self._ttl)
+            )
         try:
             return await _wait_for_answer(lookup[0])
         except (EverthreadError, TimeoutError) as error:
@@ -267,7 +269,7 @@ class AcceptedCredentials:
                 return False
             until = float(stored) if isinstance(stored, int | float) else 0.0
             if until > self._wall():
-                _keep(self._accepted_until, digest, until)
+                _add_newest(self._accepted_until, digest, until)
         return until > self._wall()
 
     def is_known(self, digest: str) -> bool:
@@ -277,7 +279,7 @@ class AcceptedCredentials:
     def add(self, digest: str) -> None:
         """Accept a credential at once in this process; store it without making the client wait."""
         until = self._wall() + _ACCEPTED_SECONDS
-        _keep(self._accepted_until, digest, until)
+        _add_newest(self._accepted_until, digest, until)
         task = asyncio.get_running_loop().create_task(self._store_one(digest, until))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)

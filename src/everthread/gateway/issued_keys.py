@@ -20,7 +20,7 @@ SCOPES = {
 }
 """Scopes of a key."""
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
-_MOST = 10**15
+_MAX_COUNT = 10**15
 _MAX_DOLLARS = Decimal(1_000_000)
 
 
@@ -81,8 +81,8 @@ def key_id_in(text: str) -> str:
 
 def _check_limits(limits: KeyLimits) -> None:
     for what, most in (
-        ("requests", _MOST),
-        ("tokens", _MOST),
+        ("requests", _MAX_COUNT),
+        ("tokens", _MAX_COUNT),
         ("dollars", _MAX_DOLLARS),
     ):
         limit: int | Decimal | None = getattr(limits, what)

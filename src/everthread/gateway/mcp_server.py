@@ -115,9 +115,9 @@ async def _resolve_thread(store: Store, tenant: str | None, name: str) -> str:
     )
 
 
-PLACES = 8
+MAX_HITS = 8
 MAX_PLACES = 20
-CHARS = 8_000
+PASSAGE_CHARS = 8_000
 MAX_CHARS = 20_000
 
 _THREAD = {
@@ -291,7 +291,7 @@ def _tokens(count: int) -> str:
 
 _LOG = logging.getLogger("everthread.mcp")
 
-_FINAL = "That is final: asking again gives the same answer."
+_FINAL_NOTE = "That is final: asking again gives the same answer."
 
 
 class LookupTools:
@@ -324,7 +324,7 @@ class LookupTools:
             argument.check_names(arguments, SCHEMAS[name])
             return _tool_result(await tool(reach, arguments))
         except UnknownIdError as error:
-            words = redact(f"{_sentence(error)} {_FINAL}")
+            words = redact(f"{_sentence(error)} {_FINAL_NOTE}")
         except InputError as error:
             words = redact(_sentence(error))
         except EverthreadError as error:
@@ -341,7 +341,7 @@ class LookupTools:
             SearchScope, _one_of(arguments, "scope", ("thread", "all"), default)
         )
         limit = argument.read_int(
-            arguments, "limit", default=PLACES, minimum=1, maximum=MAX_PLACES
+            arguments, "limit", default=MAX_HITS, minimum=1, maximum=MAX_PLACES
         )
         offset = argument.read_int(arguments, "offset", default=0)
         role, tool = (
@@ -383,7 +383,7 @@ class LookupTools:
         wanted = argument.read_text(arguments, "id", max_chars=200)
         offset = argument.read_int(arguments, "offset", default=0)
         limit = argument.read_int(
-            arguments, "limit", default=CHARS, minimum=1, maximum=MAX_CHARS
+            arguments, "limit", default=PASSAGE_CHARS, minimum=1, maximum=MAX_CHARS
         )
         thread = await self._thread(reach, arguments)
         passage = await self._lookup(reach, thread).expand(
@@ -491,7 +491,7 @@ def _sentence(error: Exception) -> str:
 
 PATH = "/mcp"
 ALWAYS_LOAD = "anthropic/alwaysLoad"
-_FIRST = ("search", "expand")
+_ALWAYS_LOADED = ("search", "expand")
 """Claude Code keeps these in the prompt; the others it lists by name and loads when they are searched for."""
 INSTRUCTIONS = (
     "Everything said in the conversations that Everthread keeps, also what was summarised away. `search` finds words "
@@ -630,5 +630,5 @@ def _tool(name: str, function: Mapping[str, Any]) -> Tool:
         description=function["description"],
         input_schema=function["parameters"],
         annotations=hints,
-        _meta={ALWAYS_LOAD: True} if name in _FIRST else None,
+        _meta={ALWAYS_LOAD: True} if name in _ALWAYS_LOADED else None,
     )

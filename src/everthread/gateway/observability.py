@@ -41,10 +41,10 @@ from everthread.thread.events import (
 
 LogForm = Literal["text", "json"]
 REQUEST_HEADER = b"x-everthread-request"
-_THEIRS = b"x-request-id"
+_UPSTREAM_ID_HEADER = b"x-request-id"
 _REQUEST: ContextVar[str] = ContextVar("request", default="")
 _THREAD: ContextVar[str] = ContextVar("thread", default="")
-_NAMES = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
+_ID_SOURCE = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
 
 
 def add_request_id(send: Send) -> Send:
@@ -52,7 +52,7 @@ def add_request_id(send: Send) -> Send:
 
     An upstream's `x-request-id` is kept; an answer without one gets this id.
     """
-    name = f"req_{_NAMES.getrandbits(96):024x}"
+    name = f"req_{_ID_SOURCE.getrandbits(96):024x}"
     _REQUEST.set(name)
     _THREAD.set("")
 
@@ -60,8 +60,8 @@ def add_request_id(send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             value = name.encode()
-            if _THEIRS not in [field.lower() for field, _ in headers]:
-                headers.append((_THEIRS, value))
+            if _UPSTREAM_ID_HEADER not in [field.lower() for field, _ in headers]:
+                headers.append((_UPSTREAM_ID_HEADER, value))
             headers.append((REQUEST_HEADER, value))
             message = {**message, "headers": headers}
         await send(message)
@@ -219,7 +219,7 @@ STORE_SECONDS = 1.0
 """The longest that a request waits for a store that is away."""
 T = TypeVar("T")
 Clock = Callable[[], float]
-_BOUNDS = (
+_BUCKETS = (
     0.005,
     0.01,
     0.025,
@@ -373,7 +373,7 @@ class Metrics:
         self._first_byte = Histogram(
             "everthread_first_byte_seconds",
             "Time until the first byte of an answer, upstream included.",
-            buckets=_BOUNDS,
+            buckets=_BUCKETS,
             registry=self._registry,
         )
 

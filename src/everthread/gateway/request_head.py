@@ -26,13 +26,13 @@ KEY_PREFIX = "et_"
 KEY = re.compile(KEY_PREFIX + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 """A key of this gateway; see `issued_keys`."""
 _CHARACTER = rb"(?:[A-Za-z0-9_-]|%[2-7][0-9A-Fa-f])"
-_LINE = rb"(?:_|%5[Ff])"
+_UNDERSCORE = rb"(?:_|%5[Ff])"
 _KEY_BYTES = re.compile(
     rb"(?:e|%65)(?:t|%74)"
-    + _LINE
+    + _UNDERSCORE
     + _CHARACTER
     + rb"{12}"
-    + _LINE
+    + _UNDERSCORE
     + _CHARACTER
     + rb"{43}"
 )
@@ -41,7 +41,7 @@ _KEY_BYTES = re.compile(
 
 _MODELS = "/v1/models/"
 _ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
-_FORWARDED = frozenset({"forwarded", "via"})
+_FORWARDED_HEADERS = frozenset({"forwarded", "via"})
 _FORWARDED_PREFIX = "x-forwarded-"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 DISCONNECT = "everthread.disconnect"
@@ -143,7 +143,7 @@ class RequestHead:
     def is_forwarded(self) -> bool:
         """Whether another server forwarded the request, and says so."""
         return any(
-            name in _FORWARDED or name.startswith(_FORWARDED_PREFIX)
+            name in _FORWARDED_HEADERS or name.startswith(_FORWARDED_PREFIX)
             for name in self.headers
         )
 

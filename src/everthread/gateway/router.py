@@ -22,9 +22,9 @@ PATHS: dict[str, Api] = {
 """Paths that answer a whole conversation."""
 
 
-_OWN = frozenset({b"api", b"mcp", b"metrics", b"healthz", b"readyz"})
+_OWN_PATHS = frozenset({b"api", b"mcp", b"metrics", b"healthz", b"readyz"})
 """Paths that the gateway answers itself."""
-_V1 = frozenset(
+_V1_PATHS = frozenset(
     b"assistants audio batches chat completions conversations embeddings files fine_tuning images messages models "
     b"moderations responses threads uploads vector_stores".split()
 )
@@ -52,15 +52,15 @@ def normalize_path(raw: bytes) -> bytes:
             del parts[-1:]
         elif plain not in (b"", b"."):
             parts.append(part)
-    if parts[:2] == _LOGIN_PARTS and parts[2:3] and parts[2] in _V1:
+    if parts[:2] == _LOGIN_PARTS and parts[2:3] and parts[2] in _V1_PATHS:
         del parts[:2]
     first = unquote_to_bytes(parts[0]).lower() if parts else b""
-    if first in _OWN:
+    if first in _OWN_PATHS:
         parts[0] = first
     else:
         while parts[:2] == [b"v1", b"v1"]:
             del parts[0]
-        if first in _V1:
+        if first in _V1_PATHS:
             parts.insert(0, b"v1")
     return b"/" + b"/".join(parts) + (b"/" if parts and raw.endswith(b"/") else b"")
 

@@ -122,7 +122,7 @@ _WINDOW_FIELDS = (
 _NESTED = ("meta", "top_provider", "model_info", "limits")
 _SILENT_HOSTS = ("api.openai.com",)
 """Hosts whose model lists state no windows; they are not asked."""
-_PLAUSIBLE = range(256, 1_000_000_000)
+_PLAUSIBLE_WINDOWS = range(256, 1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _size(value: Any) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and value in _PLAUSIBLE else None
+    return value if is_number and value in _PLAUSIBLE_WINDOWS else None
 
 
 DEFAULT_WINDOW = 128_000

@@ -41,12 +41,12 @@ READ_SECONDS = 600.0
 """How long a model may be silent: reasoning models think for minutes before the first word."""
 _DRAIN_SECONDS = 0.2
 _LAST_EVENTS = frozenset({"[DONE]", "message_stop"})
-_REASONS = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
+_REASONING_NAME = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex)")
 
 
 def is_reasoning_model(name: str) -> bool:
     """Return whether OpenAI's model of this name reasons, so that its reasoning can be asked for and sent back."""
-    return _REASONS.search(name.lower()) is not None
+    return _REASONING_NAME.search(name.lower()) is not None
 
 
 class HttpModel(ABC):

@@ -23,7 +23,7 @@ from everthread.wire.common import error_text
 
 _MIN_KEY = 8
 """Shorter keys are not redacted: they could be part of any word."""
-_SHOWN = 500
+_MAX_QUOTED_CHARS = 500
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -63,7 +63,7 @@ class ModelAddress:
         """Return a provider's words on one line, without secrets and without the key that was sent."""
         if self.key and len(self.key) >= _MIN_KEY:
             words = words.replace(self.key, "[REDACTED]")
-        return clip(redact(one_line(words)), _SHOWN)
+        return clip(redact(one_line(words)), _MAX_QUOTED_CHARS)
 
     def __str__(self) -> str:
         return f"{self.model} at {self.base_url}"

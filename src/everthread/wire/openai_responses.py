@@ -57,16 +57,16 @@ CALLS = {
 }
 """Calls that the client answers, and the item it answers each with."""
 _ANSWERS = {output: call for call, output in CALLS.items()}
-_FREE = ("function_call", "custom_tool_call")
+_FREE_TEXT_CALLS = ("function_call", "custom_tool_call")
 """Calls that take any text as their result."""
-_BUILT_IN = CALLS.keys() - _FREE
+_BUILT_IN = CALLS.keys() - _FREE_TEXT_CALLS
 _MORE_TOOLS = "additional_tools"
 """The item by which a client offers tools in its input."""
-_SEARCH = "tool_search_call"
+_SEARCH_CALL = "tool_search_call"
 """Its answer defines tools; as text it would define none, so the call then leaves with it."""
 _NAMESPACE = "_namespace"
 """The field in which a call keeps its tool's namespace, to be written again."""
-_SPEECH = ("message", "reasoning")
+_SPEECH_ITEMS = ("message", "reasoning")
 _NO_ARGUMENTS = frozenset(
     {"id", "type", "status", "call_id", "caller", "created_by", "name", "server_label"}
 )
@@ -123,7 +123,7 @@ def decode_run(items: Sequence[Item], *, model: str | None = None) -> Message:
         message["refusal"] = "\n".join(refusals)
     if not (calls or parts):
         message["content"] = "\n".join(
-            f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH
+            f"[{kind}]" for kind in map(_kind, items) if kind not in _SPEECH_ITEMS
         )
     return with_native(message, API, list(items), model=model)
 
@@ -169,7 +169,9 @@ def _find_searches(messages: Messages) -> set[str]:
         for message in messages
         if isinstance(value := native_value(message, API), list)
     )
-    return {call_id(item) for run in runs for item in run if kind_of(item) == _SEARCH}
+    return {
+        call_id(item) for run in runs for item in run if kind_of(item) == _SEARCH_CALL
+    }
 
 
 def call_id(item: Mapping[str, Any]) -> str:
@@ -303,7 +305,7 @@ def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Ite
         if kind_of(item) in _BUILT_IN and call_id(item) in rewritten
         else item
         for item in items
-        if kind_of(item) != _SEARCH or call_id(item) not in rewritten
+        if kind_of(item) != _SEARCH_CALL or call_id(item) not in rewritten
     ]
     is_same = len(rewritten_items) == len(items)
     if (
@@ -323,7 +325,7 @@ def _run(items: list[Item], rewritten: set[str], *, reasoning: bool) -> list[Ite
 def _without_id(item: Item) -> Item:
     return (
         {key: value for key, value in item.items() if key != "id"}
-        if _kind(item) in ("message", *_FREE)
+        if _kind(item) in ("message", *_FREE_TEXT_CALLS)
         else item
     )
 
@@ -643,8 +645,8 @@ _PARTS = {
     "content_part": ("content", "content_index"),
     "reasoning_summary_part": ("summary", "summary_index"),
 }
-_ENDS = ("completed", "incomplete", "failed")
-_LIFE = ("created", "queued", "in_progress", *_ENDS)
+_END_EVENTS = ("completed", "incomplete", "failed")
+_PROGRESS_EVENTS = ("created", "queued", "in_progress", *_END_EVENTS)
 
 
 class ResponsesStreamDecoder:
@@ -671,14 +673,14 @@ class ResponsesStreamDecoder:
         if kind == "error" or (data.get("error") and not kind):
             return [error_delta(data.get("error") or data)]
         name, _, what = kind.removeprefix("response.").rpartition(".")
-        if not name and what in _LIFE:
+        if not name and what in _PROGRESS_EVENTS:
             return list(
                 self._live(
                     what,
                     require_object(data.get("response"), f"the response of {kind}"),
                 )
             )
-        item = self._items.setdefault(_place(data, "output_index"), _Growing())
+        item = self._items.setdefault(_index_of(data, "output_index"), _Growing())
         if name == "output_item":
             return self._take_item(
                 item,
@@ -689,7 +691,7 @@ class ResponsesStreamDecoder:
             return self._take_words(item, _SLOTS[name], data, done=what == "done")
         if name in _PARTS:
             of, at = _PARTS[name]
-            item.parts[of, _place(data, at)] = require_object(
+            item.parts[of, _index_of(data, at)] = require_object(
                 data.get("part"), f"the part of {kind}"
             )
         return []
@@ -697,14 +699,14 @@ class ResponsesStreamDecoder:
     def reply(self) -> Reply:
         """Return the partial answer as a whole reply."""
         output = self._response.get("output")
-        if not output or self._response.get("status") not in _ENDS:
+        if not output or self._response.get("status") not in _END_EVENTS:
             items = [self._items[index].whole() for index in sorted(self._items)]
             output = [item for item in items if item is not None]
         return decode_reply({**self._response, "output": output}, model=self._model)
 
     def _live(self, what: str, response: Mapping[str, Any]) -> Iterator[StreamDelta]:
         self._response = dict(response)
-        if what not in _ENDS:
+        if what not in _END_EVENTS:
             return
         self._response.setdefault("status", what)
         if isinstance(response.get("usage"), dict):
@@ -753,7 +755,7 @@ class ResponsesStreamDecoder:
         words = data.get(slot.field if done else "delta")
         if not isinstance(words, str):
             return []
-        pieces = item.words.setdefault((slot, _place(data, slot.index)), [])
+        pieces = item.words.setdefault((slot, _index_of(data, slot.index)), [])
         is_repeat = done and bool(pieces)
         if done:
             pieces.clear()
@@ -825,7 +827,7 @@ def encode_stream(reply: Reply) -> Iterator[SseEvent]:
     for index, item in enumerate(body["output"]):
         for kind, fields in _item_events(item):
             yield event(kind, output_index=index, **fields)
-    if body.get("status") in _ENDS:
+    if body.get("status") in _END_EVENTS:
         yield event(body["status"], response=body)
 
 
@@ -873,7 +875,7 @@ def _word_events(
     yield f"{name}.done", {slot.field: words, **extra}
 
 
-def _place(data: Mapping[str, Any], key: str) -> int:
+def _index_of(data: Mapping[str, Any], key: str) -> int:
     """Return an index; 0 if there is none."""
     value = data.get(key)
     return value if isinstance(value, int) else 0

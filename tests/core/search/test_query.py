@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everthread.core.search.dates import named_spans
-from everthread.core.search.query import IDENTIFIER, MAX_SOUGHT, read_question
+from everthread.core.search.query import IDENTIFIER_WEIGHT, MAX_SOUGHT, read_question
 from everthread.core.search.relevance import (
-    NEAR,
+    NEIGHBOUR_SHARES,
     closeness,
     dilution,
     is_telling,
@@ -104,7 +104,9 @@ def test_identifiers_count_more_and_come_first_however_long_the_message_is() -> 
     question = read_question(
         "word " * 50 + "why does src/billing/tax.py fail in round_half_up", NOW
     )
-    assert [item.forms for item in question.sought if item.weight == IDENTIFIER] == [
+    assert [
+        item.forms for item in question.sought if item.weight == IDENTIFIER_WEIGHT
+    ] == [
         ("src/billing/tax.py",),
         ("round_half_up",),
     ]
@@ -203,9 +205,9 @@ def test_neighbours_of_one_sitting_help_each_other_and_those_of_another_do_not()
     None
 ):
     assert spread([0.0, 4.0, 0.0, 0.0], [1, 1, 1, 2]) == [
-        4 * NEAR[1],
+        4 * NEIGHBOUR_SHARES[1],
         4.0,
-        4 * NEAR[-1],
+        4 * NEIGHBOUR_SHARES[-1],
         0.0,
     ]
     assert spread([], []) == []

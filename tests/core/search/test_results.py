@@ -17,7 +17,7 @@ from everthread.core.search.lookup import (
     page_text,
     passage_text,
 )
-from everthread.core.transcript import GIST, gist
+from everthread.core.transcript import GIST_CHARS, gist
 
 AT = 1_769_851_800.0
 
@@ -132,7 +132,7 @@ def test_what_an_original_is() -> None:
 
 def test_what_stays_of_a_long_line_is_cut() -> None:
     assert gist("lcm_grep " + "x" * 1_000 + "\nmore").endswith("…")
-    assert len(gist("y" * 1_000)) == GIST
+    assert len(gist("y" * 1_000)) == GIST_CHARS
 
 
 @pytest.mark.parametrize(

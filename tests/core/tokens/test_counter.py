@@ -520,12 +520,12 @@ def test_a_freed_message_never_lends_its_count_to_another() -> None:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 10)
+    monkeypatch.setattr(module, "_MAX_CACHED_MESSAGES", 10)
     counter = TokenCounter(GPT)
     history = [user(f"message {n}") for n in range(50)]
     assert counter.messages(history) == counter.messages(history)
     assert len(counter._cache) == 10
-    monkeypatch.setattr(module, "_HELD", 1_000)
+    monkeypatch.setattr(module, "_MAX_CACHED_CHARS", 1_000)
     counter.message(user("word " * 100))
     counter.message(user("word " * 150))
     assert len(counter._cache) == 1
@@ -557,7 +557,7 @@ def test_older_claude_on_real_prompts_is_within_five_percent() -> None:
 def test_texts_counted_before_are_forgotten_when_they_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_CHARACTERS", 1_000)
+    monkeypatch.setattr(module, "_MAX_CACHED_TEXT_CHARS", 1_000)
     counter = TokenCounter()
     texts = [f"{number} " + "word " * 80 for number in range(5)]
     counts = [counter.text(text) for text in texts]

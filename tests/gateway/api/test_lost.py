@@ -12,7 +12,7 @@ import pytest
 from everthread import open_store
 from everthread.conversation.answers import INTERRUPTED
 from everthread.core.messages import Message, text_of
-from everthread.gateway.api.queue import UNKNOWN, settle
+from everthread.gateway.api.queue import UNKNOWN_OUTCOME, settle
 from everthread.store.records import Lease, NewMessage, NewQueuedTurn, NewSession
 from tests.agent.setting import calls
 from tests.gateway.api.house import house
@@ -31,7 +31,7 @@ def url_in(folder: Path) -> str:
     [
         ([], "interrupted", ["pay", INTERRUPTED]),
         ([USER], "interrupted", [INTERRUPTED]),
-        ([USER, CALL], "interrupted", [UNKNOWN, INTERRUPTED]),
+        ([USER, CALL], "interrupted", [UNKNOWN_OUTCOME, INTERRUPTED]),
         ([USER, SAID], "answered", []),
     ],
 )

@@ -12,7 +12,7 @@ from everthread.config import parse_config
 from everthread.core.messages import text_of
 from everthread.core.types import Reply
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.api.queue import UNKNOWN
+from everthread.gateway.api.queue import UNKNOWN_OUTCOME
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.records import NewMessage, NewQueuedTurn
 from everthread.store.store import Store
@@ -268,7 +268,7 @@ async def test_a_turn_whose_process_vanished(tmp_path: Path) -> None:
         assert (told["state"], told["error"]["code"]) == ("interrupted", "interrupted")
         history = await home.history(thread)
         assert history[2] == "lost"
-        assert history[4] == UNKNOWN
+        assert history[4] == UNKNOWN_OUTCOME
         assert "interrupted" in history[5]
         assert history[6:] == ["next", "re: next"]
         assert home.model.begun == ["next"]

@@ -15,9 +15,9 @@ from everthread.errors import InputError
 from everthread.store.store import Store
 from everthread.thread.lookup import StoreLookup
 
-PAGE = 7
+PAGE_HITS = 7
 """Hits in one answer."""
-ROOM = 500
+HEAD_CHARS = 500
 """Characters for the head of a passage and the note of how to continue."""
 RECALL_SCHEMA = args.build_schema(
     "recall",
@@ -70,7 +70,9 @@ async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     offset = args.read_int(arguments, "offset", default=0)
     item_id = args.read_text(arguments, "id", default="", allow_empty=True).strip()
     if item_id:
-        passage = await lookup.read(item_id, offset=offset, limit=RECALL_CHARS - ROOM)
+        passage = await lookup.read(
+            item_id, offset=offset, limit=RECALL_CHARS - HEAD_CHARS
+        )
         return passage_text(passage, tool=Recall.name)
     query = args.read_text(
         arguments, "query", default="", allow_empty=True, max_chars=1_000
@@ -82,7 +84,7 @@ async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     path = args.read_text(
         arguments, "path", default="", allow_empty=True, max_chars=1_000
     ).strip()
-    hits = await lookup.search(query, path=path or None, limit=PAGE, offset=offset)
+    hits = await lookup.search(query, path=path or None, limit=PAGE_HITS, offset=offset)
     where = "this conversation" + (f" that name {path!r}" if path else "")
     return page_text(
         hits,
@@ -94,7 +96,7 @@ async def recall_text(lookup: StoreLookup, arguments: Mapping[str, Any]) -> str:
     )
 
 
-KEY = "todo"
+TODO_KEY = "todo"
 STATES = {"pending": " ", "in_progress": ">", "done": "x", "cancelled": "-"}
 MAX_ITEMS = 50
 MAX_CHARS = 300
@@ -135,14 +137,14 @@ class Todo(FreeTool):
         store = context.conversation.store
         thread = context.conversation.id
         if arguments.get("items") is not None:
-            await store.put_state(thread, KEY, _read_items(arguments["items"]))
+            await store.put_state(thread, TODO_KEY, _read_items(arguments["items"]))
         items = await load_todo(store, thread)
         return ToolReply(todo_text(items) if items else "The list is empty.")
 
 
 async def load_todo(store: Store, thread: str) -> Items:
     """Return the to-do list of a thread."""
-    items = await store.get_state(thread, KEY)
+    items = await store.get_state(thread, TODO_KEY)
     return items if isinstance(items, list) else []
 
 

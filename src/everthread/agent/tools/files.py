@@ -14,19 +14,24 @@ from typing import Any, BinaryIO, ClassVar
 
 from everthread.agent.tool_interface import FreeTool, Permission, ToolContext, ToolReply
 from everthread.agent.tools import arguments as args
-from everthread.agent.workspace import WRITING, Workspace, explain_os_errors, quote_name
+from everthread.agent.workspace import (
+    WRITE_LOCK,
+    Workspace,
+    explain_os_errors,
+    quote_name,
+)
 from everthread.core.outputs import line_count
 from everthread.errors import EverthreadError, InputError
 
 MAX_ANSWER_CHARS = 50_000
 """Characters of one answer: fewer than would be stored outside the conversation."""
-LINE = 5_000
+MAX_LINE_CHARS = 5_000
 """Characters shown of one line."""
 DEFAULT_LINES = 2_000
-COUNTED = 20_000_000
+MAX_COUNTED_BYTES = 20_000_000
 """Bytes; in a larger file the lines after the shown part are not counted."""
-_OUTPUT = "output:"
-_BLOCK = 1 << 20
+_OUTPUT_PREFIX = "output:"
+_BLOCK_BYTES = 1 << 20
 READ_SCHEMA = args.build_schema(
     "read_file",
     "Read a text file, with line numbers; of a folder, the names in it. For long files give offset and limit; the "
@@ -65,7 +70,7 @@ class ReadFile(FreeTool):
         args.check_names(arguments, READ_SCHEMA)
         path = args.read_text(arguments, "path")
         offset = args.read_int(arguments, "offset", default=0)
-        if path.strip().startswith(_OUTPUT):
+        if path.strip().startswith(_OUTPUT_PREFIX):
             limit = args.read_int(
                 arguments, "limit", default=MAX_ANSWER_CHARS, minimum=1
             )
@@ -148,11 +153,11 @@ def _format_lines(
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
     """Yield the beginning of each line, and its size in bytes: a line may be too long to be held."""
-    while start := file.readline(LINE * 4 + 1):
+    while start := file.readline(MAX_LINE_CHARS * 4 + 1):
         size = len(start)
         last = start
         while last and not last.endswith(b"\n"):
-            last = file.readline(_BLOCK)
+            last = file.readline(_BLOCK_BYTES)
             size += len(last)
         yield start, size
 
@@ -161,8 +166,8 @@ def _decode_line(start: bytes, size: int) -> str:
     text = start.decode("utf-8", "replace").rstrip("\r\n")
     return (
         text
-        if size == len(start) and len(text) <= LINE
-        else f"{text[:LINE]} [cut: the line has {size:,} bytes]"
+        if size == len(start) and len(text) <= MAX_LINE_CHARS
+        else f"{text[:MAX_LINE_CHARS]} [cut: the line has {size:,} bytes]"
     )
 
 
@@ -172,7 +177,7 @@ def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
     for _, size in lines:
         count += 1
         read += size
-        if read > COUNTED:
+        if read > MAX_COUNTED_BYTES:
             return None
     return count
 
@@ -264,7 +269,7 @@ class _FileWriter(ABC):
     def _write(
         self, space: Workspace, path: Path, arguments: Mapping[str, Any]
     ) -> ToolReply:
-        with explain_os_errors(space.relative(path)), WRITING:
+        with explain_os_errors(space.relative(path)), WRITE_LOCK:
             _, new, report = self._compute(space, path, arguments)
             space.replace(path, new)
         return ToolReply(report)
@@ -322,7 +327,7 @@ class WriteFile(_FileWriter):
         )
 
 
-LARGEST = 10_000_000
+MAX_FILE_BYTES = 10_000_000
 PATCH_SCHEMA = args.build_schema(
     "patch",
     "Change a file: old_text is replaced by new_text. old_text must occur exactly once, so give enough lines around "
@@ -401,10 +406,10 @@ def _read_whole(space: Workspace, path: Path) -> bytes:
     if space.status(path) is None:
         raise InputError(f"{name} does not exist; write_file makes a new file")
     with space.open_file(path) as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
         raise InputError(
-            f"{name} is larger than {LARGEST:,} bytes; change it with a command"
+            f"{name} is larger than {MAX_FILE_BYTES:,} bytes; change it with a command"
         )
     if b"\0" in data[:8_192]:
         raise InputError(
@@ -427,7 +432,7 @@ def _find_lines(text: str, part: str) -> list[int]:
     return lines
 
 
-HINT_COMPARED = 1_000
+MAX_COMPARED_LINES = 1_000
 """Most lines that are compared letter by letter."""
 HINT_LINES = 12
 
@@ -438,7 +443,7 @@ def describe_nearest(text: str, wanted_text: str) -> str:
     plain = _plain_lines(text)
     wanted = _plain_lines(wanted_text)
     longest = max(wanted, key=len)
-    candidates = [longest] if longest in plain else plain[:HINT_COMPARED]
+    candidates = [longest] if longest in plain else plain[:MAX_COMPARED_LINES]
     near = (
         difflib.get_close_matches(longest, candidates, n=1) if len(longest) > 3 else []
     )

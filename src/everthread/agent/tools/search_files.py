@@ -54,12 +54,12 @@ TOOL_FOLDERS = frozenset(
         ".ruff_cache",
     }
 )
-_DEEPEST = 100
-_RULES = ".gitignore"
+_MAX_DEPTH = 100
+_IGNORE_FILE_NAME = ".gitignore"
 _RULES_BYTES = 200_000
 _MAX_RULES = 2_000
 _MAX_RULE = 500
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SCHEMA = args.build_schema(
     "search_files",
     "Search the workspace: lines that match a regular expression, or files by name, or both (lines in files of that "
@@ -220,7 +220,7 @@ class _Search:
                 ignores += _read_ignores(folder, prefix)
                 folders[:] = sorted(
                     name
-                    for name in (folders if below.count("/") < _DEEPEST else ())
+                    for name in (folders if below.count("/") < _MAX_DEPTH else ())
                     if name not in TOOL_FOLDERS
                     and not _is_ignored(f"{prefix}{name}/", ignores)
                 )
@@ -340,7 +340,9 @@ class _IgnoreFile:
 
 def _read_ignores(folder: int, path: str) -> list[_IgnoreFile]:
     """Return the .gitignore file of an open folder, if it has one. A bad line is skipped alone, as git does."""
-    text = (_read_file(_RULES, folder, _RULES_BYTES) or b"").decode("utf-8", "replace")
+    text = (_read_file(_IGNORE_FILE_NAME, folder, _RULES_BYTES) or b"").decode(
+        "utf-8", "replace"
+    )
     patterns: list[Any] = []
     for line in text.splitlines()[:_MAX_RULES]:
         if len(line) <= _MAX_RULE:
@@ -368,7 +370,7 @@ def _is_regular(name: str, folder: int) -> bool:
 def _read_file(name: str, folder: int, limit: int) -> bytes | None:
     """Return the content of a regular file; None if it is not one, too large or unreadable."""
     try:
-        number = os.open(name, _READ, dir_fd=folder)
+        number = os.open(name, _READ_FLAGS, dir_fd=folder)
         with os.fdopen(number, "rb") as file:
             status = os.fstat(number)
             is_readable = stat.S_ISREG(status.st_mode) and status.st_size <= limit

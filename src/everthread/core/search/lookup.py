@@ -118,7 +118,7 @@ class Lookup(Protocol):
         ...
 
 
-ASKED = 40
+SHOWN_QUERY_CHARS = 40
 """Characters of a query in the first line: with the ids of a page it fits into what stays."""
 
 
@@ -136,7 +136,7 @@ def page_text(  # noqa: PLR0913 - what the page is of, each by its name
 
     `threads`: name the threads. `unsearched`: which other texts exist that were not searched.
     """
-    search = f"{tool} {query[:ASKED]!r}"
+    search = f"{tool} {query[:SHOWN_QUERY_CHARS]!r}"
     if not page.excerpts and page.next is None:
         return _nothing_found(search, where, offset, unsearched)
     ids = " ".join(excerpt.id for excerpt in page.excerpts)

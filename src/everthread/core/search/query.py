@@ -21,7 +21,7 @@ MAX_PHRASE_TERMS = 8
 """Most terms of a question that is also searched for as typed."""
 MAX_CHARS = 4_000
 """Characters read of a message; of a longer one the beginning and the end."""
-IDENTIFIER = 2.0
+IDENTIFIER_WEIGHT = 2.0
 """Weight of an identifier as typed, relative to an equally rare word."""
 
 
@@ -52,7 +52,7 @@ def read_question(text: str, now: float, *, common_words: bool = False) -> Quest
         text = f"{text[: MAX_CHARS // 2]}\n{text[-MAX_CHARS // 2 :]}"
     spans = named_spans(text, now)
     rest, of_dates = _split_dates(text, spans)
-    sought = [SearchWord((name,), IDENTIFIER) for name in identifier_terms(rest)]
+    sought = [SearchWord((name,), IDENTIFIER_WEIGHT) for name in identifier_terms(rest)]
     subjects = list(_subjects(rest))
     if common_words and not (subjects or sought):
         subjects = [(word,) for word in query_terms(rest)]

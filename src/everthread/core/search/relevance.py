@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 
-TYPICAL = 150
+TYPICAL_CHARS = 150
 """Characters. A word in a longer text says less."""
-NEAR: Mapping[int, float] = {-1: 0.5, 1: 0.3, -2: 0.2, 2: 0.1}
+NEIGHBOUR_SHARES: Mapping[int, float] = {-1: 0.5, 1: 0.3, -2: 0.2, 2: 0.1}
 """Share of a neighbour's score that a message gets, by distance before (-) or after (+): an answer follows."""
 MIN_TEXTS = 100
 FEW_TEXTS = 8
-OF_A_DAY = 3.0
+DAY_SCORE = 3.0
 """Score for matching a named day: about that of a word found in every twentieth message."""
 MAX_COUNTED = 6
 """A text with this many of a long question's rarest words answers it whole."""
@@ -31,14 +31,14 @@ def is_telling(holding: int, total: int) -> bool:
 
 def dilution(length: int) -> float:
     """Return the divisor of a text's score for its length in characters."""
-    return max(0.8, 1 + (math.log2(1 + length / TYPICAL) - 1) / 5)
+    return max(0.8, 1 + (math.log2(1 + length / TYPICAL_CHARS) - 1) / 5)
 
 
 def spread(scores: Sequence[float], sittings: Sequence[Hashable]) -> list[float]:
     """Return the scores of messages in a row, each raised by its neighbours of the same sitting."""
     totals = list(scores)
     for index, sitting in enumerate(sittings):
-        for step, share in NEAR.items():
+        for step, share in NEIGHBOUR_SHARES.items():
             other = index + step
             if 0 <= other < len(scores) and sittings[other] == sitting:
                 totals[index] += share * scores[other]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_PRIOR = 2_000.0
+_PRIOR_TOKENS = 2_000.0
 """Weight of the initial factor of one, in tokens of evidence."""
-_MEMORY = 100_000.0
+_MEMORY_TOKENS = 100_000.0
 """Tokens of evidence after which older evidence fades."""
-_FARTHEST = 3.0
+_MAX_DEVIATION = 3.0
 """A larger deviation means that the report covers something else."""
-_MOST = 1e12
+_MAX_REPORT = 1e12
 """Reports above this, or that are not numbers, are ignored."""
 
 
@@ -24,13 +24,13 @@ class _Evidence:
     def learn(self, reported: float, estimated: float) -> None:
         self.reported += reported
         self.estimated += estimated
-        if self.estimated > _MEMORY:
+        if self.estimated > _MEMORY_TOKENS:
             self.reported /= 2
             self.estimated /= 2
 
     @property
     def factor(self) -> float:
-        return (_PRIOR + self.reported) / (_PRIOR + self.estimated)
+        return (_PRIOR_TOKENS + self.reported) / (_PRIOR_TOKENS + self.estimated)
 
 
 @dataclass(slots=True)
@@ -52,12 +52,19 @@ class Calibration:
         unseen), it becomes the new base and nothing is learnt from the difference.
         """
         name = model or ""
-        if not _is_amount(reported) or not reported or reported < estimate / _FARTHEST:
+        if (
+            not _is_amount(reported)
+            or not reported
+            or reported < estimate / _MAX_DEVIATION
+        ):
             return
         if self._last is not None and self._last[0] == name:
             grown = reported - self._last[1]
             expected = estimate - self._last[2]
-            if expected > 0 and expected / _FARTHEST <= grown <= expected * _FARTHEST:
+            if (
+                expected > 0
+                and expected / _MAX_DEVIATION <= grown <= expected * _MAX_DEVIATION
+            ):
                 self._evidence.setdefault(name, _Evidence()).learn(grown, expected)
         self._last = name, float(reported), float(estimate)
 
@@ -125,5 +132,5 @@ def _is_amount(value: Any) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and 0 <= value <= _MOST
+        and 0 <= value <= _MAX_REPORT
     )

@@ -26,18 +26,18 @@ from everthread.core.types import System
 
 _AUDIO_BLOCKS = frozenset({"input_audio", "audio"})
 _DOCUMENT_BLOCKS = frozenset({"file", "document", "input_file"})
-_REMEMBERED = 50_000
-_HELD = 64_000_000
+_MAX_CACHED_MESSAGES = 50_000
+_MAX_CACHED_CHARS = 64_000_000
 """Limits of the cache: messages, and their characters."""
-_MEDIA = 500_000
+_MEDIA_CHARS = 500_000
 """Characters that an image or a file counts in the cache."""
-_CHARACTERS = 4_000_000
+_MAX_CACHED_TEXT_CHARS = 4_000_000
 _SIGNATURE_BYTES = 100
 """Of a signature, besides the thoughts in it."""
 _THOUGHT_CHARS = 4.6
 """Characters of thoughts for a token of `o200k_base`."""
-_DEEPEST = 8  # results within documents within results: nothing real nests deeper
-_UNCOUNTED = frozenset(
+_MAX_DEPTH = 8  # results within documents within results: nothing real nests deeper
+_UNCOUNTED_FIELDS = frozenset(
     {
         "type",
         "id",
@@ -128,7 +128,7 @@ class TokenCounter:
         if tokens is None:
             tokens = round(self._text(text))
             self._characters += len(text)
-            if self._characters > _CHARACTERS:
+            if self._characters > _MAX_CACHED_TEXT_CHARS:
                 self._texts.clear()
                 self._characters = len(text)
             self._texts[text] = tokens
@@ -181,11 +181,14 @@ class TokenCounter:
     def _remember(self, key: Hashable, value: Any, tokens: float) -> int:
         parts = key[1] if isinstance(key, tuple) else None
         size = 4 * round(tokens) + (
-            _MEDIA * parts.count(None) if isinstance(parts, tuple) else 0
+            _MEDIA_CHARS * parts.count(None) if isinstance(parts, tuple) else 0
         )
         self._cache_size += size - self._cache.pop(key, (None, 0, 0))[2]
         self._cache[key] = value, round(tokens), size
-        while self._cache_size > _HELD or len(self._cache) > _REMEMBERED:
+        while (
+            self._cache_size > _MAX_CACHED_CHARS
+            or len(self._cache) > _MAX_CACHED_MESSAGES
+        ):
             self._cache_size -= self._cache.pop(next(iter(self._cache)))[2]
         return round(tokens)
 
@@ -223,7 +226,7 @@ class TokenCounter:
             return self._text(
                 content if isinstance(content, str) or content is None else str(content)
             )
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return 0.0
         calls = any(
             isinstance(part, Mapping) and str(part.get("type")) in CALL_BLOCKS
@@ -349,7 +352,7 @@ def _comment(value: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Any, depth: int = 0) -> str:
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "any"
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
@@ -379,13 +382,13 @@ def _property(key: Any, value: Any, owner: Mapping[str, Any], depth: int) -> str
 
 def _spoken(value: Any, depth: int = 0) -> Any:
     """Return a block of an unknown kind without ids, markers, our own keys and embedded files."""
-    if isinstance(value, Mapping) and depth <= _DEEPEST:
+    if isinstance(value, Mapping) and depth <= _MAX_DEPTH:
         return {
             key: _spoken(item, depth + 1)
             for key, item in value.items()
-            if key not in _UNCOUNTED and not str(key).startswith("_")
+            if key not in _UNCOUNTED_FIELDS and not str(key).startswith("_")
         }
-    if isinstance(value, list) and depth <= _DEEPEST:
+    if isinstance(value, list) and depth <= _MAX_DEPTH:
         return [_spoken(item, depth + 1) for item in value]
     return "" if isinstance(value, str) and value.startswith("data:") else value
 

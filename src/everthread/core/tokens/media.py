@@ -23,8 +23,10 @@ Bounds = tuple[int, int]
 """The longest edge of a picture, and the most squares it may have; it is shrunk to both."""
 
 _USUAL_SIZE: Size = (1024, 1024)
-_HEADER = 64  # bytes of a picture or recording that hold its size
-_JPEG_HEADER = 256 * 1024  # a JPEG may carry a profile and a thumbnail before its size
+_HEADER_BYTES = 64  # bytes of a picture or recording that hold its size
+_JPEG_HEADER_BYTES = (
+    256 * 1024
+)  # a JPEG may carry a profile and a thumbnail before its size
 _PAGE_BYTES = 50_000  # a usual page of a PDF
 _USUAL_PAGES = 5
 _SOUND_BYTES_PER_SECOND = 16_000  # 128 kbit/s
@@ -35,14 +37,14 @@ def image_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of an image part, in OpenAI's, Anthropic's or MCP's form."""
     link, data, detail = _image_source(part)
     size = image_size(data or link) or _USUAL_SIZE
-    return _rule(_IMAGES, model)(size, detail)
+    return _find_rule(_IMAGE_RULES, model)(size, detail)
 
 
 def audio_tokens(part: Mapping[str, Any], model: str | None) -> int:
     """Count the tokens of a recording, by a rate per second."""
     source = part.get("input_audio") or part.get("source") or part
     data = as_text(source.get("data")) if isinstance(source, Mapping) else ""
-    return math.ceil(_seconds(data) * _rule(_SOUND_RATES, model))
+    return math.ceil(_seconds(data) * _find_rule(_SOUND_RATES, model))
 
 
 def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
@@ -56,7 +58,7 @@ def document_tokens(part: Mapping[str, Any], model: str | None) -> int:
     ]
     data = next((_payload(value) for value in values if isinstance(value, str)), "")
     pages = max(1, round(_bytes_in(data) / _PAGE_BYTES)) if data else _USUAL_PAGES
-    return pages * _rule(_PAGE_RATES, model)
+    return pages * _find_rule(_PAGE_RATES, model)
 
 
 def image_size(data: str) -> Size | None:
@@ -64,10 +66,12 @@ def image_size(data: str) -> Size | None:
     if "://" in data[:16]:
         return None
     payload = _payload(data)
-    head = _decode(payload, _HEADER)
+    head = _decode(payload, _HEADER_BYTES)
     for magic, read in _FORMATS:
         if head.startswith(magic):
-            size = read(_decode(payload, _JPEG_HEADER) if read is _jpeg_size else head)
+            size = read(
+                _decode(payload, _JPEG_HEADER_BYTES) if read is _jpeg_size else head
+            )
             return size if size and min(size) > 0 else None
     return None
 
@@ -153,12 +157,12 @@ _FORMATS: tuple[tuple[bytes, Callable[[bytes], Size | None]], ...] = (
 def _seconds(payload: str) -> float:
     if not payload:
         return _USUAL_SECONDS
-    head = _decode(payload, _HEADER)
+    head = _decode(payload, _HEADER_BYTES)
     rate = int.from_bytes(head[28:32], "little") if head.startswith(b"RIFF") else 0
     return _bytes_in(payload) / (rate or _SOUND_BYTES_PER_SECOND)
 
 
-def _area(edge: int, most: int) -> Callable[[Size, str], int]:
+def _count_by_area(edge: int, most: int) -> Callable[[Size, str], int]:
     """Claude: shrunk to an edge and a number of tokens, a token for 750 pixels."""
 
     def tokens(size: Size, _detail: str) -> int:
@@ -168,7 +172,7 @@ def _area(edge: int, most: int) -> Callable[[Size, str], int]:
     return tokens
 
 
-def _tiles(base: int, tile: int) -> Callable[[Size, str], int]:
+def _count_tiles(base: int, tile: int) -> Callable[[Size, str], int]:
     """OpenAI: fit into 2048 × 2048, the shorter side to 768, then squares of 512; `low` is the base alone."""
 
     def tokens(size: Size, detail: str) -> int:
@@ -183,19 +187,21 @@ def _tiles(base: int, tile: int) -> Callable[[Size, str], int]:
     return tokens
 
 
-def _patches(
+def _count_patches(
     factor: float, most: int = 1536, **budgets: Bounds
 ) -> Callable[[Size, str], int]:
     """OpenAI, newer: squares of 32 times a factor of the model, within the budget of the detail that was asked for."""
 
     def tokens(size: Size, detail: str) -> int:
-        return math.ceil(_squares(size, *bounds.get(detail, bounds["auto"])) * factor)
+        return math.ceil(
+            _count_squares(size, *bounds.get(detail, bounds["auto"])) * factor
+        )
 
     bounds: dict[str, Bounds] = {"auto": (2048, most), "low": (512, most), **budgets}
     return tokens
 
 
-def _squares(size: Size, edge: int, most: int) -> int:
+def _count_squares(size: Size, edge: int, most: int) -> int:
     """Count the 32-pixel squares that cover a picture, shrunk until at most the allowed number fits."""
     shrink = min(1.0, edge / max(size))
     across, down = (side * shrink / 32 for side in size)
@@ -209,7 +215,7 @@ def _squares(size: Size, edge: int, most: int) -> int:
     return math.ceil(round(across, 6)) * math.ceil(round(down, 6))
 
 
-def _gemini(size: Size, _detail: str) -> int:
+def _count_gemini_tiles(size: Size, _detail: str) -> int:
     """Gemini: 258 for a small picture, else for every square of 768."""
     return (
         258
@@ -218,31 +224,31 @@ def _gemini(size: Size, _detail: str) -> int:
     )
 
 
-def _rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:
+def _find_rule(table: tuple[tuple[str, Rule], ...], model: str | None) -> Rule:
     name = bare_name(model)
     return next(rule for pattern, rule in table if re.search(pattern, name))
 
 
 # The first pattern found in the model's name decides.
-_IMAGES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
-    (NEWER_CLAUDE, _area(2576, 4784)),
-    (r"claude", _area(1568, 1600)),
-    (r"gemini|gemma", _gemini),
-    (r"gpt-4o-mini", _tiles(2833, 5667)),
-    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _patches(1.62)),
-    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _patches(2.46)),
-    (r"o4-mini", _patches(1.72)),
-    (r"gpt-5\.[23]|codex", _patches(1.2)),
-    (r"gpt-5\.4", _patches(1.2, 2500, original=(6000, 10_000))),
-    (r"gpt-5\.5", _patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
+_IMAGE_RULES: tuple[tuple[str, Callable[[Size, str], int]], ...] = (
+    (NEWER_CLAUDE, _count_by_area(2576, 4784)),
+    (r"claude", _count_by_area(1568, 1600)),
+    (r"gemini|gemma", _count_gemini_tiles),
+    (r"gpt-4o-mini", _count_tiles(2833, 5667)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-mini", _count_patches(1.62)),
+    (r"gpt-(?:4\.1|5(?:\.\d)?)-nano", _count_patches(2.46)),
+    (r"o4-mini", _count_patches(1.72)),
+    (r"gpt-5\.[23]|codex", _count_patches(1.2)),
+    (r"gpt-5\.4", _count_patches(1.2, 2500, original=(6000, 10_000))),
+    (r"gpt-5\.5", _count_patches(1.2, auto=(6000, 10_000), high=(2048, 2500))),
     (
         r"gpt-5\.[6-9]|gpt-[6-9]",
-        _patches(1.2, auto=(65_535, 30_000), high=(2048, 2500)),
+        _count_patches(1.2, auto=(65_535, 30_000), high=(2048, 2500)),
     ),
-    (r"gpt-5", _tiles(70, 140)),
-    (r"(?<![a-z\d])o[1-9]", _tiles(75, 150)),
-    (r"computer-use", _tiles(65, 129)),
-    (r"", _tiles(85, 170)),
+    (r"gpt-5", _count_tiles(70, 140)),
+    (r"(?<![a-z\d])o[1-9]", _count_tiles(75, 150)),
+    (r"computer-use", _count_tiles(65, 129)),
+    (r"", _count_tiles(85, 170)),
 )
 _SOUND_RATES = ((r"gemini|gemma", 32), (r"", 10))
 _PAGE_RATES = ((r"claude", 3000), (r"gemini|gemma", 258), (r"", 1500))

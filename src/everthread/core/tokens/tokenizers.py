@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-_PIECE = 256
+_PIECE_CHARS = 256
 
 
 def sample(text: str, size: int) -> str:
     """Evenly spaced pieces of a longer text, together of that size."""
-    count = size // _PIECE
+    count = size // _PIECE_CHARS
     starts = (len(text) * index // count for index in range(count))
-    return "".join(text[start : start + _PIECE] for start in starts)
+    return "".join(text[start : start + _PIECE_CHARS] for start in starts)
 
 
 def foreign_letters(text: str) -> int:
@@ -36,8 +36,8 @@ _FOREIGN = frozenset(
 )
 _NOT_FOREIGN = bytes(code for code in range(256) if code not in _FOREIGN)
 """By the upper byte of a UTF-16 unit, which names the script a character belongs to."""
-REFERENCE = "o200k_base"
-_CHUNK = 32_768
+REFERENCE_VOCABULARY = "o200k_base"
+_CHUNK_CHARS = 32_768
 _SAMPLE_ABOVE = 1_000_000
 
 
@@ -58,7 +58,7 @@ class Tokenizer:
         """Count the tokens of a text: exactly if the vocabulary is known and the text under a million characters."""
         if self.vocabulary is not None:
             return _count(text, self.vocabulary)
-        return self._scale(_count(text, REFERENCE), text)
+        return self._scale(_count(text, REFERENCE_VOCABULARY), text)
 
     def _scale(self, tokens: float, text: str) -> float:
         total = self.per_token * tokens
@@ -80,14 +80,17 @@ _CLAUDE = Tokenizer(per_token=1.10, per_line=1.15, per_letter=0.25)
 _CLAUDE_NEW = Tokenizer(per_token=1.43, per_line=1.15)
 _UNKNOWN = Tokenizer(per_token=1.1)
 
-_TABLE: tuple[tuple[str, Tokenizer], ...] = (
+_TOKENIZERS: tuple[tuple[str, Tokenizer], ...] = (
     (NEWER_CLAUDE, _CLAUDE_NEW),
     (r"claude", _CLAUDE),
     (
         r"gpt-?3|gpt-4(?![\d.o])|text-embedding|davinci|babbage",
         Tokenizer("cl100k_base"),
     ),
-    (r"gpt|codex|computer-use|(?<![a-z\d])o[1-9](?![a-z\d])", Tokenizer(REFERENCE)),
+    (
+        r"gpt|codex|computer-use|(?<![a-z\d])o[1-9](?![a-z\d])",
+        Tokenizer(REFERENCE_VOCABULARY),
+    ),
     (r"gemini|gemma-?[3-9]|(?<![a-z])gemma(?!-?\d)", Tokenizer("gemma3")),
     (r"gemma", Tokenizer("gemma2")),
     (r"llama-?4", Tokenizer()),
@@ -114,7 +117,7 @@ def tokenizer_for(model: str | None) -> Tokenizer:
     """Return the tokenizer of a model, by its name without the route. Unknown models are counted a little high."""
     name = bare_name(model)
     return next(
-        (tokenizer for pattern, tokenizer in _TABLE if re.search(pattern, name)),
+        (tokenizer for pattern, tokenizer in _TOKENIZERS if re.search(pattern, name)),
         _UNKNOWN,
     )
 
@@ -126,7 +129,7 @@ def load_tokenizer(model: str | None) -> None:
 
 def _count(text: str, vocabulary: str) -> float:
     encode = _encoder(vocabulary)
-    if len(text) <= _CHUNK:
+    if len(text) <= _CHUNK_CHARS:
         return len(encode(_encodable(text)))
     scale = 1.0
     if len(text) > _SAMPLE_ABOVE:
@@ -140,7 +143,8 @@ def _chunks(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         end = (
-            text.rfind("\n", start + _CHUNK // 2, start + _CHUNK) + 1 or start + _CHUNK
+            text.rfind("\n", start + _CHUNK_CHARS // 2, start + _CHUNK_CHARS) + 1
+            or start + _CHUNK_CHARS
         )
         yield text[start:end]
         start = end

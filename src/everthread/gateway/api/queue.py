@@ -56,7 +56,7 @@ _CODES: tuple[tuple[type[EverthreadError], str], ...] = (
     (InputError, "invalid_message"),
     (StoreError, "store_failed"),
 )
-STATUS = {
+STATUS_BY_CODE = {
     "model_failed": 502,
     "context_overflow": 413,
     "misconfigured": 503,
@@ -86,11 +86,13 @@ def failure(error: BaseException) -> dict[str, Any]:
     }
 
 
-UNKNOWN = (
+UNKNOWN_OUTCOME = (
     "[Outcome unknown: the process that ran this tool ended before it told the result. It may have been done; "
     "look before you do it again.]"
 )
-ENDED = "The process that answered it ended in the middle; it was not begun again."
+PROCESS_ENDED = (
+    "The process that answered it ended in the middle; it was not begun again."
+)
 
 
 async def settle(
@@ -98,7 +100,7 @@ async def settle(
 ) -> tuple[TurnState, dict[str, Any]]:
     """Repair the history of a lost turn: its message is stored, open calls get a result. A complete answer counts."""
     content = turn.message.get("content")
-    interrupted: dict[str, Any] = {"code": "interrupted", "message": ENDED}
+    interrupted: dict[str, Any] = {"code": "interrupted", "message": PROCESS_ENDED}
     if isinstance(content, str) and commands.parse(content):
         return "interrupted", interrupted
     own = f"{turn.id}.0"  # as a conversation names the message of this event
@@ -125,7 +127,7 @@ async def settle(
     body: Any = dict(turn.message)
     results = [
         NewMessage(
-            {"role": "tool", "tool_call_id": call, "content": UNKNOWN},
+            {"role": "tool", "tool_call_id": call, "content": UNKNOWN_OUTCOME},
             event=f"{turn.id}/unknown/{call}",
         )
         for call in _open_calls(stored)
@@ -149,7 +151,7 @@ def _open_calls(stored: list[StoredMessage]) -> list[str]:
     return list(calls)
 
 
-SPOKEN = ("text", "reasoning", "refusal")
+TEXT_DELTAS = ("text", "reasoning", "refusal")
 """The kinds of deltas that are passed on; calls are reported by the tools' own events."""
 
 
@@ -270,7 +272,7 @@ class MessageRunner:
                         return item
                     if not isinstance(item, StreamDelta):
                         self._report(item)
-                    elif item.kind in SPOKEN and item.text:
+                    elif item.kind in TEXT_DELTAS and item.text:
                         self._log.append(
                             "delta",
                             {"event": "delta", "kind": item.kind, "text": item.text},
@@ -639,7 +641,7 @@ class TurnQueue:
                     "code": "cancelled",
                     "message": "It was cancelled.",
                 }
-            return "interrupted", {"code": "interrupted", "message": ENDED}
+            return "interrupted", {"code": "interrupted", "message": PROCESS_ENDED}
         error = run.work.exception()
         if error is None:
             return "answered", run.work.result()

@@ -14,7 +14,7 @@ from everthread.errors import InputError, NothingToUndoError
 from everthread.gateway.api import WAIT_SECONDS
 from everthread.gateway.api.agents import NewThread
 from everthread.gateway.api.http import ApiRequest, JsonAnswer, endpoint, stream
-from everthread.gateway.api.queue import STATUS, TurnQueue
+from everthread.gateway.api.queue import STATUS_BY_CODE, TurnQueue
 from everthread.gateway.api.schemas import (
     Branch,
     Cancel,
@@ -233,7 +233,7 @@ class ThreadRoutes:
             await self._store.undo(first.id)
         except NothingToUndoError as error:
             raise Refused(
-                STATUS["command_failed"], "command_failed", str(error)
+                STATUS_BY_CODE["command_failed"], "command_failed", str(error)
             ) from error
         words = (
             "The last compaction was taken back: the next request goes on without it."
@@ -403,7 +403,9 @@ class ThreadRoutes:
             return _turn_answer(turn)
         if result.get("failed"):
             raise Refused(
-                STATUS["command_failed"], "command_failed", str(result.get("text"))
+                STATUS_BY_CODE["command_failed"],
+                "command_failed",
+                str(result.get("text")),
             )
         return JsonAnswer(
             CommandView(
@@ -476,5 +478,7 @@ def _turn_answer(turn: QueuedTurn) -> JsonAnswer:
         code=turn.state, message="The turn has no answer."
     )
     return JsonAnswer(
-        ErrorView(error=problem, turn=view), STATUS.get(problem.code, 502), headers
+        ErrorView(error=problem, turn=view),
+        STATUS_BY_CODE.get(problem.code, 502),
+        headers,
     )

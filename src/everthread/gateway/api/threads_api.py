@@ -36,7 +36,7 @@ from everthread.gateway.middleware import Admission
 from everthread.gateway.request_head import ClientGone, RequestHead
 
 _REF = "#/components/schemas/{model}"
-_WORDS = {
+_ERROR_TEXTS = {
     400: "The request cannot be used.",
     401: "No key, or one that is not known.",
     403: "The key may not do this.",
@@ -49,14 +49,14 @@ _WORDS = {
     502: "The model failed.",
     503: "Not now: the turn was interrupted, or the gateway is not able.",
 }
-_KEY = {
+_KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
     "schema": {"type": "string", "maxLength": 255},
     "description": "The same request sent again under it is done once, and gets the same answer.",
 }
-_LAST = {
+_LAST_EVENT_HEADER = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
@@ -104,7 +104,10 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     is_post = endpoint.method == "POST"
     done = _json_content(endpoint.answer)
     if endpoint.streams:
-        done["text/event-stream"] = {"schema": {"type": "string"}, "example": _EVENTS}
+        done["text/event-stream"] = {
+            "schema": {"type": "string"},
+            "example": _EVENTS_EXAMPLE,
+        }
     answers: dict[str, Any] = {
         str(endpoint.status): {"description": "Done.", "content": done}
     }
@@ -114,7 +117,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     general = {400, 401, 403, 429, 503} | ({408, 413, 415} if is_post else set())
     for status in sorted({*general, *endpoint.errors}):
         answers[str(status)] = {
-            "description": _WORDS[status],
+            "description": _ERROR_TEXTS[status],
             "content": _json_content(ErrorView),
         }
     operation: dict[str, Any] = {
@@ -131,7 +134,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return operation
 
 
-_EVENTS = (
+_EVENTS_EXAMPLE = (
     'id: 7\nevent: delta\ndata: {"event": "delta", "kind": "text", "text": "Two "}\n\n'
 )
 
@@ -154,8 +157,12 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
             | ({"description": field["description"]} if "description" in field else {})
         )
     if endpoint.path.endswith(("/messages", "/compress", "/undo")):
-        parameters.append(_KEY)
-    return [*parameters, _LAST] if endpoint.path.endswith("/events") else parameters
+        parameters.append(_KEY_HEADER)
+    return (
+        [*parameters, _LAST_EVENT_HEADER]
+        if endpoint.path.endswith("/events")
+        else parameters
+    )
 
 
 def _operation_id(endpoint: Endpoint) -> str:

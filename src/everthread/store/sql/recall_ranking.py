@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from everthread.core.search.query import Question
-from everthread.core.search.relevance import NEAR, OF_A_DAY, closeness, dilution, spread
+from everthread.core.search.relevance import (
+    DAY_SCORE,
+    NEIGHBOUR_SHARES,
+    closeness,
+    dilution,
+    spread,
+)
 from everthread.core.transcript import is_lookup
 from everthread.store.database import Query, Tx
 from everthread.store.index_query import IndexQuery, make_phrase
@@ -231,7 +237,7 @@ def _keep_best(
     def rough_score(piece: Piece) -> tuple[bool, float, int]:
         near = sum(
             share * of_message.get((piece.message or 0) + step, 0.0)
-            for step, share in NEAR.items()
+            for step, share in NEIGHBOUR_SHARES.items()
         )
         return (
             piece.id in certain,
@@ -306,7 +312,7 @@ def _share_scores(
         piece.id: own.get(piece.id, 0.0)
         + value
         - alone
-        + OF_A_DAY * (piece.id in of_day)
+        + DAY_SCORE * (piece.id in of_day)
         for text, value, alone in zip(texts, values, best, strict=True)
         for piece in text
     }

@@ -44,9 +44,9 @@ API = "anthropic"
 INVALID_JSON = "INVALID_JSON"
 """Key for arguments that are not a JSON object: `input` must be one, and nothing may be lost."""
 
-_TEXTS = frozenset({"text", "input_text", "output_text", ""})
+_TEXT_KINDS = frozenset({"text", "input_text", "output_text", ""})
 _UNKNOWN_HERE = {"input_audio": "audio", "video_url": "video", "input_video": "video"}
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
 def part_from(block: Mapping[str, Any]) -> Part:
@@ -71,7 +71,7 @@ def part_from(block: Mapping[str, Any]) -> Part:
 def block_from(part: Mapping[str, Any]) -> Part | None:
     """Return a part as a block; None if it would be empty. Unsupported content becomes a visible placeholder."""
     kind = kind_of(part)
-    if kind in _TEXTS:
+    if kind in _TEXT_KINDS:
         block = text_block(part.get("text"))
         if block is not None and part.get("citations"):
             block["citations"] = part["citations"]
@@ -149,7 +149,7 @@ def _image(part: Mapping[str, Any]) -> Part | None:
         return {"type": "image", "source": {"type": "url", "url": url}}
     media, data = _data_url(url)
     media = "image/jpeg" if media == "image/jpg" else media
-    if media in _IMAGES:
+    if media in _IMAGE_TYPES:
         return {
             "type": "image",
             "source": {"type": "base64", "media_type": media, "data": data},
@@ -322,7 +322,7 @@ _FREE_TEXT = {
     "required": ["input"],
 }
 """The schema of an OpenAI custom tool: one text."""
-_OPTIONAL = ("description", "strict", "cache_control")
+_OPTIONAL_TOOL_FIELDS = ("description", "strict", "cache_control")
 
 
 def decode_tools(wire: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -369,7 +369,7 @@ def _encode_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
                 "input_schema": _FREE_TEXT if kind == "custom" else schema,
                 **{
                     key: optional[key]
-                    for key in _OPTIONAL
+                    for key in _OPTIONAL_TOOL_FIELDS
                     if optional.get(key) is not None
                 },
             }

@@ -83,7 +83,7 @@ def _params(params: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in without_private_fields(params).items()
         if name not in _OPENAI_ONLY
     }
-    for name, (translate, new_name) in _TRANSLATED.items():
+    for name, (translate, new_name) in _TRANSLATED_FIELDS.items():
         value = translate(fields.pop(name, None))
         if value is not None and fields.get(new_name) is None:
             fields[new_name] = value
@@ -125,7 +125,7 @@ def _metadata(value: Any) -> Any:
 
 
 _OPENAI_TIERS = ("default", "flex", "scale", "priority")
-_TRANSLATED: dict[str, tuple[Callable[[Any], Any], str]] = {
+_TRANSLATED_FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "max_completion_tokens": (lambda value: value, "max_tokens"),
     "max_output_tokens": (lambda value: value, "max_tokens"),
     "stop": (
@@ -177,7 +177,7 @@ _OPENAI_ONLY = frozenset(
 """Fields for which Anthropic would refuse the request."""
 
 
-_STOPS = {
+_STOP_BY_REASON = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
@@ -187,7 +187,7 @@ _STOPS = {
     "pause_turn": "pause",
     "compaction": "pause",
 }
-_REASONS = {
+_REASON_BY_STOP = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
@@ -231,7 +231,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
         dict(without_private_fields(reply.raw)) if native else {"stop_sequence": None}
     )
     if not native or stop_of(rest.get("stop_reason")) != reply.stop:
-        rest["stop_reason"] = _REASONS.get(reply.stop or "")
+        rest["stop_reason"] = _REASON_BY_STOP.get(reply.stop or "")
     body = {
         "id": reply.id,
         "type": "message",
@@ -247,7 +247,7 @@ def encode_reply(reply: Reply) -> dict[str, Any]:
 
 def stop_of(reason: Any) -> str | None:
     """Return our name of Anthropic's stop reason."""
-    return None if reason is None else _STOPS.get(str(reason), "other")
+    return None if reason is None else _STOP_BY_REASON.get(str(reason), "other")
 
 
 def _usage(usage: Mapping[str, Any] | None) -> dict[str, int]:

@@ -22,7 +22,7 @@ from everthread.wire.common import (
 )
 from everthread.wire.sse import SseEvent
 
-_GROWING = {
+_TEXT_FIELD_BY_DELTA = {
     "text_delta": "text",
     "thinking_delta": "thinking",
     "input_json_delta": "partial_json",
@@ -129,8 +129,8 @@ class AnthropicStreamDecoder:
 
     def _grow_block(self, block: _Block, delta: Mapping[str, Any]) -> list[StreamDelta]:
         kind = str(delta.get("type"))
-        if kind in _GROWING:
-            name = _GROWING[kind]
+        if kind in _TEXT_FIELD_BY_DELTA:
+            name = _TEXT_FIELD_BY_DELTA[kind]
             words = require_text(delta.get(name), f"delta.{name}")
             block.words.setdefault(name, []).append(words)
             if name == "partial_json":

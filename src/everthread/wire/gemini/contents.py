@@ -47,7 +47,7 @@ from everthread.wire.openai_chat import chat_form
 API = "gemini"
 Content = dict[str, Any]
 
-UNSIGNED = "skip_thought_signature_validator"
+NO_SIGNATURE = "skip_thought_signature_validator"
 """The signature that Google documents for calls that its model did not write."""
 _ROLES = ("user", "model", "function")
 _OUTPUT_KEYS = ("output", "result", "content", "response")
@@ -452,7 +452,7 @@ def _sign_calls(parts: list[Part], model: str | None) -> list[Part]:
         return parts
     return [
         *parts[:first],
-        {**parts[first], "thoughtSignature": UNSIGNED},
+        {**parts[first], "thoughtSignature": NO_SIGNATURE},
         *parts[first + 1 :],
     ]
 

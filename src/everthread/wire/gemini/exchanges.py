@@ -126,7 +126,7 @@ def _translate_settings(params: Mapping[str, Any]) -> dict[str, Any]:
 
 # Replies
 
-_STOPS = {
+_STOP_BY_REASON = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     **dict.fromkeys(
@@ -137,14 +137,14 @@ _STOPS = {
         ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "LANGUAGE"), "content_filter"
     ),
 }
-_REASONS = {
+_REASON_BY_STOP = {
     "stop": "STOP",
     "tool_calls": "STOP",
     "length": "MAX_TOKENS",
     "content_filter": "SAFETY",
     "refusal": "SAFETY",
 }
-_FIELDS = {"responseId": str, "modelVersion": str, "usageMetadata": dict}
+_REPLY_FIELDS = {"responseId": str, "modelVersion": str, "usageMetadata": dict}
 
 
 def decode_reply(
@@ -170,7 +170,7 @@ def decode_reply(
     content = first.get("content")
     fields = {
         key: body[key]
-        for key, kind in _FIELDS.items()
+        for key, kind in _REPLY_FIELDS.items()
         if isinstance(body.get(key), kind) and body[key]
     }
     spoken = {
@@ -207,7 +207,7 @@ def _stop(
     reason = value_of(candidate, "finishReason")
     if reason is None:
         return "content_filter" if object_of(body, "promptFeedback") else None
-    stop = _STOPS.get(str(reason), "other")
+    stop = _STOP_BY_REASON.get(str(reason), "other")
     return "tool_calls" if stop == "stop" and has_calls else stop
 
 
@@ -253,7 +253,7 @@ def _encode_candidate(
     if _stop(reply.raw, candidate, has_calls=has_calls) != reply.stop:
         candidate.pop("finishReason", None)
         if reply.stop is not None:
-            candidate["finishReason"] = _REASONS.get(reply.stop, "OTHER")
+            candidate["finishReason"] = _REASON_BY_STOP.get(reply.stop, "OTHER")
     return candidate
 
 
