@@ -32,7 +32,7 @@ def note_text(text: str) -> str:
         half = _MAX_NOTE_CHARS // 2
         text = f"{text[:half].rpartition(NEW_LINE)[0]}\n{text[-half:].partition(NEW_LINE)[2]}"
     lines = [line for line in _prose(text) if line != _CODE_MARK]
-    return clip_line(BAR.join(lines), _MAX_NOTE_CHARS).rstrip(":： ")
+    return clip_line(BAR.join(lines), _MAX_NOTE_CHARS)
 
 
 def split_note(line: str) -> tuple[str, str]:
